@@ -1,8 +1,8 @@
 """Packaging, for those who install bert_jax into an environment of their own: `pip install .` or `pip install -e ".[test]"`.
 
-requirements.txt is the one list: a line with a marker `extra == "NAME"` belongs to that extra, every other line to all. A package
-index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it. The
-extras `sky`, `peer4` and `peer5` are left out: they need other versions than the base, so environments without bert_jax.
+requirements.txt lists all packages: a line with a marker `extra == "NAME"` belongs to that extra, every other line to the base.
+Versions are pinned, not ranges, because a run has to be reproducible; `tpu_scripts/` makes an environment of its own. The extras
+`sky`, `peer4` and `peer5` are left out, because they need other package versions and are installed without bert_jax.
 """
 
 import pathlib

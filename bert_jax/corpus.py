@@ -115,8 +115,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
-        help="where parallel text holds the text and its translation: fields of JSON records, features of a tfds data set, or "
-        "numbers of columns from 1 (default: the only two; columns 1,2)",
+        help="for parallel text: the places of the text and its translation, as fields of JSON records, features of a tfds data "
+        "set, or column numbers from 1 (default: the only two; columns 1,2)",
     )
     text.add_argument(
         "--text-field",
@@ -195,8 +195,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--unused-tokens",
         type=InRange(int, _SPARE),
         metavar="N",
-        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0, plus as many "
-        "as round the size)",
+        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0, plus "
+        "those that round the size up)",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()

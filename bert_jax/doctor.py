@@ -3,10 +3,10 @@
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
-It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere, the chips
-found and expected, free memory, clocks and disks. It measures the FLOP/s of a matrix product and the bandwidth of memory and
-links on each device, so that it can name a slow one, and compares them with published figures. It also compares each kernel with
-the plain path. With --workdir it tries a run's file operations in that directory. With --config it compiles the steps of the
+It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere and that the
+expected chips were found, and it checks memory, clocks and disks. On each device it measures the FLOP/s of a matrix product and
+the bandwidth of memory and links, compares them with published figures, and names a slow device. It also compares each kernel
+with the plain path. With --workdir it tries a run's file operations in that directory. With --config it compiles the steps of the
 experiment and reports whether they fit and how long they take. The exit status is 0 if all is well, and 1 if there is a fault."""
 
 from __future__ import annotations

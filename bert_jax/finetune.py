@@ -224,7 +224,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
-    completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
+    completed = functools.partial(with_defaults, FinetuningExperiment, extra_key=FINGERPRINTS)
     independent = experiment.side_by_side
     with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))

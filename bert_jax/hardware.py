@@ -1,5 +1,5 @@
-"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation. The rates are per
-chip, because prices are. The cores of this machine."""
+"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation (per chip, as
+prices are). Also counts the cores of this machine."""
 
 from __future__ import annotations
 

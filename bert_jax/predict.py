@@ -104,7 +104,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
         elif engine.model.of_pairs is None:
             print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.place, engine)
-    engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
+    engine.profile = Profile(flags.profile, _directory(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
     for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
@@ -114,7 +114,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     return writer.status
 
 
-def _beside(output: str | None) -> pathlib.Path:
+def _directory(output: str | None) -> pathlib.Path:
     """Returns the directory of the output, or the current directory for the terminal."""
     return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 

@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     of_phases = open_phase_corpora(experiment, train)
     teacher = load_teacher(experiment, train.vocabulary)
     experiment = with_teacher(experiment, teacher)
-    completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
+    completed = functools.partial(with_defaults, PretrainingExperiment, extra_key=FINGERPRINT)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
     kept = experiment.checkpoints
     with (

@@ -21,10 +21,10 @@ with its output and figures; `python tests/notebook.py experiments/tutorial.py` 
 # 8. what a head looks at
 # 9. a model that reads from left to right, and writes
 #
-# It takes about four minutes on two CPU cores and downloads nothing: the text is the English documentation that Python and its
-# packages carry. You need to know what a matrix product and a softmax are.
+# It takes about four minutes on two CPU cores and downloads nothing: the text is the English documentation that comes with Python
+# and its packages. You need to know what a matrix product and a softmax are.
 #
-# Every cell runs as it is. On a machine without the package, such as Colab, first copy the repository there as the folder
+# Run the cells from top to bottom. On a machine without the package, such as Colab, first copy the repository there as the folder
 # `bert_jax` (clone or upload it), and run this in a cell of its own:
 #
 #     !pip install --quiet ./bert_jax
@@ -65,7 +65,7 @@ corpus.main(
 )
 
 # %% [markdown]
-# A frequent word has an id of its own. A rare word is spelled from pieces, and `##` marks a piece that continues a word. So 8,192
+# A frequent word has an id of its own. A rare word is split into pieces, and `##` marks a piece that continues a word. So 8,192
 # pieces cover nearly every word of the text: the report above counts only 0.008 % as unknown.
 
 # %%
@@ -78,8 +78,8 @@ for text in ["The function returns an array.", "unbelievably multithreaded", "Sc
 
 # %% [markdown]
 # The first five ids are special. `[CLS]` starts a row and `[SEP]` ends a sentence; `[MASK]` hides a word; `[PAD]` fills short
-# rows, and `[UNK]` stands for a word that cannot be spelled. The corpus itself is one long array of ids, and the offsets at which
-# sentences begin.
+# rows, and `[UNK]` stands for a word that cannot be spelled. The corpus itself is one long array of ids, with the offsets at
+# which sentences begin.
 
 # %%
 from bert_jax.data.corpus.store import open_corpus
@@ -133,8 +133,8 @@ for path, array in jax.tree.leaves_with_path(params):
 print(f"{sum(array.size for array in jax.tree.leaves(params)):,} parameters")
 
 # %% [markdown]
-# Two thirds of the parameters are one table: a vector for each piece of the vocabulary. The vector of a token is the sum of three
-# rows of three tables, and a LayerNorm, which gives every vector mean 0 and variance 1 before it scales and shifts it.
+# Two thirds of the parameters are one table: a vector for each piece of the vocabulary. The vector of a token is the sum of one
+# row from each of three tables, followed by a LayerNorm: it gives every vector mean 0 and variance 1, then scales and shifts it.
 
 # %%
 from bert_jax.model.bert import Bert
@@ -236,7 +236,7 @@ for row in range(4):
     print(" ".join(pieces), "| B follows A" if batch["nsp_labels"][row, 0] == 0 else "| B is random")
 
 # %% [markdown]
-# Counted over 50 batches, the three kinds have the shares that the paper gives them.
+# Counted over 50 batches, the three kinds have the proportions that the paper specifies.
 
 # %%
 import numpy as np
@@ -270,7 +270,7 @@ pretrain.main(
 )
 
 # %% [markdown]
-# The workdir holds the numbers of every step (`metrics.jsonl`, one JSON object a line), a figure of them, checkpoints to continue
+# The workdir holds the numbers of the run (`metrics.jsonl`, one JSON object per line), a figure of them, checkpoints to continue
 # from, and the trained model.
 
 # %%
@@ -296,7 +296,8 @@ figure.savefig(WORK / "pretraining.png")
 # %% [markdown]
 # ## 6. Fill-mask
 #
-# The trained model guesses masked words from both sides. It knows the language of documentation, and nothing else of the world.
+# The trained model guesses a masked word from the words on both sides. It knows the language of documentation and nothing else
+# about the world.
 
 # %%
 from bert_jax.prediction.predictor import Predictor
@@ -315,7 +316,7 @@ for filled in predictor.fill_mask(texts, top_k=4):
 # %% [markdown]
 # ## 7. Fine-tuning on 500 sentences
 #
-# The model is now trained for a task of its own, with labels: **does a sentence document NumPy or Matplotlib?** The sentences are
+# The model is now trained for one task, with labels: **does a sentence document NumPy or Matplotlib?** The sentences are
 # read from the installed packages, 500 to train on and 300 to evaluate on, from different files. Half of them are of each
 # library, so a guess is right half of the time.
 
@@ -416,8 +417,8 @@ figure
 #
 # ## 9. From left to right
 #
-# A model that guesses masks reads both sides, so it cannot write. Let each token see only those before it, and predict the next
-# one: the same layers are now a language model, as GPT is. Nothing is masked, and a row is one text.
+# A model that guesses masks reads both sides, so it cannot write. If each token sees only the tokens before it and predicts the
+# next one, the same layers are a language model like GPT. Nothing is masked, and a row is one text.
 
 # %%
 pretrain.main(
@@ -438,8 +439,8 @@ pretrain.main(
 )
 
 # %% [markdown]
-# It writes one token at a time. If it always takes the most probable one, it turns in circles. If each token is drawn, by the
-# probabilities that the model gives to the next one, it wanders: some grammar, and no sense. That is what a minute buys.
+# It writes one token at a time. If it always takes the most probable one, it goes in circles. If each token is drawn at random by
+# the probabilities that the model predicts, it wanders: some grammar, and no sense. That is what a minute of training buys.
 
 # %%
 writer = Predictor.load(WORK / "left_to_right")
@@ -454,5 +455,5 @@ for title, options in [("most probable", {}), ("drawn", {"temperature": 0.6, "to
 #
 # - More text, a larger model: the same commands. `README.md` names them, and `experiments/README.md` lists the experiments.
 # - Your own text: `--source='text:books/*.txt'` instead of `--source=embedded`. Your own labels: a `train.csv` as above.
-# - A new objective, optimizer, schedule or kind of positions is one file of yours: see `experiments/extensions`.
+# - A new objective, optimizer, schedule or kind of positions needs one file of your own: see `experiments/extensions`.
 # - The trained models are Hugging Face directories: `transformers` loads `runs/tutorial/pretrain/model` as it is.

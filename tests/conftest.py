@@ -101,7 +101,7 @@ def unit(nodeid: str) -> str:
 
 
 class Units(LoadScopeScheduling):
-    """Gives the units to workers in the order of `pytest_collection_modifyitems`."""
+    """A scheduler that gives units to workers in the order of `pytest_collection_modifyitems`."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)

@@ -212,7 +212,7 @@ ENDINGS = {
     "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
     "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
-    "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
+    "s": r"the same vector for a token in every text, so it cannot generate text; name a model trained with .*left_to_right$",
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
     "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
@@ -266,11 +266,11 @@ predict next-sentence              +    h   h    h    h    h    h     h    h    
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
 predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   t   t
-predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
+predict embed                      +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   t   t
+predict embed --words              +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   t   t
+predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     =     =    =   =   =    =      =   t   t
 predict embed --pooling=pooler     +    h   h    c    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
-predict embed --layers=0,1         +    +   +    +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
+predict embed --layers=0,1         +    +   +    +    +    +    +     +    0      +     =     =    =   =   =    =      =   t   t
 predict classify                   h    h   h    h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
 predict tag                        h    h   h    h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
 predict answer                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
@@ -286,12 +286,12 @@ analyse probe                      +    +   +    +    +    +    +     +    +    
 analyse probe --probes=parsers     +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
 analyse compare                    +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
 analyse compare layers             +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse vocabulary                 +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+analyse vocabulary                 +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
 convert                            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --format=tf1               +    +   +    f    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
 convert --format=word2vec          v    v   v    v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
 convert --format=stablehlo         +    +   +    +    x    +    +     +    x      +     +     +    +   i   +    +      i   +   +
-convert --function=encode          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --function=encode          +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
 convert --function=pretraining     +    +   e    +    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
 convert --function=labels          B    B   e    B    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
 convert --new=pooler               +    +   +    k    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
@@ -338,11 +338,11 @@ predict next-sentence              h      h      h    h    h     h
 predict score                      +      h      h    +    +     U
 predict generate                   d      d      d    d    d     d
 predict translate                  u      u      u    u    u     +
-predict embed                      +      +      +    +    +     U
-predict embed --words              +      +      +    +    +     U
-predict embed --pooling=cls        +      +      +    +    +     U
+predict embed                      +      +      =    +    +     U
+predict embed --words              +      +      =    +    +     U
+predict embed --pooling=cls        +      +      =    +    +     U
 predict embed --pooling=pooler     h      +      +    h    h     U
-predict embed --layers=0,1         +      +      +    +    +     U
+predict embed --layers=0,1         +      +      =    +    +     U
 predict classify                   h      +      h    h    h     h
 predict tag                        h      h      +    h    h     h
 predict answer                     h      h      h    h    h     h
@@ -363,7 +363,7 @@ convert                            +      +      +    +    +     +
 convert --format=tf1               f      f      f    f    f     f
 convert --format=word2vec          v      v      v    v    v     v
 convert --format=stablehlo         +      +      +    +    +     x
-convert --function=encode          +      +      +    +    +     +
+convert --function=encode          +      +      =    +    +     +
 convert --function=pretraining     +      b      b    +    +     e
 convert --function=labels          B      +      +    B    B     e
 convert --new=pooler               +      +      +    +    +     k
@@ -476,14 +476,19 @@ finetune gap                       +     +
 pretrain                           +     m
 pretrain --config.teacher          z     z
 """
-"""The same for the LSTMs that came out of others."""
+"""The same for the LSTMs that were derived from other kinds."""
 
 
 def only_begin() -> None:
-    """Ends training before it would compile: the initial weights are made, and the step is traced. Figures are blank."""
+    """Ends training before it would compile: the initial weights are made, and the step is traced, once for all kinds that train
+    the same program. Figures are blank."""
+    programs: list[Any] = []
 
     def traced(job: Job) -> None:
         with_own_head(job.start, job.config, job.head, job.experiment)
+        if any(job.program is program for program in programs):
+            return
+        programs.append(job.program)
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 

@@ -115,7 +115,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
 def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
     """Returns the commands with their words as split by bash. It runs nothing: programs are functions that print their words.
 
-    Raises AssertionError for text that is not a command, or that the shell takes for more than one.
+    Raises AssertionError for text that is not a command, or that a shell reads as several commands.
     """
     functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"

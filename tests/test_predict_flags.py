@@ -29,7 +29,7 @@ def test_numbers_at_their_limits_are_accepted_and_beyond_refused(command, flags)
 
 
 def test_the_profile_of_terminal_output_is_in_the_current_directory():
-    beside = [predict._beside(output) for output in (None, "-", "x.jsonl", "a/b/x.jsonl")]
+    beside = [predict._directory(output) for output in (None, "-", "x.jsonl", "a/b/x.jsonl")]
     assert beside == [pathlib.Path(), pathlib.Path(), pathlib.Path(), pathlib.Path("a/b")]
 
 

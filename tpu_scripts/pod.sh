@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU slice, or on several, with gcloud alone: asks for them, waits in the queue, starts run.sh on every worker.
-# tpu_scripts/pod.yaml does the same through SkyPilot, which also starts again in another zone after a preemption.
+# Trains on one or more Cloud TPU slices with gcloud alone: requests them, waits in the queue, and starts run.sh on every worker.
+# tpu_scripts/pod.yaml does the same through SkyPilot, which also starts the run again in another zone after a preemption.
 #
 #   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--slices=1] [--spot] [--valid-until-duration=6h]
-#                                                   --slices=2: two of them, joined by the network between slices, in one run
+#                                                   --slices=2: one run on two slices, joined by the network between slices
 #   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
-#                                                   waits for all slices, then brings this checkout to all workers, installs, starts;
-#                                                   the workdir and the corpus lie in a bucket: gs://BUCKET/PATH
+#                                                   waits for all slices, copies this checkout to all workers, installs, starts;
+#                                                   the workdir and the corpus are in a bucket: gs://BUCKET/PATH
 #   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
 #   tpu_scripts/pod.sh logs NAME [--slice=0] [--worker=0] [--follow]
 #   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0 of slice 0
-#   tpu_scripts/pod.sh delete NAME                  gives the slices back; what is on their disks is lost, the bucket stays
+#   tpu_scripts/pod.sh delete NAME                  deletes the slices with their disks; the bucket stays
 #
 # Each takes --zone=ZONE and --project=PROJECT (by default those of `gcloud config`), and --dry-run, which prints the commands.
 set -euo pipefail
@@ -19,7 +19,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 pod=tpu_scripts/pod.sh
 say() { [[ -n "${dry_run:-}" ]] || printf '%s\n' "$*" >&2; }
 
-# fail STATUS MESSAGE: 2 for a mistake in the command, 1 for what Google Cloud or a worker refused
+# fail STATUS MESSAGE: status 2 for a mistake in the command, 1 for a refusal by Google Cloud or a worker
 fail() {
     printf '%s\n' "error: $2" >&2
     exit "$1"
@@ -64,7 +64,7 @@ esac
 [[ -n "$dry_run" ]] || command -v gcloud >/dev/null || fail 1 "gcloud was not found: https://cloud.google.com/sdk/docs/install"
 
 # ----------------------------------------------------------------------------------------------------------------------- gcloud
-# tpu ARGUMENT...: gcloud compute tpus ARGUMENT... in the zone; in a dry run only printed
+# tpu ARGUMENT...: runs gcloud compute tpus ARGUMENT... in the zone; a dry run only prints it
 tpu() {
     local command=(gcloud compute tpus "$@" ${where[@]+"${where[@]}"} --quiet)
     if [[ -n "$dry_run" ]]; then
@@ -75,15 +75,15 @@ tpu() {
     fi
 }
 
-# request FIELD: a field of the queued resource
+# request FIELD: prints a field of the queued resource
 request() { tpu queued-resources describe "$name" --format="value($1)"; }
 
-# require_usable STATE: ends where no slice will come of the request
+# require_usable STATE: exits if the request can no longer become a slice
 require_usable() {
     local again="$pod delete $name, then create and run as before: a run with the same --workdir in the bucket continues"
     case "$1" in
-        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). Quota refused: ask for more in the \
-console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
+        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). If it is the quota: ask for more in \
+the console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
         SUSPENDING | SUSPENDED) fail 1 "the slice $name was preempted ($1) and does not come back. $again" ;;
         DELETING) fail 1 "$name is being deleted; $pod create $name when it is gone" ;;
     esac
@@ -101,16 +101,16 @@ wait_until_active() {
             seen="$state"
         else
             failures=$((failures + 1))
-            [[ -n "$seen" ]] || fail 1 "$name cannot be described (gcloud's message is above); $pod create $name makes it"
-            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; give the same command again when the network is back"
+            [[ -n "$seen" ]] || fail 1 "$name cannot be described (gcloud's message is above); to create it: $pod create $name"
+            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; run the same command again when the network is back"
         fi
         sleep 30
     done
     say "$name: ACTIVE"
 }
 
-# reach WHAT COMMAND...: runs a gcloud command that uses ssh, twice more where ssh itself has failed all of gcloud's own attempts:
-# with status 255, or with any status of scp
+# reach WHAT COMMAND...: runs a gcloud command that uses ssh. If ssh itself fails after all of gcloud's own attempts (status 255, or
+# any status of scp), runs it up to two more times.
 reach() {
     local what="$1" attempt status
     shift
@@ -120,27 +120,27 @@ reach() {
         ((status == 0)) && return
         require_usable "$(request state.state)"
         [[ "$status" == 255 || "$*" == *" scp "* ]] || fail 1 "$what failed with exit status $status; the message of the worker, or \
-of gcloud, is above. Mend the cause and give the same command again: what is done stays done"
+of gcloud, is above. Fix the cause and run the same command again; steps that are done are not repeated"
         say "ssh failed (attempt $attempt of 3)"
         ((attempt == 3)) || sleep 15
     done
-    fail 1 "$what: there is no ssh to a worker. What runs there goes on; give the same command again ($pod status $name)"
+    fail 1 "$what: a worker cannot be reached with ssh. Its processes continue; run the same command again ($pod status $name)"
 }
 
-# on_workers WORKER COMMAND [SLICE]: runs COMMAND on the worker, or on all workers, of the slice, by default of all slices
+# on_workers WORKER COMMAND [SLICE]: runs COMMAND on one worker, or all of them, of one slice, or by default of all slices
 on_workers() { tpu queued-resources ssh "$name" --node="${3:-all}" --worker="$1" --command="$2"; }
 
 # ------------------------------------------------------------------------------------------------------------------------- commands
 create() {
     local said runtime nodes=(--node-id="$name") many=""
-    [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 is two slices of \
---type in one run"
+    [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 runs on two slices \
+of --type"
     case "$type" in
         v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
         v5p-*) runtime=v2-alpha-tpuv5 ;;
         v6e-*) runtime=v2-alpha-tpuv6e ;;
         v[234]-*) runtime=tpu-ubuntu2204-base ;;
-        *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips; --type=v5litepod-16 is one" ;;
+        *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips, e.g. --type=v5litepod-16" ;;
     esac
     if ((slices > 1)); then nodes=(--node-count="$slices" --node-prefix="$name") many="$slices slices of "; fi
     set -- queued-resources create "$name" "${nodes[@]}" --accelerator-type="$type" --runtime-version="$runtime" \
@@ -153,7 +153,7 @@ create() {
             *[Qq]uota* | *RESOURCE_EXHAUSTED*) fail 1 "the quota of this project does not allow $many$type here. Ask for more in the console \
 (IAM, Quotas), or take a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}" ;;
             *ALREADY_EXISTS* | *"already exists"*) fail 1 "$name exists already: $pod status $name, or $pod delete $name" ;;
-            *) fail 1 "gcloud has refused; its message is above" ;;
+            *) fail 1 "gcloud refused the request; its message is above" ;;
         esac
     else
         say "$name is in the queue; nothing is charged before it is ACTIVE. Next: $pod run $name ... waits for it"
@@ -167,13 +167,13 @@ run() {
         *) fail 2 "run takes pretrain, finetune, study or doctor with its arguments, not '${1:-}'" ;;
     esac
     [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
-    [[ "$1" == doctor ]] || set -- "--restarts=$restarts" "$@" # a restart mends nothing that doctor finds
+    [[ "$1" == doctor ]] || set -- "--restarts=$restarts" "$@" # a restart does not fix what doctor finds
     wait_until_active
     archive="$(mktemp -d)/bert_jax.tar.gz"
-    # shellcheck disable=SC2064 # the path of now
+    # shellcheck disable=SC2064 # expanded now
     trap "rm -rf '$(dirname "$archive")'" EXIT
     (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -czf "$archive") ||
-        fail 1 "$root could not be packed; it has to be a git checkout without missing files (git status)"
+        fail 1 "$root could not be packed; it must be a git checkout without missing files (git status)"
     reach "copying the checkout" tpu queued-resources scp "$archive" "$name:bert_jax.tar.gz" --node=all --worker=all
     reach "preparing" on_workers all \
         "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
@@ -204,8 +204,8 @@ fetch() {
 }
 
 delete() {
-    tpu queued-resources delete "$name" --force || fail 1 "$name was not deleted, and is charged while it is ACTIVE; gcloud's message \
-is above"
+    tpu queued-resources delete "$name" --force || fail 1 "$name was not deleted (gcloud's message is above); it is charged as \
+long as it is ACTIVE"
 }
 
 "$subcommand" "$@"

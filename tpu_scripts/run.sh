@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs bert_jax from a fresh checkout: makes the environment first, for which it needs only Python.
+# Runs bert_jax from a fresh checkout. Makes the environment first; only Python has to be installed.
 #
 #   tpu_scripts/run.sh                      the quickstart: builds a corpus from the English text that
 #                                           Python carries, pretrains a small BERT on it in minutes on
@@ -21,7 +21,7 @@ set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
-# commands: every module that can be run, a name a line: bert_jax/NAME.py with a main part
+# commands: prints the names of all modules bert_jax/NAME.py that can be run, one per line
 commands() {
     local file
     while IFS= read -r file; do
@@ -30,7 +30,7 @@ commands() {
     done < <(grep -lE '^if __name__ == "__main__"' "$root"/bert_jax/*.py)
 }
 
-# about COMMAND: the first line of its docstring
+# about COMMAND: prints the first line of its docstring
 about() {
     sed -n '1s/^r\{0,1\}"""//; 1s/"""$//; 1p' "$root/bert_jax/$1.py"
 }
@@ -41,7 +41,7 @@ usage() {
     commands | sort | while IFS= read -r command; do printf '  %-10s  %s\n' "$command" "$(about "$command")"; done
 }
 
-# unknown COMMAND: names the nearest command, with whatever Python there is, since nothing may be installed yet
+# unknown COMMAND: prints an error with the most similar command, using any Python, since the environment may not exist yet
 unknown() {
     local python hint=""
     for python in "$root/.venv/bin/python" python3 python; do
@@ -53,8 +53,8 @@ unknown() {
     exit 2
 }
 
-# judge_topology ARGUMENT...: the error of `aot` for a --topology that does not exist, before minutes of installing its compiler.
-# With whatever Python there is; one that is too old for it leaves the judgement to `aot`.
+# judge_topology ARGUMENT...: prints the error of `aot` for a --topology that does not exist, before its compiler is installed, which
+# takes minutes. Uses any Python; if that is too old, `aot` itself reports the error later.
 judge_topology() {
     local python status
     for python in "$root/.venv/bin/python" "${BERT_JAX_PYTHON:-python3}" python3; do
@@ -74,10 +74,10 @@ quickstart() {
     local start=$SECONDS model=runs/quickstart
     cd "$root"
     say ""
-    say "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
-    if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text; the run could not continue with it
-        say "runs/embedded_corpus is there already"
-    else # 3 % held out: of 6 MB, the usual 1 % has too few documents for an evaluation
+    say "1/3  a corpus: tokenising the English text that comes with Python and its packages, with a vocabulary trained on it"
+    if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text, with which a run could not continue
+        say "runs/embedded_corpus already exists"
+    else # 3 % held out: the usual 1 % of 6 MB has too few documents for an evaluation
         "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --alphabet=1000 --lowercase \
             --eval-fraction=0.03 --output=runs/embedded_corpus
     fi
@@ -101,12 +101,12 @@ restarts=0
 if [[ "${1:-}" == --restarts* ]]; then
     restarts="${1#--restarts=}"
     if [[ ! "$restarts" =~ ^[1-9][0-9]{0,2}$ ]]; then
-        say "error: $1 must be --restarts=N with a whole number of at least 1 and at most 999; --restarts=5 is one"
+        say "error: $1 must be --restarts=N with a whole number from 1 to 999, e.g. --restarts=5"
         exit 2
     fi
     shift
     if [[ "${1:-}" != pretrain && "${1:-}" != finetune && "${1:-}" != study ]]; then
-        say "error: --restarts=$restarts goes before pretrain, finetune or study, whose --workdir a restart continues${1:+, not before $1}"
+        say "error: --restarts=$restarts is only for pretrain, finetune and study, which continue from their --workdir${1:+, not for $1}"
         exit 2
     fi
 fi
@@ -127,10 +127,10 @@ fi
 # shellcheck disable=SC2119 # no extras
 set_up
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
-# Large arrays in huge pages: a CPU step allocates its memory at every call, with 175,000 page faults at 4 KB a page, a sixth of the
-# time (glibc 2.35 or later; without effect elsewhere).
+# Large arrays use huge pages: a CPU step allocates its memory at every call, and with pages of 4 KB, 175,000 page faults take a sixth
+# of the time (needs glibc 2.35 or later; has no effect elsewhere).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
-python=("$venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
+python=("$venv/bin/python" -P -m) # -P: uses the code of this checkout, even if the current directory has another bert_jax
 if (($# == 0)); then
     quickstart
 elif ((restarts)); then

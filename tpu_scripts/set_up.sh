@@ -4,10 +4,10 @@
 #   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
-# `aot` has an environment of its own, .venv-tpu: beside the TPU compiler, JAX looks for a TPU in every program.
+# `aot` has an environment of its own, .venv-tpu: if the TPU compiler is installed, JAX looks for a TPU in every program.
 #
-# All files are in .venv, .venv-tpu and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again. An
-# environment of other origin is not changed.
+# All files are in .venv, .venv-tpu and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again.
+# Environments made by anything else are not changed.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 venv="$root/.venv"
@@ -21,8 +21,8 @@ fail() {
     exit 1
 }
 
-# suitable PYTHON: whether all pinned packages have wheels for its version, and it can create virtual environments with pip (Debian
-# and Ubuntu have ensurepip in a separate package).
+# suitable PYTHON: tests whether all pinned packages have wheels for its version, and whether it can create virtual environments with
+# pip (on Debian and Ubuntu, ensurepip is a separate package).
 suitable() {
     "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
 }
@@ -58,7 +58,7 @@ fetch_python() {
     fi
     if [[ -n "$uv" ]]; then
         export UV_PYTHON_INSTALL_DIR="$setup_dir/python"
-        "$uv" python install 3.12 >>"$log" 2>&1 || true # no network: perhaps uv knows of one that is here
+        "$uv" python install 3.12 >>"$log" 2>&1 || true # without a network, uv may find an installed one
         found="$("$uv" python find '>=3.11,<3.15' 2>>"$log")" && suitable "$found" && printf '%s\n' "$found"
     fi
     return 0
@@ -74,7 +74,7 @@ find_device() {
         esac
         return
     fi
-    # a TPU is known by its PCI numbers: Google's 0x1ae0 alone would also match the network and disk of every Google Cloud machine
+    # a TPU has these PCI numbers; Google's 0x1ae0 alone also matches the network and disk devices of every Google Cloud machine
     for card in /sys/bus/pci/devices/*; do
         [[ -r "$card/vendor" && -r "$card/device" && "$(<"$card/vendor")" == 0x1ae0 ]] || continue
         case "$(<"$card/device")" in 0x0027 | 0x0056 | 0x005e | 0x0062 | 0x0063 | 0x006f | 0x0076) printf 'tpu\n' && return ;; esac
@@ -83,14 +83,14 @@ find_device() {
     if [[ ! "$driver" =~ ^[0-9]+\. ]]; then
         printf 'cpu\n'
     elif ((${driver%%.*} < 580)) || { [[ "$capability" =~ ^[0-9]+\.[0-9]$ ]] && ((${capability/./} < 75)); }; then
-        printf 'cuda12\n' # CUDA 13 needs driver 580, and has left GPUs before compute capability 7.5 behind
+        printf 'cuda12\n' # CUDA 13 needs driver 580 and compute capability 7.5
     else
         printf 'cuda13\n'
     fi
 }
 
-# requirements EXTRA...: the pinned lines of these extras. A line `name==1 ; extra == "test"` is of the extra `test`; one without a
-# marker is of the extra `all`.
+# requirements EXTRA...: prints the pinned lines of these extras. A line `name==1 ; extra == "test"` belongs to the extra `test`; a
+# line without a marker belongs to the extra `all`.
 requirements() {
     local line extra wanted=" $* "
     while IFS= read -r line; do
@@ -104,7 +104,8 @@ requirements() {
     return 0
 }
 
-# stage TITLE COMMAND...: runs it with its output in the log; one line with its seconds, or the end of the log and an exit.
+# stage TITLE COMMAND...: runs a command with its output in the log. Prints a line with the seconds it took; if it fails, prints the
+# end of the log and exits.
 stage() {
     local title="$1" start=$SECONDS pid
     shift
@@ -118,12 +119,12 @@ stage() {
     if ! wait "$pid"; then
         say "failed"
         grep -v '^WARNING' "$log" | tail -n 12 | sed 's/^/    /' >&2
-        fail "$title did not work; everything it said is in $log. Mend the cause and start again: what is half made is made anew"
+        fail "$title failed; its whole output is in $log. Fix the cause and start again: an incomplete environment is made anew"
     fi
     if [[ -t 2 ]]; then printf '\r%s ... %s s \n' "$title" $((SECONDS - start)) >&2; else say "$((SECONDS - start)) s"; fi
 }
 
-# state EXTRA...: what a finished environment with these extras is made of. Equal to the stamp inside it: nothing is to be done.
+# state EXTRA...: prints what a finished environment with these extras consists of. If the stamp in it is equal, it is up to date.
 state() {
     printf 'extras: %s\n' "$*"
     printf 'place: %s\n' "$root" # its scripts hold absolute paths
@@ -131,7 +132,7 @@ state() {
     requirements all "$@"
 }
 
-# make_venv PYTHON, install EXTRA...: the two halves of an installation.
+# make_venv PYTHON, install EXTRA...: the two steps of an installation.
 make_venv() {
     rm -rf "$venv" && "$1" -m venv "$venv"
 }
@@ -144,23 +145,24 @@ install() {
         printf '%s\n' "$root" >"$site/bert_jax.pth" # bert_jax is importable from every directory
 }
 
-# choose_tpu_compiler: makes set_up prepare .venv-tpu; nothing to do on a machine with a TPU, whose .venv has the compiler.
+# choose_tpu_compiler: makes set_up prepare .venv-tpu. On a machine with a TPU, does nothing: its .venv has the compiler.
 choose_tpu_compiler() {
     local device
     device="$(find_device)" || exit 1
     [[ "$device" != tpu ]] || return 0
-    [[ "$(uname -sm)" == "Linux x86_64" ]] || fail "aot needs the TPU compiler, which exists for Linux on x86-64; this is $(uname -sm)"
+    [[ "$(uname -sm)" == "Linux x86_64" ]] || fail "aot needs the TPU compiler, which exists only for Linux on x86-64; this is $(uname -sm)"
     venv="$root/.venv-tpu"
     BERT_JAX_DEVICE=tpu
 }
 
-# set_up EXTRA...: returns when the environment `venv` holds what this checkout asks for.
+# set_up EXTRA...: makes or updates the environment `venv` for this checkout.
 set_up() {
     local name="${venv##*/}"
     local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device python extras wanted="$*"
     device="$(find_device)" || exit 1
 
-    # finished: whether nothing is to be done; sets extras. What was once installed stays: run.sh after test.sh has nothing to do.
+    # finished: tests whether the environment is up to date; sets extras. Extras once installed stay, so run.sh after test.sh does
+    # nothing.
     finished() {
         extras="$device"
         if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi
@@ -171,23 +173,23 @@ set_up() {
 
     mkdir -p "$setup_dir" || fail "$root cannot be written"
     exec 9>"$setup_dir/lock"
-    if command -v flock >/dev/null && ! flock -n 9; then # absent on macOS: there, one start at a time
-        say "another start is setting up; waiting for it"
+    if command -v flock >/dev/null && ! flock -n 9; then # macOS has no flock: start one at a time there
+        say "another process is setting up; waiting for it"
         flock 9
         finished && exec 9>&- && return
     fi
     if [[ -e "$venv" && ! -e "$stamp" && ! -e "$begun" ]]; then
-        fail "$venv was not made by these scripts, which would have to empty it. Move it away and start again
-(mv $name $name.mine), or run the modules with it: $name/bin/python -m bert_jax.pretrain"
+        fail "$venv was not made by these scripts, and they would have to empty it. Move it away and start again
+(mv $name $name.mine), or run the commands with it: $name/bin/python -m bert_jax.pretrain"
     fi
     : >"$log"
     : >"$begun"
     case "$name$device" in
-        .venv-tpu*) say "the TPU compiler stands in an environment of its own, .venv-tpu" ;;
+        .venv-tpu*) say "the TPU compiler has an environment of its own, .venv-tpu" ;;
         *cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
     esac
-    # half made (no stamp), made elsewhere, or its Python gone: anew
+    # incomplete (no stamp), made elsewhere, or without its Python: make it anew
     if ! grep -qsxF "place: $root" "$stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
         python="$(find_python)" || exit 1
         if [[ -z "$python" ]]; then

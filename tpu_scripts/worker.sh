@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What tpu_scripts/pod.sh and tpu_scripts/pod.yaml run on each worker of a slice, in a copy of this checkout:
+# Runs on each worker of a slice, in a copy of this checkout; tpu_scripts/pod.sh and tpu_scripts/pod.yaml call it:
 #
-#   worker.sh prepare                           makes the environment; what is there already stays
+#   worker.sh prepare                           makes the environment, or updates it
 #   worker.sh start [--restarts=N] COMMAND ...  starts run.sh in the background; it outlives the ssh connection
-#   worker.sh report                            whether that runs, and how it ended
+#   worker.sh report                            prints whether that process is running, and how it ended
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-place="$root/runs/pod" # log, lock, command and exit status of what `start` has started
+place="$root/runs/pod" # log, lock, command and exit status of the process that `start` started
 
 prepare() {
     # shellcheck disable=SC2119 # no extras
@@ -21,13 +21,13 @@ prepare() {
     tell "ready"
 }
 
-# start ARGUMENT...: what is started inherits descriptor 8 and thereby holds the lock as long as it lives
+# start ARGUMENT...: the process inherits descriptor 8, so it holds the lock until it ends
 start() {
     mkdir -p "$place"
     exec 8>"$place/lock"
     if ! flock -n 8; then
-        [[ "$(cat "$place/command")" == "$*" ]] || fail "another command runs here: $(cat "$place/command")"
-        tell "runs already"
+        [[ "$(cat "$place/command")" == "$*" ]] || fail "another command is running here: $(cat "$place/command")"
+        tell "already running"
         return
     fi
     printf '%s\n' "$*" >"$place/command"
@@ -44,11 +44,11 @@ report() {
     if [[ ! -e "$place/command" ]]; then
         tell "nothing was started"
     elif ! flock -n "$place/lock" true; then
-        tell "runs: $last"
+        tell "running: $last"
     elif [[ -e "$place/status" ]]; then
         tell "ended with exit status $(<"$place/status"): $last"
     else
-        tell "ended without an exit status, as after a reboot: $last"
+        tell "ended without an exit status (was the machine rebooted?): $last"
     fi
 }
 

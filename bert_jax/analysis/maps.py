@@ -69,8 +69,8 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
 
 def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | None = None) -> Float[Array, "B H _ Z"]:
     """Returns the attention [from, to] between words: the sum over the pieces of the attended word, and the mean over the pieces
-    of the attending word. Each word's weights sum to 1; empty columns are 0. Without `to`, the attended words are those of
-    `slots` too."""
+    of the attending word. Each word's weights sum to 1; empty columns are 0. Without `to`, the attended words come from `slots`
+    too."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
     to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, (to or slots).members, precision=exact)

@@ -56,7 +56,7 @@ class NamedArray:
             known = list(axes[axis])
             if label not in known:
                 raise UserError(
-                    f"{axis} {label!r} does not exist; it is {known[0]} to {known[-1]}" if known else f"no {axis} exists"
+                    f"{axis} {label!r} does not exist; known: {known[0]} to {known[-1]}" if known else f"no {axis} exists"
                 )
             values = np.asarray(values.take(known.index(label), axis=list(axes).index(axis)))
             del axes[axis]

@@ -56,15 +56,15 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
 
 
 def with_defaults(
-    kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
+    kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, extra_key: str
 ) -> JsonObject:
     """Adds the defaults of newer keys to a configuration stored in a workdir or a reference curve.
 
-    The additional key `beside` is kept, although it is not part of the experiment. Values that are not a configuration of this
+    `extra_key` is a key of the file that is not part of the experiment; it is kept. Values that are not a configuration of this
     kind are returned unchanged."""
-    values = {key: value for key, value in stored.items() if key != beside}
+    values = {key: value for key, value in stored.items() if key != extra_key}
     try:
         experiment = kind.from_dict(values)
     except UserError:
         return stored
-    return experiment.to_dict() | {beside: stored.get(beside)}
+    return experiment.to_dict() | {extra_key: stored.get(extra_key)}

@@ -79,8 +79,8 @@ def suggested_keys(key: str, schema: Any) -> list[str]:
     group, _, last = key.replace("-", "_").lower().rpartition(".")
     ours = (last, *(name for name, others in ALIASES.items() if last in others))
     same = [name for name in known if any(f".{name}".endswith(f".{our}") for our in ours)]
-    beside = [name for name in known if name.rpartition(".")[0] == group]
-    if here := [name for name in same if name in beside] or difflib.get_close_matches(key, beside, n=1, cutoff=0.75):
+    siblings = [name for name in known if name.rpartition(".")[0] == group]
+    if here := [name for name in same if name in siblings] or difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         return here
     if same:
         return sorted(same, key=lambda name: name.count("."))[:3]

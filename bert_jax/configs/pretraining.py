@@ -83,8 +83,8 @@ class PhaseConfig:
     mask_probability: Fraction = 0.8
     random_probability: Fraction = 0.1
     corpus: PathText = ""
-    """The directory of another corpus with the same vocabulary. The phase trains on its training split instead of that of
-    `config.corpus`. The held-out texts are those of `config.corpus` in all phases."""
+    """The directory of another corpus with the same vocabulary. The phase trains on the training split of this corpus. All phases
+    are evaluated on the held-out split of `config.corpus`."""
     rotary_theta: Theta | None = None
     """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). The exported
     model has the value of the last phase."""
@@ -483,8 +483,8 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         needed = -(-tokens // math.prod(size))
         if tokens and steps not in (0, needed):
             raise UserError(
-                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but these tokens are {counted(needed, 'step')} of "
-                f"{size[0]} x {counted(size[1], 'token')}; give one of them, and set the other to 0"
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but that many tokens take "
+                f"{counted(needed, 'step')} of {size[0]} x {counted(size[1], 'token')}; set one of the two to 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase
     return {**values, "phases": found}

@@ -353,7 +353,7 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     if not len(pairs.a_start):
         raise UserError(
             f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a document "
-            "needs at least two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
+            "needs at least two sentences; put one sentence on each line and a blank line between documents, or set pairs='none'"
         )
     rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
     return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))

@@ -130,8 +130,8 @@ class FinetuningLog(RunLog):
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
     """Formats the scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122) accuracy
     0.8456"."""
-    beside = "" if bar is None else f" (baseline {bar:.4g})"
-    parts = [f"{name} {value:.4g}" + (beside if name == metric else "") for name, value in scores.items()]
+    baseline = "" if bar is None else f" (baseline {bar:.4g})"
+    parts = [f"{name} {value:.4g}" + (baseline if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])
 
 

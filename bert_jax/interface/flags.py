@@ -147,6 +147,9 @@ class _HelpFormatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return filled(text)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # names such as random-weights stay whole
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
@@ -200,8 +203,9 @@ class FlagParser(argparse.ArgumentParser):
             if not action.option_strings
         ]
         usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
+        usage = re.sub(r"\[[^]]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # a line does not end in brackets
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
-        self.usage = "\n        ".join(wrapped).replace("%", "%%")
+        self.usage = "\n        ".join(wrapped).replace("%", "%%").replace("\xa0", " ")
         self._action_groups.sort(key=lambda group: group is self._optionals)  # flags that all commands have come last
         return super().format_help()
 

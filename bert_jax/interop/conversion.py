@@ -147,7 +147,7 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
 
 def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
     """Returns the number of parameters of a model that was read; its vocabulary is not padded."""
-    first = {row.ours: row.first for row in rows(config, head)}  # there is no layer before the head that could read its part
+    first = {row.ours: row.first for row in rows(config, head)}  # before the head, no layer can
     sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
     fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
     return ParameterCounts(sum(sizes.values()) - fixed, fixed)

@@ -116,8 +116,9 @@ def flag_parser(description: str | None) -> FlagParser:
     sentences.add_argument("--normalise", action="store_true", help="scale text vectors to length 1")
     lowered = parser.group("--format=stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="the function (default: depends on the model's head)")
-    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
-    lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
+    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="the number of tokens per text (default: any)")
+    of_platforms = "the platforms that can run the file (default: cpu,cuda,tpu)"
+    lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help=of_platforms)
     return parser
 
 

@@ -287,7 +287,7 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     unnamed = next((i for i, label in by_id.items() if not isinstance(label, str | int | float) or not str(label).strip()), None)
     if unnamed is not None:
         raise UserError(
-            f"{source}: id2label has {by_id[unnamed]!r} for the output {unnamed}, which is no label; give it a label, or {_ANEW}"
+            f"{source}: id2label has {by_id[unnamed]!r} for the output {unnamed}, which is not a label; correct it, or {_ANEW}"
         )
     labels = tuple(ids[i] for i in range(len(ids)))
     several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)

@@ -101,7 +101,7 @@ class Objective(abc.ABC):
     model: ClassVar[Model]
     """The model to train; see `for_model`."""
 
-    # ------------------------------------------------------------------------------------------------------- what a subclass says
+    # ---------------------------------------------------------------------------------------------------- what a subclass defines
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the initial parameters in addition to "embeddings" and "encoder". Each array is boxed with its axis names, as
         the function `dense` and the methods of `Model` return them."""

@@ -49,7 +49,7 @@ class Command:
 
 def fill_mask_flags(flags: Flags) -> None:
     """The flags of `fill-mask`."""
-    flags.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="candidates for each [MASK]")
+    flags.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="words to show for each [MASK]")
     pieces = "also try words of up to N subwords"
     flags.add_argument("--pieces", type=InRange(int, PIECES), default=1, metavar="N", help=pieces)
 
@@ -84,13 +84,13 @@ def generate_flags(flags: Flags) -> None:
 
 def translate_flags(flags: Flags) -> None:
     """The flags of `translate`."""
-    beams = "hypotheses of the beam search; 1 takes the most probable token each time"
+    beams = "the number of hypotheses of the beam search; 1: take the most probable token at each step"
     flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=4, metavar="N", help=beams)
-    power = "the exponent of the length penalty; 0 is no penalty (default: 0.6 for gnmt, 1 for transformers)"
+    power = "the exponent of the length penalty; 0: no penalty (default: 0.6 for gnmt, 1 for transformers)"
     flags.add_argument("--length-penalty", type=InRange(float, Interval(ge=0, le=10)), metavar="A", help=power)
     penalty = "divide the log-probability of n tokens by ((5 + n) / 6)^A (gnmt, as in the paper) or by n^A (transformers)"
     flags.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[1], help=penalty)
-    early = "stop as soon as N hypotheses have ended"
+    early = "end the search of a text when --beams hypotheses have ended"
     flags.add_argument("--early-stopping", action="store_true", help=early)
     most = "maximum number of tokens of a translation (default: 50 more than in the text)"
     flags.add_argument("--max-length", type=InRange(int, COUNT), metavar="N", help=most)

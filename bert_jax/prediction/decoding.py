@@ -141,10 +141,10 @@ def translated(
     start_id: int,
     room: int,
 ) -> Continued:
-    """Returns the target of each source by an encoder-decoder: up to `knobs.limit` tokens after `start_id`, at most `room`.
+    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, at most `room`.
 
     The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
-    longest source, which is enough for most targets. When it is full, a second cache has room for all.
+    longest source, which is enough for most targets. When it is full, it is replaced by a cache with room for `room` tokens.
     """
     shapes: Any = {"config": config, "decoding": decoding, "room": room}
     length = source.ids.shape[1]
@@ -319,9 +319,10 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
-    compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
-    by the length penalty of its length so far, is worse than its worst ended one.
+    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. Those that end a text, if they
+    are among the best W, compete with the hypotheses that ended earlier; the best W of the others continue. The search of a text
+    ends when the score of its best running hypothesis, with the length penalty of its length so far, is below the score of its
+    worst ended hypothesis.
     """
     rows = len(logits) // search.decoding.beams
     state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)

@@ -59,7 +59,7 @@ class Embed:
         if options.question.pooling in ("cls", "pooler"):
             causal, static = engine.config.direction == "left_to_right", engine.config.encoder == "static"
             if causal or static:
-                reason = "has a vector for each token, whatever its text," if static else "reads from left to right,"
+                reason = "has the same vector for a token in every text," if static else "reads from left to right,"
                 raise UserError(
                     f"{engine.name} {reason} so its [CLS] sees no text; give --pooling=mean, the mean over the text"
                 )

@@ -124,7 +124,7 @@ class Engine:
         if self.config.direction != direction:
             reads = "reads from left to right" if direction == "both" else "reads both sides of a token"
             if self.config.encoder == "static":
-                reads = "has a vector for each token, whatever its text"
+                reads = "has the same vector for a token in every text"
             raise UserError(
                 f"{self.name} {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
             )

@@ -1,6 +1,6 @@
 """The interface of all questions to a model (fill-mask, classify, embed, ...), and their shared tokenisation.
 
-A question is a frozen dataclass: its fields are the options of a command of `predict`, its methods are those of `Question`.
+A question is a frozen dataclass: its fields are the options of a command of `predict`, and it has the methods of `Question`.
 """
 
 from __future__ import annotations

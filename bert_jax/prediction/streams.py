@@ -117,8 +117,7 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
 
 
 def _suffix(path: str) -> str:
-    """Returns the suffix of a file's name in lower case; for a compressed file, returns the suffix before that of the
-    compression."""
+    """Returns the suffix of a file's name in lower case. For "a.csv.gz", returns ".csv"."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 

@@ -161,7 +161,7 @@ def find_curve(
     if not path.is_file():
         return None, ""
     curve = read_curve(path)
-    stored = with_defaults(PretrainingExperiment, curve.settings, beside="")
+    stored = with_defaults(PretrainingExperiment, curve.settings, extra_key="")
     stored.pop("", None)
     unlike = _differences(PretrainingExperiment.from_dict(stored), experiment)
     begin = f"not compared with the reference curve of {curve.name}"

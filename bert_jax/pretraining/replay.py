@@ -92,7 +92,7 @@ def load_experiment(
     dotted key and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, or if
     the corpus differs.
     """
-    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), extra_key=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
     of_phases = ((phase, "corpus") for phase in stored.get("phases", ()))
     for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):

@@ -213,7 +213,7 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
 
 def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
     """Yields (step, model) for the `chosen` checkpoints of a run, with one model in memory at a time."""
-    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), extra_key=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
     directory = workdir / "checkpoints"

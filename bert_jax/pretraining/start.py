@@ -156,7 +156,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
     phases of the experiment up to its step differ from the phases of its run.
     """
     workdir, step = _workdir_and_step(experiment.init_state)
-    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), beside=FINGERPRINT)
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), extra_key=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     trunk = PretrainingExperiment.from_dict(stored)
     directory, there = workdir / "checkpoints", list[int]()

@@ -58,8 +58,8 @@ def require_capable(directory: pathlib.Path) -> None:
 
 
 def _require_path(directory: pathlib.Path) -> None:
-    """Raises UserError for a path whose checkpoints could not be read again: Orbax takes *, ? and [ in it for a pattern, and its
-    C++ part needs UTF-8."""
+    """Raises UserError for a path whose checkpoints could not be read again: Orbax reads *, ? and [ as parts of a pattern, and
+    its C++ part needs UTF-8."""
     path = str(directory.absolute())
     if sign := next((sign for sign in "[*?" if sign in path), ""):
         of = "" if sign in str(directory) else f" ({path})"

@@ -127,13 +127,13 @@ def fetched(
         fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
         return copy
     above, last = text.rpartition("/")[::2]
-    beside = listed(above, deep=False) if split(above)[1] else {}
+    siblings = listed(above, deep=False) if split(above)[1] else {}
     if item := object_at(text):
-        beside = {last: item}
-    elif not any(other.startswith(f"{last}.") for other in beside):
+        siblings = {last: item}
+    elif not any(other.startswith(f"{last}.") for other in siblings):
         given = name_and_value(name, text)
         raise UserError(f"{given} does not exist in the bucket; list its contents with `gcloud storage ls {above}`")
-    fetch(above, copy.parent, beside, keep=True)
+    fetch(above, copy.parent, siblings, keep=True)
     return copy
 
 

@@ -64,7 +64,7 @@ def main() -> None:
     files.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="the directories with test predictions")
     of_output = "the directory for submission.zip and its files"
     files.add_argument("--output", type=pathlib.Path, required=True, metavar="DIR", help=of_output)
-    of_partial = "write it even if files are missing; the leaderboard only accepts complete submissions"
+    of_partial = "write the submission even if files are missing; the leaderboard only accepts complete submissions"
     files.add_argument("--partial", action="store_true", help=of_partial)
     flags = parser.parse_args()
     predictions = collect_predictions(flags.directories)

@@ -26,10 +26,10 @@ FILE = pathlib.Path(__file__).with_suffix(".json")
 _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
-What other systems reach on the tasks that are here. `results.json` of a run has the rows of its task under `published`, and the
-log prints them after the scores of the run. So does a translation run that learns from `tfds:wmt14_translate`. Each row says what
-it was measured on. Rows from a test server, or with another formula, are shown but not ranked. The numbers are printed as in
-their sources.
+The scores of other systems on the tasks here. `results.json` of a run has the rows of its task under `published`, and the log
+prints them after the scores of the run. A translation run that learns from `tfds:wmt14_translate` has rows too. Each table states
+what its scores were measured on. Scores from a test server, or by a different formula, are shown but not ranked. The numbers are
+printed as in their sources.
 
 ## The tables
 

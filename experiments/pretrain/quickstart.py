@@ -1,4 +1,4 @@
-"""A small BERT (2 layers of width 128) on the English text that every Python installation carries: the first experiment to run.
+"""A small BERT (2 layers of width 128) on the English text that comes with every Python: the first experiment to run.
 
     tpu_scripts/run.sh
 

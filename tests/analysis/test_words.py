@@ -65,7 +65,7 @@ def test_a_named_array_is_selected_by_label():
     array = NamedArray(np.arange(6).reshape(2, 3), {"layer": (1, 2), "head": (1, 2, 3)})
     assert array.sel(layer=2, head=3).values == 5
     assert array.sel(head=1).axes == {"layer": (1, 2)}
-    with pytest.raises(UserError, match="layer 3 does not exist; it is 1 to 2"):
+    with pytest.raises(UserError, match="layer 3 does not exist; known: 1 to 2"):
         array.sel(layer=3)
     with pytest.raises(UserError, match="there is no axis 'layers': did you mean 'layer'"):
         array.sel(layers=1)

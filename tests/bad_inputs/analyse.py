@@ -155,7 +155,7 @@ CASES = [
         leaves="out",
     ),
     Case(
-        "a text beside an input",
+        "a text and an input",
         f"{HEADS} --input=$text",
         "both texts and --input are given; give the texts as arguments, or --input=FILE, not both",
     ),

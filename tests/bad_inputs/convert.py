@@ -279,7 +279,7 @@ CASES = [
         "'*/lamb_x' cannot be dropped: neither a tensor of ... model.ckpt-1000 nor a part",
     ),
     Case(
-        "weights beside a configuration of the original",
+        "weights next to a configuration of the original",
         "--from=old",
         "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that file: cp "
         "old/bert_config.json",
@@ -334,7 +334,7 @@ CASES = [
     Case(
         "a model with a tokenizer of another class",
         "--from=model",
-        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT',
+        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT',
         copies="model",
         spoil=keys("model/tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer"),
     ),

@@ -299,7 +299,7 @@ CASES = [
     Case(
         "a pipe",
         "--source=text:a.txt",
-        "--source=text:a.txt: a.txt is a pipe or a device, but the text must be read in parts; write it to a file",
+        "--source=text:a.txt: a.txt is a pipe or a device, but text is read in several parts; write it to a file",
         spoil=lambda root: os.mkfifo(root / "a.txt"),
     ),
     Case("an empty file", "--source=text:a.txt", "the corpus is empty: there is no text in text:a.txt", files={"a.txt": ""}),
@@ -825,7 +825,7 @@ CASES = [
     Case(
         "a vocabulary of Japanese rules",
         "--vocab=words",
-        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT; supported',
+        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT\'s; supported',
         files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
     ),
     Case(

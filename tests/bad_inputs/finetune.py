@@ -311,7 +311,7 @@ CASES = [
         "config.cross_view is for tagging, not for a sequence head; leave it out",
     ),
     Case(
-        "cross-view training beside a teacher",
+        "cross-view training with a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
         "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
     ),
@@ -615,12 +615,12 @@ CASES = [
     ),
     in_lines(
         "JSON that is none",
-        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; each line is one object",
+        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; each line must be one object",
         '{"text": "it was fine", "label": "good"}\n{"text": \n',
     ),
     in_lines(
         "JSON that nests without end",
-        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... each line is one object",
+        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... each line must be one object",
         "[" * 100_000 + "\n",
     ),
     in_lines(

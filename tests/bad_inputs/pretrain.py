@@ -231,7 +231,7 @@ CASES = [
         files={"file": ""},
     ),
     Case(
-        "a step to replay beside an experiment",
+        "a step to replay and an experiment",
         "--replay=3",
         "--replay=3 takes the experiment from the workdir; leave --config=$experiment out",
     ),

@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def main() -> None:
     parser = flag_parser(__doc__)
-    parser.add_argument("--topology", action="append", help="such as v5e:2x2; may be given several times")
+    parser.add_argument("--topology", action="append", help="a topology such as v5e:2x2; may be given several times")
     parser.add_argument("--lengths", default="128,512")
     parser.add_argument("--compile", nargs=3, metavar=("TOPOLOGY", "LENGTH", "RATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -49,9 +49,9 @@ BATCH_SIZES = (64, 256, 1024, 4096)
 
 def main() -> None:
     parser = flag_parser(__doc__)
-    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
-    parser.add_argument("--corpus", type=pathlib.Path, help="default: a made-up one of a million sentences")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure; at least one epoch for ours")
+    parser.add_argument("--peer-python", help="a Python with torch and transformers")
+    parser.add_argument("--corpus", type=pathlib.Path, help="a corpus (default: a made-up one of a million sentences)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="the time per measurement; ours runs at least one epoch")
     options = parser.parse_args()
     corpus = open_corpus(options.corpus) if options.corpus else made_up_corpus(10_000)
     made_up = MaskingTables(mask_id=103, legal_ids=np.arange(999, V, dtype=np.int32), continuation=np.arange(V) % 4 == 0)

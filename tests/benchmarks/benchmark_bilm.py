@@ -35,8 +35,8 @@ HERE = pathlib.Path(__file__).resolve()
 
 def main() -> None:
     parser = flag_parser(__doc__)
-    parser.add_argument("--peer-python", help="the interpreter of an environment with torch")
-    parser.add_argument("--steps", type=int, default=8, help="timed steps of a round")
+    parser.add_argument("--peer-python", help="a Python with torch")
+    parser.add_argument("--steps", type=int, default=8, help="the number of timed steps per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ours", choices=tuple(SHAPES), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -43,12 +43,12 @@ LEARNING_RATE = 2e-5
 def main() -> None:
     parser = flag_parser(__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--mrpc", type=pathlib.Path, help="the directory of its official files")
-    parser.add_argument("--squad", type=pathlib.Path, help="the directory of its official files")
-    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps of a round")
+    parser.add_argument("--mrpc", type=pathlib.Path, help="the directory with the files of MRPC")
+    parser.add_argument("--squad", type=pathlib.Path, help="the directory with the files of SQuAD 1.1")
+    parser.add_argument("--peer-python", help="a Python with torch and transformers")
+    parser.add_argument("--steps", type=int, default=20, help="the number of timed steps per round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the products")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="the type of matrix products")
     parser.add_argument("--ours", choices=SETTINGS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours:

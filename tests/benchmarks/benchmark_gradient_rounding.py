@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=pathlib.Path, required=True)
     parser.add_argument("--model")
     parser.add_argument("--devices", default="16,64,256")
-    parser.add_argument("--rows", type=int, default=4, help="of a device")
+    parser.add_argument("--rows", type=int, default=4, help="the number of rows per device")
     options = parser.parse_args()
     corpus = open_corpus(options.corpus, "train")
     config = ModelConfig(vocab_size=corpus.vocabulary.size, **published("mini"))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ It needs no TPU: both kernels, forward and backward, are compiled for one chip a
 bert_jax.aot` (regions under a condition count as executed, waiting for memory does not count). The input is 8,192 tokens of
 packed rows, 12 heads of width 64 in bfloat16, without dropout, for a layer that sees all keys and one that sees 64 on each side.
 The peer is `jax.experimental.pallas.ops.tpu.splash_attention` with a mask of the layer's type and segment ids
-(`plain_modernbert.py`), in blocks of each size; the column "beside" is the time of operations around the kernels. With --last:
+(`plain_modernbert.py`), in blocks of each size; the column "others" is the time of operations around the kernels. With --last:
 the last layer, whose queries are the tokens of the MLM head, by XLA, by our kernel, and by our kernel for all tokens. Needs
 libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
@@ -45,8 +45,8 @@ def main() -> None:
     parser = flag_parser(__doc__)
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--lengths", default="1024,8192")
-    parser.add_argument("--blocks", default="256,512,1024", help="of the library's kernel")
-    parser.add_argument("--last", action="store_true", help="only the last layer, whose queries are some of the tokens")
+    parser.add_argument("--blocks", default="256,512,1024", help="the block sizes of the library's kernel")
+    parser.add_argument("--last", action="store_true", help="only the last layer, with queries for only some of the tokens")
     options = parser.parse_args()
     compiler = Compiler(parse_topology(options.topology))
     found = []
@@ -61,8 +61,8 @@ def main() -> None:
     for length in map(int, options.lengths.split(",")):
         for kind in ("full", "sliding"):
             for block in (0, *map(int, options.blocks.split(","))):
-                kernel, beside = milliseconds(compiler, length, kind, block)
-                found.append({"length": length, "layer": kind, "block": block, "kernel": kernel, "beside": beside})
+                kernel, other = milliseconds(compiler, length, kind, block)
+                found.append({"length": length, "layer": kind, "block": block, "kernel": kernel, "other": other})
                 print(f"{length} tokens, {kind}, {block or 'ours'}: {kernel:.3f} ms", file=sys.stderr, flush=True)
     report(found, {"topology": options.topology, "libtpu": compiler.version}, options.json)
 
@@ -73,9 +73,9 @@ def report(found: list[dict[str, Any]], where: dict[str, str], file: pathlib.Pat
     for one in found:
         ours = next(x for x in found if (x["length"], x["layer"], x["block"]) == (one["length"], one["layer"], 0))
         side = f"the library's, blocks of {one['block']}" if one["block"] else "ours"
-        ratio = (one["kernel"] + one["beside"]) / (ours["kernel"] + ours["beside"])
-        rows.append([f"{one['length']}", one["layer"], side, f"{one['kernel']:.2f}", f"{one['beside']:.2f}", f"{ratio:.2f}"])
-    give(["tokens of a row", "layer", "kernel", "ms in kernels", "beside", "times ours"], rows, where | {"figures": found}, file)
+        ratio = (one["kernel"] + one["other"]) / (ours["kernel"] + ours["other"])
+        rows.append([f"{one['length']}", one["layer"], side, f"{one['kernel']:.2f}", f"{one['other']:.2f}", f"{ratio:.2f}"])
+    give(["tokens per row", "layer", "kernel", "ms in kernels", "others", "times ours"], rows, where | {"figures": found}, file)
 
 
 def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tuple[float, float]:

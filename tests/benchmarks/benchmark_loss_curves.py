@@ -79,8 +79,8 @@ FIRST_PLAIN_SEED = 1_000_000
 def main() -> None:
     parser = flag_parser(__doc__)
     parser.add_argument("--corpus", default="runs/embedded_corpus")
-    parser.add_argument("--start", default="", help="model directory whose weights all runs begin with")
-    parser.add_argument("--seeds", type=int, default=6, help="runs of each side")
+    parser.add_argument("--start", default="", help="a model directory; all runs start with its weights")
+    parser.add_argument("--seeds", type=int, default=6, help="the number of runs per side")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--same-start", action="store_true")
     options, overrides = parser.parse_known_args()

@@ -127,8 +127,8 @@ def report(figures: dict[str, Any], file: pathlib.Path | None) -> None:
 
 def main() -> None:
     parser = flag_parser(__doc__)
-    parser.add_argument("--directory", type=pathlib.Path, help="a directory on the disk; a temporary one by default")
-    parser.add_argument("--size", default="base", help="of the published sizes")
+    parser.add_argument("--directory", type=pathlib.Path, help="a directory on the disk (default: a temporary one)")
+    parser.add_argument("--size", default="base", help="a published size")
     parser.add_argument("--saves", type=int, default=5)
     options = parser.parse_args()
     quiet_libraries()

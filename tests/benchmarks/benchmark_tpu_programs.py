@@ -110,10 +110,10 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--only", choices=("ours", "plain"))
     parser.add_argument("--rows-per-chip", type=int)
-    parser.add_argument("--layers", type=int, default=0, help="compile so many layers of the model (default: all)")
-    parser.add_argument("--places", type=int, default=0, help="show so many of the costliest places of the model")
+    parser.add_argument("--layers", type=int, default=0, help="the number of layers to compile (default: all)")
+    parser.add_argument("--places", type=int, default=0, help="the number of the costliest places of the model to show")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache" / "bert_jax" / "plain_programs")
-    parser.add_argument("--dump", type=pathlib.Path, help="write the optimized HLO of ours into this directory")
+    parser.add_argument("--dump", type=pathlib.Path, help="write the optimized HLO of our program to this directory")
     options, overrides = parser.parse_known_args()
     results = []
     for setting in options.settings.split(","):

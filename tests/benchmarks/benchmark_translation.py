@@ -3,9 +3,10 @@ r"""Pairs per second of a translator's training step and beam search, compared w
     python tests/benchmarks/benchmark_translation.py --corpus=runs/multi30k_corpus --peer-python=PATH --model=runs/multi30k_mean \
         --sources=test.en --references=test.de
     python tests/benchmarks/benchmark_translation.py ... --whole=0          # trains the peer whole with seed 0: its BLEU
+    python tests/benchmarks/benchmark_translation.py ... --whole=0 --config.phases.0.learning_rate=2.5e-3
 
 PATH is a Python with torch and transformers; without it, ours runs alone. Corpus and model come from
-experiments/pretrain/multi30k.py.
+experiments/pretrain/multi30k.py, whose keys --config.KEY=VALUE changes for both sides.
 
 Ours is the step of `pretrain` with that experiment on the batches of `pretrain`, whose rows pack several pairs. The peer
 (peer_translation.py) trains the same model from random weights, with the same optimizer, schedule, dropout and label smoothing.
@@ -25,6 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -39,20 +41,22 @@ BEAMS, AVERAGED, BATCH_SIZES = 4, 5, (32, 128)
 
 def main() -> None:
     parser = flag_parser(__doc__)
-    parser.add_argument("--corpus", required=True, help="of multi30k.py")
-    parser.add_argument("--model", help="a trained translator of that corpus; without it nothing is translated")
-    parser.add_argument("--sources", help="a file of sources, one a line")
-    parser.add_argument("--references", help="a file of their translations, for BLEU")
-    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
-    parser.add_argument("--peer-device", default="cpu", help="for --whole: cpu or cuda")
-    parser.add_argument("--steps", type=int, default=30, help="timed steps of a round")
+    parser.add_argument("--corpus", required=True, help="the corpus of experiments/pretrain/multi30k.py")
+    parser.add_argument("--model", help="a translator trained on the corpus; if missing, nothing is translated")
+    parser.add_argument("--sources", help="a file with one source per line")
+    parser.add_argument("--references", help="a file with their translations, for BLEU")
+    parser.add_argument("--peer-python", help="a Python with torch and transformers")
+    parser.add_argument("--peer-device", default="cpu", help="the device for --whole: cpu or cuda")
+    parser.add_argument("--steps", type=int, default=30, help="the number of timed steps per round")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--whole", type=int, metavar="SEED", help="train the peer whole with this seed, and give its BLEU")
+    parser.add_argument("--whole", type=int, metavar="SEED", help="train the peer to the end with this seed, and print its BLEU")
     parser.add_argument("--ours", choices=("train", "translate"), help=argparse.SUPPRESS)
     parser.add_argument("--directory", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options, options.overrides = parser.parse_known_args()
+    if unknown := [flag for flag in options.overrides if not flag.startswith("--config.")]:
+        parser.error(f"unknown argument {unknown[0]}; what changes the experiment begins with --config.")
     if options.ours:
-        found = training(options.corpus, options.steps) if options.ours == "train" else translating(options)
+        found = training(options) if options.ours == "train" else translating(options)
         print(json.dumps(found))
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -63,12 +67,13 @@ def main() -> None:
         compared(options, directory, pairs)
 
 
-def experiment_of(corpus: str) -> Any:
-    """Returns the configuration of multi30k.py on this corpus."""
+def experiment_of(corpus: str, overrides: Sequence[str] = ()) -> Any:
+    """Returns the configuration of multi30k.py on this corpus, with these flags."""
     from bert_jax.configs.command_line import parse_flags
     from bert_jax.configs.pretraining import PretrainingExperiment
 
     flags = [f"--config={HERE.parents[2] / EXPERIMENT}", "--workdir=unused", f"--config.corpus.directory={corpus}"]
+    flags += overrides
     return PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__ or "", flags, PretrainingExperiment).config)
 
 
@@ -81,7 +86,7 @@ def write_pairs(options: argparse.Namespace, directory: pathlib.Path) -> float:
     from bert_jax.data.corpus.store import open_corpus
     from bert_jax.interop.families.marian import MARIAN
 
-    experiment, corpus = experiment_of(options.corpus), open_corpus(options.corpus)
+    experiment, corpus = experiment_of(options.corpus, options.overrides), open_corpus(options.corpus)
     phase, tokenizer = experiment.phases[0], corpus.tokenizer
     source = BatchSource(corpus, experiment.example_config(0), phase.batch_size, seed=0)
     pairs = statistics.mean(int(source.at(step)["sequence_ids"].max(axis=1).sum()) for step in range(20))
@@ -117,7 +122,7 @@ def sized(model: Any, corpus: Any) -> Any:
     return dataclasses.replace(model, vocab_size=corpus.vocabulary.size)
 
 
-def training(corpus_directory: str, steps: int) -> dict[str, Any]:
+def training(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the seconds of each of our steps, including making its batch, without compilation."""
     import dataclasses
     import functools
@@ -133,7 +138,7 @@ def training(corpus_directory: str, steps: int) -> dict[str, Any]:
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 
-    experiment, corpus = experiment_of(corpus_directory), open_corpus(corpus_directory)
+    experiment, corpus, steps = experiment_of(options.corpus, options.overrides), open_corpus(options.corpus), options.steps
     experiment = dataclasses.replace(experiment, model=sized(experiment.model, corpus))
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
     program, phase = pretraining_program(experiment, mesh), experiment.phases[0]
@@ -197,6 +202,7 @@ def whole_peer(options: argparse.Namespace, directory: str) -> None:
 def compared(options: argparse.Namespace, directory: str, pairs: float) -> None:
     """Times both sides and prints both tables."""
     mine = [sys.executable, str(HERE), f"--corpus={options.corpus}", f"--directory={directory}", f"--steps={options.steps}"]
+    mine += options.overrides
     environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu", **AS_RUN_SH}
     theirs = [options.peer_python, str(HERE.with_name("peer_translation.py")), f"--directory={directory}"]
     theirs += [f"--threads={os.cpu_count()}"]

@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--model", choices=("bert", "modern"), required=True)
     for name in ("rows", "length", "predictions", "steps", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True, help="of the products, by autocast")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True, help="the type of products, by autocast")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(0)

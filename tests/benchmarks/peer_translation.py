@@ -26,12 +26,12 @@ IGNORED = -100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=pathlib.Path, required=True, help="holds settings.json and pairs.npz")
-    parser.add_argument("--model", help="a trained Marian, which only translates")
+    parser.add_argument("--model", help="a trained Marian: only translate, without training")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     for name in ("steps", "threads", "batch-size", "beams"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=1, help="of the translation")
+    parser.add_argument("--repeats", type=int, default=1, help="how often to translate")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(o.seed)

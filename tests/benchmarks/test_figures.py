@@ -90,7 +90,7 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     ),
     "long_attention": lambda file: _module("long_attention").report(
         [
-            {"length": 8_192, "layer": "full", "block": block, "kernel": ms, "beside": 0.25}
+            {"length": 8_192, "layer": "full", "block": block, "kernel": ms, "other": 0.25}
             for block, ms in ((0, 6.0), (512, 12.0))
         ],
         {"topology": "v5e:2x2", "libtpu": "1.0"},

@@ -1,4 +1,4 @@
-"""Counts the files that a reader passes who follows one batch from `python -m bert_jax.pretrain` to the first step and its
+"""Counts the files that a reader visits when following one batch from `python -m bert_jax.pretrain` to the first step and its
 checkpoint.
 
     python tests/benchmarks/walk.py --corpus=DIR [--tree=DIR] [--config=experiments/pretrain/quickstart.py] [--files]

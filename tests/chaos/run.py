@@ -104,11 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the cells. Returns the exit status."""
     parser = flag_parser(__doc__)
     parser.add_argument("--short", action="store_true", help="2 kills and a damaged checkpoint, 2 processes, local disk")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws moments and victims (0)")
-    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="of each cell that has some (5; --short: 2)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed that draws moments and victims (0)")
+    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="kills in each cell with kills (5; --short: 2)")
     names = ", ".join(ALL)
-    parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"this one, or several: {names}")
-    parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs of 2, or of 4")
+    parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"only this one; repeatable: {names}")
+    parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs with 2, or with 4 processes")
     parser.add_argument("--storage", choices=(DISK, BUCKET), metavar="WHERE", help=f"only workdirs on {DISK}, or in a {BUCKET}")
     options = parser.parse_args(argv)
     wanted = {name: ALL[name] for name in options.only} if options.only else SHORT if options.short else ALL

@@ -334,8 +334,7 @@ def test_changing_the_steps_drops_the_token_budget():
         ({"steps": 0}, r"config\.phases\.0 needs steps, at least 1, or a budget in tokens"),
         (
             {"steps": 3, "tokens": 1_000, "length": 10, "batch_size": 10, "max_predictions": 2},
-            "has steps=3 and tokens=1,000, but these tokens are 10 steps of 10 x 10 tokens; give one of them, and set the "
-            "other to 0",
+            "has steps=3 and tokens=1,000, but that many tokens take 10 steps of 10 x 10 tokens; set one of the two to 0",
         ),
         ({"tokens": -1}, "tokens=-1 must be at least 0"),
         ({"steps": 3, "masked_fraction": 0.0}, "masked_fraction=0.0 must be above 0"),

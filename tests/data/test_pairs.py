@@ -93,7 +93,7 @@ def test_truncation_equals_removing_tokens_one_by_one_from_the_longer_segment():
 
 @pytest.mark.parametrize("cut", [361, 64, 65])
 def test_each_cut_token_comes_off_the_front_with_probability_one_half(cut):
-    """Every A is one sentence and every B one, and 39 of its tokens remain; a hash has 64 bits."""
+    """Every segment is one sentence, of which 39 tokens remain. A hash decides 64 cuts, one with each of its bits."""
     size = 39 + cut
     pairs = plan_epoch(corpus_of([[size]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
     for start, length in ((pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)):

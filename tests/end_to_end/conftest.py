@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Signal
-from tests.end_to_end.runs import as_a_person, build_corpus, write_experiment
+from tests.end_to_end.runs import BRIEF, as_a_person, build_corpus, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
 
 ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
@@ -21,6 +21,12 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Writes the experiment file of a tiny run on a tiny corpus, which is next to it in `corpus`."""
     directory = tmp_path_factory.mktemp("end_to_end")
     return write_experiment(directory / "experiment.py", build_corpus(directory / "corpus"))
+
+
+@pytest.fixture(scope="session")
+def brief(experiment: pathlib.Path) -> pathlib.Path:
+    """Writes the experiment file of a run with one phase on the same corpus."""
+    return write_experiment(experiment.with_name("brief.py"), experiment.parent / "corpus", BRIEF)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,6 +41,9 @@ def get_config():
         "log_every": 1,
     }}
 '''
+BRIEF = "".join(line for line in EXPERIMENT.splitlines(keepends=True) if '"length": 64' not in line)
+"""The first phase alone, whose programs are half as many."""
+BRIEF_STEPS = 14
 
 
 def write_text(path: pathlib.Path, *, documents: int = 60, seed: int = 0) -> None:

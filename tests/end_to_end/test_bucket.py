@@ -19,6 +19,7 @@ from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
 from tests.end_to_end.forked import Done, Signal, Started, Surroundings
 from tests.end_to_end.runs import VOCABULARY, assert_same_weights, free_port, learned, records, results
+from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.storage.emulator import Emulator
 
 
@@ -202,9 +203,9 @@ def test_a_fine_tuning_run_in_a_bucket_resumes_and_finishes(machine: Machine, an
         objects.upload(path, f"{bucket}/toys/{path.relative_to(toys).as_posix()}")
     keys = ("init_from=toys/model", "task.own.train=toys/train.csv", "task.own.dev=toys/dev.csv")
     flags = [f"--config.{key.replace('=', f'={bucket}/')}" for key in keys]
-    small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_layers=true", "checkpoints.every=4")
-    run = ("finetune", "--config=experiments/finetune/own_text.py", f"--workdir={bucket}/tuned", *flags)
-    run += (*(f"--config.{key}" for key in small), "--config.sweep.seeds=[0, 1]")
+    few = ("--config.training.epochs=1", "--config.checkpoints.every=4", "--config.sweep.seeds=[0, 1]")
+    usual = ("finetune", "--config=experiments/finetune/own_text.py", *SMALL, THAWING)  # compiled by test_out_of_memory.py too
+    run = (*usual, f"--workdir={bucket}/tuned", *flags, *few)
     (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints:Checkpoints.save", call=4))
     assert done.status == -9, done.output
     (done,) = another.do(run)

@@ -17,8 +17,7 @@ from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, reco
 from tests.interop.tiny import make_model
 
 SHORT = (
-    "--config.phases.0.steps=5",
-    "--config.phases.1.steps=2",
+    "--config.phases.0.steps=6",
     "--config.model.scan_layers=false",
     "--config.distillation.hidden_weight=0.5",
     "--config.distillation.attention_weight=0.25",
@@ -26,9 +25,9 @@ SHORT = (
 
 
 @pytest.fixture(scope="module")
-def runs(experiment: pathlib.Path) -> dict[str, Done]:
+def runs(brief: pathlib.Path) -> dict[str, Done]:
     """Runs it completely; stops a run after three steps and continues it; and tries to continue a run with another teacher."""
-    root = experiment.parent
+    root = brief.parent
     tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     tokenizer.save(root / "vocabulary")
     for name, width in (("narrow", 8), ("wide", 24)):
@@ -37,29 +36,29 @@ def runs(experiment: pathlib.Path) -> dict[str, Done]:
         export_model(root / name, Model(params=params, config=config, tokenizer=tokenizer))
     taught = (*SHORT, f"--config.teacher={root / 'wide'}")
     stop = Signal(ASKED, argument=3, number=signal.SIGTERM)
-    (stopped,) = forked.run(root, command(experiment, root / "stopped", *taught), at=stop)
+    (stopped,) = forked.run(root, command(brief, root / "stopped", *taught), at=stop)
     assert stopped.status == 143, stopped.output
     commands = {
-        "whole": command(experiment, root / "taught", *taught),
-        "other": command(experiment, root / "stopped", *SHORT, f"--config.teacher={root / 'narrow'}"),
-        "went_on": command(experiment, root / "stopped", *taught),
+        "whole": command(brief, root / "taught", *taught),
+        "other": command(brief, root / "stopped", *SHORT, f"--config.teacher={root / 'narrow'}"),
+        "went_on": command(brief, root / "stopped", *taught),
         "replayed": ("pretrain", f"--workdir={root / 'taught'}", "--replay=6"),
     }
     return dict(zip(commands, forked.run(root, *commands.values()), strict=True))
 
 
-def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run_bit_for_bit(experiment, runs):
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run_bit_for_bit(brief, runs):
     assert runs["whole"].status == runs["went_on"].status == 0, runs["went_on"].output
-    assert_same_weights(experiment.parent / "stopped", experiment.parent / "taught")
-    assert learned(experiment.parent / "stopped") == learned(experiment.parent / "taught")
+    assert_same_weights(brief.parent / "stopped", brief.parent / "taught")
+    assert learned(brief.parent / "stopped") == learned(brief.parent / "taught")
 
 
-def test_distillation_losses_are_logged_and_the_projection_is_not_exported(experiment, runs):
-    last = [record for record in records(experiment.parent / "taught") if "train/loss" in record][-1]
+def test_distillation_losses_are_logged_and_the_projection_is_not_exported(brief, runs):
+    last = [record for record in records(brief.parent / "taught") if "train/loss" in record][-1]
     assert last["train/soft_loss"] > 0
     assert last["train/hidden_difference"] > 0
     assert last["train/attention_divergence"] > 0
-    names = load_file(experiment.parent / "taught" / "model" / "model.safetensors")
+    names = load_file(brief.parent / "taught" / "model" / "model.safetensors")
     assert not [name for name in names if "distill" in name or "projection" in name]
 
 

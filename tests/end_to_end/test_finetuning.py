@@ -18,7 +18,7 @@ from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
 from tests.end_to_end.runs import REPOSITORY, records, results
-from tests.end_to_end.toy_tasks import ROWS, WRITERS
+from tests.end_to_end.toy_tasks import ROWS, TRAIN, WRITERS
 from tests.training.test_metrics import events
 
 FLAGS = (
@@ -49,7 +49,9 @@ def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     commands: list[Sequence[str]] = []
     for name, kind in KINDS.items():
         directory = directories[name]
-        WRITERS[name](directory)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(ROWS, "train", 2 * TRAIN)  # as many steps in half as many epochs: an epoch ends with two evaluations
+            WRITERS[name](directory)
         experiment = REPOSITORY / "experiments" / "finetune" / kind.experiment
         places = (f"--config={experiment}", f"--workdir={directory}/run", f"--config.init_from={toys}/model")
         learning = (f"--config.training.learning_rate={kind.rate}", f"--config.training.epochs={kind.epochs}")

@@ -17,7 +17,7 @@ from tests.end_to_end import forked
 from tests.end_to_end.forked import Commands, Surroundings, commands_run
 from tests.end_to_end.runs import REPOSITORY, results
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
-from tests.end_to_end.toy_tasks import entities, sentiment, write_model
+from tests.end_to_end.toy_tasks import ROWS, TRAIN, entities, sentiment, write_model
 from tests.flags import replacing
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -29,7 +29,9 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     write_model(base / "mnli", head=SequenceHead(labels=LABELS))
     write_model(base / "half", num_layers=1)
     sentiment(base / "sentiment")
-    entities(base / "entities")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ROWS, "train", 4 * TRAIN)  # as many steps in fewer epochs: each ends with an evaluation
+        entities(base / "entities")
 
     def command(name: str, experiment: str, model: str, data: str, *flags: str) -> list[str]:
         places = [f"--workdir={base / name}", f"--config.init_from={base / model}", f"--config.task.data_dir={base / data}"]
@@ -65,7 +67,7 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Commands:
             "--config.head.lstm=8",
             "--config.head.crf=iob2",
             "--config.training.crf_multiplier=1",
-            "--config.training.epochs=20",
+            "--config.training.epochs=5",
             "--config.training.learning_rate=6e-2",
         ),
         "tag": ["predict", "tag", f"--model={base / 'features'}", "ada bob saw oslo"],

@@ -13,17 +13,17 @@ from tests.end_to_end.runs import records
 
 
 @pytest.fixture(scope="module")
-def workdir(experiment: pathlib.Path) -> pathlib.Path:
-    return experiment.parent / "left_to_right"
+def workdir(brief: pathlib.Path) -> pathlib.Path:
+    return brief.parent / "left_to_right"
 
 
 @pytest.fixture(scope="module")
-def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
+def done(brief: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     """Runs the training, queries its model, and replays a step."""
     flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal")
     generated = ("predict", "generate", f"--model={workdir}", "--tokens=4", "the")
     asked = [generated, ("pretrain", f"--workdir={workdir}", "--replay=2")]
-    return forked.run(experiment.parent, command(experiment, workdir, *flags), *asked)
+    return forked.run(brief.parent, command(brief, workdir, *flags), *asked)
 
 
 def test_the_log_reports_next_tokens_and_no_pairs(done, workdir):

@@ -1,4 +1,4 @@
-"""When memory runs out, a run ends with an error that says what would fit, and saved files stay."""
+"""When memory runs out, a run ends with an error that names settings that would fit, and saved files stay."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TRAIN = f"""pretrain --config={REPOSITORY}/experiments/pretrain/modern_laptop.py
     --config.steps=3 --config.phases.0.batch_size=8 --config.phases.1.batch_size=8 --config.phases.2.batch_size=8
     --config.phases.1.length=32 --config.phases.2.length=32 --config.phases.1.max_predictions=10
     --config.phases.2.max_predictions=10 --config.evaluation.rows=8 --config.evaluation.batch_size=8 --config.log_every=1
-    --config.checkpoints.keep_at=[]"""
+    --config.checkpoints.keep_at=[] --config.model.scan_layers=true"""
 SMALL = "--config.model.hidden_size=16 --config.model.num_heads=2 --config.model.intermediate_size=12"
 LARGE = "--config.model.hidden_size=32 --config.model.intermediate_size=20 --config.model.num_layers=5 --config.init_from=small"
 TYPES = """--config.model.layer_types=["full","sliding","full","sliding","full"]"""

@@ -18,12 +18,12 @@ OF_PAIRS = ("pooler", "nsp_head", "seq_relationship")
 
 
 @pytest.fixture(scope="module")
-def workdir(experiment: pathlib.Path) -> pathlib.Path:
-    return experiment.parent / "without_pairs"
+def workdir(brief: pathlib.Path) -> pathlib.Path:
+    return brief.parent / "without_pairs"
 
 
 @pytest.fixture(scope="module")
-def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
+def done(brief: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     """Runs the training and queries its model."""
     asked = (
         ("next-sentence", "one", "two"),
@@ -31,7 +31,7 @@ def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
         ("fill-mask", "the [MASK] of paris"),
     )
     commands = [("predict", name, f"--model={workdir}", *texts) for name, *texts in asked]
-    return forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS), *commands)
+    return forked.run(brief.parent, command(brief, workdir, WITHOUT_PAIRS), *commands)
 
 
 def test_a_run_without_pairs_logs_no_next_sentence_scores(done, workdir):

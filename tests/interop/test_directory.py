@@ -15,7 +15,7 @@ from tests.open_files import open_below
 
 
 def write(directory: pathlib.Path, content: str, form: str = "stablehlo") -> None:
-    """Replaces an older export by one in format `form`, whose first file contains `content`."""
+    """Replaces an older export with one in the format `form`, whose first file contains `content`."""
     with replaced_when_complete(directory, form) as incomplete:
         fill(incomplete, content, form)
 

@@ -209,14 +209,14 @@ def equivalent(mistake: Mistake) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. The status is 1 if a mistake has passed unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", help="folders or files of bert_jax (all)")
-    parser.add_argument("--sample", type=int, default=20, help="so many mistakes (20)")
-    parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
-    parser.add_argument("--table", action="store_true", help="those of known.py instead")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
+    parser.add_argument("paths", nargs="*", help="folders or files of bert_jax (default: all)")
+    parser.add_argument("--sample", type=int, default=20, help="the number of mistakes (20)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed that draws them (0)")
+    parser.add_argument("--table", action="store_true", help="make the mistakes of known.py instead")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test counts as hung (1800)")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for the tests after the nearest ones (1800)")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="the Ith of N parts of them (1/1)")
-    parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="only the Ith of N parts of the mistakes (1/1)")
+    parser.add_argument("--list", action="store_true", help="only print the mistakes and the tests that would run")
     flags = parser.parse_args(argv)
     files = [path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))]
     wanted = [f"bert_jax/{path.removeprefix('bert_jax/')}" for path in flags.paths]

@@ -73,7 +73,7 @@ def student():
         (WIDE, "last", [(2, 4)]),
         (dataclasses.replace(WIDE, num_layers=1), "uniform", [(0, 0), (1, 0), (2, 1)]),
     ],
-    ids=["uniform", "last", "a layer beside the embeddings"],
+    ids=["uniform", "last", "a layer and the embeddings"],
 )
 def test_the_losses_equal_numpy(batch, student, wide, layers, pairs):
     """The losses are KL at temperature 2, times 4, over masked words; and differences of projected states and KL of attention

@@ -37,7 +37,7 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
     """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit. Models that differ
-    from another in their tables alone are asked in two ways."""
+    from another one only in their tables are tested with two of the settings."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
         if not name.startswith("generated/"):
@@ -58,7 +58,7 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_target_that_is_longer_than_its_source_has_the_tokens_of_a_cache_with_room_for_all(beams):
-    """The cache grows once during the search: a row of padding beside the sources gives it room for all from the start."""
+    """The cache grows once during the search: if a row of padding is added to the sources, it has room for all from the start."""
     model, stored = imported("shared"), golden("shared")
     batch, _ = batch_of(stored)
     choice = Decoding(END, PAD, barred=(PAD, END), forced_end=True, beams=beams)

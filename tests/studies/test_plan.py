@@ -137,7 +137,7 @@ def test_the_other_processes_keep_the_machine_busy_until_the_speed_is_measured(
         return [0.1, 0.4]
 
     def wait() -> None:
-        raise AssertionError("waits beside a process that measures")
+        raise AssertionError("waits although another process is measuring")
 
     monkeypatch.setattr(calibration, "measured_speed", speed)
     steps = awaited_plan(made, every, Measurement(tmp_path, tmp_path, no_run, index=2), wait)

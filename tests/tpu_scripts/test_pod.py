@@ -120,7 +120,7 @@ class Cloud:
     def ended(self) -> str:
         """Returns the output of `status` once no worker is running."""
         deadline = time.monotonic() + 30
-        while "runs: " in (told := self.pod("status pod").stderr):
+        while "running: " in (told := self.pod("status pod").stderr):
             assert time.monotonic() < deadline, told
         return told
 
@@ -246,14 +246,14 @@ def test_lost_ssh_connections_are_retried_and_runs_continue(cloud: Cloud):
     lost.write_text("1\n2\n3\n")
     gone = cloud.pod("logs pod")
     assert gone.returncode == 1
-    assert "error: logs: there is no ssh to a worker. What runs there goes on; give the same command again" in gone.stderr
+    assert "error: logs: a worker cannot be reached with ssh. Its processes continue; run the same command again" in gone.stderr
     deadline = time.monotonic() + 30
-    while (told := cloud.pod("status pod").stderr) != "w-0: runs: begun\nw-1: runs: begun\n":
+    while (told := cloud.pod("status pod").stderr) != "w-0: running: begun\nw-1: running: begun\n":
         assert time.monotonic() < deadline, told
-    assert "w-1: runs already" in cloud.pod(command).stderr
+    assert "w-1: already running" in cloud.pod(command).stderr
     other = cloud.pod(f"{command} --config.seed=1")
     assert other.returncode == 1
-    assert f"w-0: error: another command runs here: --restarts=20 pretrain {end}\n" in other.stderr
+    assert f"w-0: error: another command is running here: --restarts=20 pretrain {end}\n" in other.stderr
     end.touch()
     assert "w-0: ended with exit status 0: begun" in cloud.ended()
     cloud.states("SUSPENDED")

@@ -49,10 +49,10 @@ def test_restarts_pass_the_command_to_the_restarts_module(ready: pathlib.Path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--restarts=0", "pretrain"], "--restarts=0 must be --restarts=N with a whole number of at least 1 and at most 999"),
+        (["--restarts=0", "pretrain"], "--restarts=0 must be --restarts=N with a whole number from 1 to 999"),
         (["--restarts", "5", "pretrain"], "--restarts must be --restarts=N"),
-        (["--restarts=5", "predict"], "--restarts=5 goes before pretrain, finetune or study, whose --workdir a restart"),
-        (["--restarts=5"], "--restarts=5 goes before pretrain, finetune or study"),
+        (["--restarts=5", "predict"], "--restarts=5 is only for pretrain, finetune and study, which continue from"),
+        (["--restarts=5"], "--restarts=5 is only for pretrain, finetune and study"),
     ],
 )
 def test_invalid_restarts_are_refused_before_installing(arguments: list[str], says: str):
@@ -136,7 +136,7 @@ def test_aot_has_its_own_environment_with_the_tpu_compiler(tmp_path: pathlib.Pat
     (checkout / "requirements.txt").write_text('# the compiler ; extra == "tpu"\n')
     done = script(checkout, "run", "aot", "--json", BERT_JAX_PYTHON=python)
     assert done.stdout == f"aot|{checkout.parent}|--json\n"
-    assert "the TPU compiler stands in an environment of its own, .venv-tpu" in done.stderr
+    assert "the TPU compiler has an environment of its own, .venv-tpu" in done.stderr
     assert "extras: tpu" in (checkout / ".venv-tpu" / "bert_jax-stamp").read_text()
     assert script(checkout, "run", "aot", "--json", BERT_JAX_PYTHON=python).stderr == ""
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).stderr == ""
@@ -151,7 +151,7 @@ def test_changed_requirements_are_installed_and_a_failure_shows_the_log(tmp_path
     failed = script(checkout, "test", "tests/a.py", "-k", "x y", BERT_JAX_PYTHON=python)
     assert failed.returncode == 1
     assert "no-such-package==1.0" in failed.stderr
-    assert f"everything it said is in {checkout}/.venv-setup/install.log" in failed.stderr
+    assert f"its whole output is in {checkout}/.venv-setup/install.log" in failed.stderr
     assert "pytest" not in failed.stdout
     requirements.write_text("# mended\n")
     mended = script(checkout, "test", "tests/a.py", "-k", "x y", BERT_JAX_PYTHON=python)
@@ -167,7 +167,7 @@ def test_two_simultaneous_starts_set_up_once(tmp_path: pathlib.Path, python: str
     assert done.returncode == 0
     assert done.stdout.count("pretrain|") == 2
     assert done.stderr.count("making .venv") == 1
-    assert done.stderr.count("another start is setting up") == 1
+    assert done.stderr.count("another process is setting up") == 1
 
 
 def sourced(command: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -125,7 +125,7 @@ def test_the_first_process_removes_leftovers_of_a_failed_save(index, bucket, rem
     assert notes == ([("removed", "DIRECTORY", 7)] if removed else [])
 
 
-# ------------------------------------------------------------------------------------------------------------- a save's beginning
+# ------------------------------------------------------------------------------------------------------------ the start of a save
 
 
 @pytest.fixture

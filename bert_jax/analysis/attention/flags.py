@@ -22,7 +22,7 @@ def add_flags(parser: FlagParser) -> None:
     text_flags(parser)
     format_flag(parser.group("output"), pages=True)
     own = parser.group("attention")
-    of_head = "a head to draw, and to open the page with; may be repeated"
+    of_head = "a head to draw; the page opens with it; may be repeated"
     own.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=of_head)
     own.add_argument("--pieces", action="store_true", help="draw figures of pieces instead of words")
     of_pair = parser.group("encoder-decoders", "The texts are a source and a target; without a target, the model translates.")

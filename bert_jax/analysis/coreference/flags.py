@@ -28,7 +28,7 @@ class Coreference:
         2**20, "tokens per window (default: the size of the position table)", "TOKENS", "--window"
     )
     """Maximum number of tokens in a window; the position table is the upper limit."""
-    singletons: bool = flag(True, "candidates are mentions of entities mentioned at least twice", name="--coreferent")
+    singletons: bool = flag(True, "leave out mentions of entities that are mentioned only once", name="--coreferent")
     """Whether mentions of entities that are mentioned only once are candidates; CoNLL-2012 does not annotate such entities."""
     control: str = ""
     """One of CONTROLS, or "" for none."""

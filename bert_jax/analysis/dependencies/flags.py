@@ -37,7 +37,7 @@ def add_flags(parser: FlagParser) -> None:
     format_flag(parser.group("output"))
     own = parser.group("dependencies")
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
-    of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input, from the first one)"
+    of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input)"
     own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
     of_control = "measure a control as well; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
     own.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=of_control)

@@ -21,7 +21,7 @@ class Neighbouring:
     """The layers to compare: 0 is the embeddings, N the last layer. () compares all of them."""
     count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "the number of nearest words to keep", "N")
     """The number of nearest words to keep for each word in context and layer."""
-    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "the largest number of occurrences of a word to draw", "N")
+    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "the maximum number of occurrences of a word to draw", "N")
     """The maximum number of occurrences of each word to keep; if there are more, a random sample is kept."""
 
     def __post_init__(self) -> None:
@@ -33,9 +33,9 @@ def add_flags(parser: FlagParser) -> None:
     format_flag(parser.group("output"))
     texts, own = parser.group("texts"), parser.group("neighbours")
     texts.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
-    of_input = "the texts in which neighbours are searched: one per line, or JSON lines (.jsonl); also .gz, .zst"
+    of_input = "the texts to search for neighbours: one per line, or JSON lines (.jsonl); also .gz, .zst"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
     add_option_flags(own, Neighbouring, "layers", "count")
-    own.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="clusters per word")
+    own.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="the number of clusters per word")
     add_option_flags(own, Neighbouring, "occurrences")

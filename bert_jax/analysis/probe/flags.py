@@ -13,15 +13,16 @@ from bert_jax.interface.ranges import InRange, OneOf, Seed, check_ranges
 
 CONTROL = "random-weights"
 PROBES = ("labels", "structure", "parsers")
+_OF_PROBES = "any of labels, structure, parsers (default: all that the files support)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Probing:
     """The options of the command `probe`."""
 
-    probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (default: all possible ones)", "P,P")
+    probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), _OF_PROBES, "P,P")
     """The probes to train; () trains all probes for which the files have annotation."""
-    words: Annotated[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "the largest number of words of each file", "N")
+    words: Annotated[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "the maximum number of words per file", "N")
     """The maximum number of words in each of the two files; whole sentences are chosen, evenly spread. Their vectors are held in
     float16."""
     rank: Annotated[int, Interval(ge=1, le=4_096)] = flag(64, "the rank of structural probes", "N")

@@ -325,7 +325,8 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. If killed, leaves a complete shard, or none, which the next run rebuilds."""
+    """Changes the held-out fraction of a shard. After a kill, the shard is complete or missing; the next run rebuilds a missing
+    one."""
     with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")

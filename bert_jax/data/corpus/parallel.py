@@ -1,8 +1,8 @@
 """Parallel text: pairs of a text and its translation, found in files and read by number.
 
-    parallel:GLOB.en:GLOB.de       two files with as many lines: a text and its translation are on lines of the same number
-    parallel:GLOB.tsv              columns that are separated by tabs; --pair-fields=1,2 are the text and its translation
-    parallel:GLOB.jsonl            JSON objects, a line each, with two fields of text, or with an object of them ("translation")
+    parallel:GLOB.en:GLOB.de       two files with equally many lines: line n of the second translates line n of the first
+    parallel:GLOB.tsv              columns separated by tabs; --pair-fields=1,2 are the text and its translation
+    parallel:GLOB.jsonl            one JSON object per line, with two fields of text, or with an object of them ("translation")
     tfds:wmt14_translate/de-en     a data set of TensorFlow Datasets whose features are translations
 
 The first side is translated into the second. Only LF ends a line, so a text may contain other line separators. All files may be

@@ -323,7 +323,7 @@ def format_report(report: JsonObject) -> str:
         lines.append(
             f"{title:<12} {side['language']}: {counted(side['tokens'], 'token')}, "
             f"{side['unknown'] / max(1, side['tokens']):.3%} unknown, "
-            f"{side['characters'] / max(1, side['tokens']):.1f} characters a token"
+            f"{side['characters'] / max(1, side['tokens']):.1f} characters per token"
         )
     fractions = report["eval_fractions"]
     if fractions["used"] != fractions["asked"]:

@@ -324,7 +324,8 @@ def resplit_shard(
 
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
-    """Rewrites a shard without some documents. If killed, leaves a complete shard, or none, which the next run rebuilds."""
+    """Rewrites a shard without some documents. After a kill, the shard is complete or missing; the next run rebuilds a missing
+    one."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}

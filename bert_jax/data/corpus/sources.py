@@ -6,7 +6,7 @@
     parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory in the Hugging Face hub's layout; one document per row (`tables`)
     arrow:DIR[:SPLIT], :GLOB      the output of `save_to_disk` of Hugging Face's `datasets`, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
-    parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair a document (`parallel`)
+    parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair is a document (`parallel`)
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
 Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
@@ -269,7 +269,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if _exists(there):
         if not there.is_file() and not there.is_dir():
             raise UserError(
-                f"{source.flag}={source}: {there} is a pipe or a device, but the text must be read in parts; write it to a file"
+                f"{source.flag}={source}: {there} is a pipe or a device, but text is read in several parts; write it to a file"
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern

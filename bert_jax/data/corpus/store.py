@@ -218,7 +218,7 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
     if found != expected:
         name = next(name for name in sorted(names) if getattr(found, name) != getattr(expected, name))
         raise CorruptedCorpus(
-            f"corrupted corpus: {directory} says {name}={getattr(found, name)}; expected {getattr(expected, name)}, with which "
+            f"corrupted corpus: {directory} has {name}={getattr(found, name)}; expected {getattr(expected, name)}, with which "
             f"the text was tokenised; {advice}"
         )
     return tokenizer

@@ -1,9 +1,9 @@
 """Converts our tokenizers to the Rust library `tokenizers` (the `tokenizer.json` format), for transformers and servers.
 
 The converted tokenizers differ from ours in two ways. They recognise special tokens in the text, and `BertNormalizer` has two
-different rules (see `wordpiece`). Converted SentencePiece models also differ in four cases. First, combining marks are out of
-canonical order. Second, a mark without a composed form follows a letter that the character map changes (the mark is lost). Third,
-final sigmas, if the text is lower-cased outside the model. Fourth, segmentations whose likelihoods differ only by rounding."""
+different rules (see `wordpiece`). Converted SentencePiece models also differ in four cases: combining marks that are out of
+canonical order; a mark without a composed form after a letter that the character map changes (the mark is lost); final sigmas, if
+the text is lower-cased outside the model; and segmentations whose likelihoods differ only by rounding."""
 
 from __future__ import annotations
 

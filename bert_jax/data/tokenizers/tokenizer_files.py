@@ -124,21 +124,21 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
-    beside = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
-    if beside is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, beside)):
+    library = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
+    if library is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, library)):
         name = _tokenizer_class(path, config)[1]
         if _stem(name) in WORDPIECE_CLASSES:
             raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
         if _stem(name) in _FAIRSEQ or name is None:
             _check_class(path, config, found[0])
         fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
-        return _described_library(path / JSON_FILE, beside, config, names, fields)
+        return _described_library(path / JSON_FILE, library, config, names, fields)
     _check_class(path, config, found[0])
     _check_config(path / CONFIG_FILE, config)
     if found[0].suffix == ".model":
         return _described_sentencepiece(found[0], config, names)
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
-    content = _read_json(path / JSON_FILE, beside) if beside is not None else None
+    content = _read_json(path / JSON_FILE, library) if library is not None else None
     described = _described(found[0], lines, content, config, names, later)
     end = _find_end(described.pieces)
     rows = _model_rows(path)
@@ -344,7 +344,7 @@ def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathli
         if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
             raise UserError(f"{path}: {name} reads {read}, which is missing next to {vocabulary.name}; copy it from the model")
         return
-    why = _SHIFTED if stem in _FAIRSEQ else f"its rules are not those of BERT; {_CLASSES_READ}"
+    why = _SHIFTED if stem in _FAIRSEQ else f"its rules differ from BERT's; {_CLASSES_READ}"
     raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
 
 
@@ -361,7 +361,7 @@ def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
 
 
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which has no special pieces of BERT."""
+    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which lacks BERT's special pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
         raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
 

@@ -72,8 +72,8 @@ class HeadLayers(nn.Module):
         if head.mix_at == "input":
             return lstm(x)
         inputs = hidden_states[0] if head.mix_at == "output" else x
-        beside = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
-        return jnp.concatenate([lstm(inputs), beside.astype(jnp.float32)], axis=-1)
+        skipped = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
+        return jnp.concatenate([lstm(inputs), skipped.astype(jnp.float32)], axis=-1)
 
     def __call__(
         self, x: Float[Array, "B *shape I"], dropout_seed: Seed | None, rows: UInt32[Array, " B"] | None = None

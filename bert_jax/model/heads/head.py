@@ -178,8 +178,8 @@ class TaskHead:
 
     def input_width(self, hidden_size: int) -> int:
         """O, the width of the input of the layer."""
-        beside = self.token_width(hidden_size) if self.mix_at != "input" else 0
-        return 2 * self.lstm + beside if self.lstm else self.token_width(hidden_size)
+        skipped = self.token_width(hidden_size) if self.mix_at != "input" else 0
+        return 2 * self.lstm + skipped if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
         """Returns whether the outputs of both heads mean the same. Their inputs may differ."""

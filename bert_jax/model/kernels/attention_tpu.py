@@ -251,7 +251,7 @@ class Unit:
     key_ids: Ref
     """The sequence ids of the row, [1, L]."""
     query_ids: Ref
-    """The sequence ids of its queries, [1, Q]; those of the row if every token is a query."""
+    """The sequence ids of its queries, [1, Q]; equal to `key_ids` if every token is a query."""
 
 
 class ForwardRefs(NamedTuple):

@@ -6,7 +6,7 @@
     span        question, context, answers, answer_start?       QuestionExample (or a file of SQuAD)
     choice      prompt, choices, label                          ChoiceExample
 
-A file is CSV, TSV or JSON (one object a line, or a list of them), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
+A file is CSV, TSV or JSON (one object per line, or a list), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
 as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
@@ -146,7 +146,7 @@ def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
 
 
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
-    """Warns about labels with similar spelling and names without examples."""
+    """Warns about labels with similar spellings, and about label names without examples."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(_spelling(name), []).append(name)
@@ -200,8 +200,8 @@ def read_own_data(
     config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), by_number: bool = False, say: Say = note
 ) -> list[Example]:
     """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid.
-    `by_number`: whether they are in the order of their numbers, so that a file may have these. Raises UserError as
-    `load_own_data`."""
+    `by_number`: whether the names are in the order of their numbers, so that files may have numbers instead of names. Raises
+    UserError like `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -284,7 +284,7 @@ _COLUMNS = {
 """The settings that name the columns of each kind."""
 _IMPOSSIBLE = "is_impossible"
 _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOSSIBLE), "choice": ()}
-"""Columns that are read only if a setting names them, and the one of SQuAD that says that a question has no answer."""
+"""Columns that are read only if a setting names them, and SQuAD's column for questions without an answer."""
 
 
 def _by_number(
@@ -320,7 +320,7 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
-    """Raises UserError if the labels of all texts are lists of 0 and 1, which may be a number for each label, or names."""
+    """Raises UserError if the labels of all texts are lists of 0 and 1: these may be numbers, one for each label, or names."""
     sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
     flags = {label in _FLAGS for each in sets for label in each}
     if flags != {True} or set(known) & set(_FLAGS):
@@ -485,8 +485,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yields the rows of a file with a sentence each. If each row is a word, the rows of a sentence are joined; a row without a
-    sentence number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
+    """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined; a row without a sentence
+    number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -512,7 +512,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""The share of sentences of one word from which the rows of a table are words."""
+"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -632,9 +632,9 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     given = row.value(config.answers) if given != "" else []
     if isinstance(given, str) and given.strip() not in context:
         given = row.written(config.answers)
-    beside = row.value(config.answer_start) if config.answer_start and given != [] else None
+    start = row.value(config.answer_start) if config.answer_start and given != [] else None
     try:
-        answers = listed_answers(given, beside)
+        answers = listed_answers(given, start)
     except ValueError as error:
         raise row.location.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
     found = tuple(places.find(name, context, text, start) for text, start in answers)

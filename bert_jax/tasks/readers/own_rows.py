@@ -186,7 +186,7 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
                 return [decode(item) for item in value]
             if value is None or value == -1:  # -1: unknown, as in GLUE's test sets
                 return None
-            if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers beside missing ones
+            if isinstance(value, float) and value.is_integer():  # pandas writes whole numbers as floats if some are missing
                 value = int(value)
             if not isinstance(value, int):
                 return value
@@ -206,8 +206,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
     if isinstance(features, list):  # as in the header of a README.md on the hub
         features = {each["name"]: each for each in features if isinstance(each, dict) and "name" in each}
-    if not isinstance(features, dict) and (beside := path.parent / "dataset_info.json").is_file():
-        features = read_object(beside, "save the data set again").get("features")
+    if not isinstance(features, dict) and (info := path.parent / "dataset_info.json").is_file():
+        features = read_object(info, "save the data set again").get("features")
     found = {column: _names_in(feature) for column, feature in (features if isinstance(features, dict) else {}).items()}
     return {column: names for column, names in found.items() if names and column in schema.names}
 
@@ -233,7 +233,7 @@ def _names_in(feature: Any) -> tuple[str, ...]:
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
-"""The suffixes of JSON, one object a line or one list of objects."""
+"""The suffixes of JSON: one object per line, or one list of objects."""
 SENTENCE = "Sentence #"
 """The column that numbers sentences in the best known table of entities, which has a word in each row."""
 MISSING = frozenset((
@@ -586,7 +586,7 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
             raise UserError(f"{path} is a single object ({', '.join(whole)}); {_LIST_WANTED}") from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
-        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line must be one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is a single object ({', '.join(value)}); {_LIST_WANTED}")
     if is_first and isinstance(value, dict) and _is_whole_table(value):
@@ -595,7 +595,8 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
 
 
 def _is_whole_table(value: JsonObject) -> bool:
-    """Returns whether an object has the rows of a table by their numbers, or columns whose cells have the numbers of rows."""
+    """Returns whether an object holds a whole table, as pandas writes it: its rows by number, or its columns with their cells by
+    row number."""
     inside = list(value.values())
     if not inside or not all(isinstance(held, dict) and held for held in inside):
         return False

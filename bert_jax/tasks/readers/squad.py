@@ -154,13 +154,12 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
     return place(found), place(found + len(wanted) - 1) + 1
 
 
-def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None]]:
-    """Returns the answers to a question and, for each answer, the position of its first character; None if the position is not
-    stated.
+def listed_answers(given: Any, start: Any = None) -> list[tuple[str, int | None]]:
+    """Returns the answers to a question, each with the position of its first character, or None if the position is not stated.
 
     given: a text, an object {"text": ..., "answer_start": ...}, a list of such objects, or an object of lists, as in data sets of
-    the Hugging Face hub. beside: the start, for answers that do not state one. A start may be null, a whole number, or one
-    written as 25.0 or "25". Raises ValueError, with the problem, for anything else."""
+    the Hugging Face hub. start: the position for answers that do not state one. A position may be null, a whole number, or one
+    written as 25.0 or "25". Anything else raises ValueError with the problem."""
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
@@ -168,10 +167,10 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     found = []
     for answer in given if isinstance(given, list) else [given]:
-        text, start = (answer.get("text"), answer.get("answer_start", beside)) if isinstance(answer, dict) else (answer, beside)
+        text, at = (answer.get("text"), answer.get("answer_start", start)) if isinstance(answer, dict) else (answer, start)
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
-        found.append((text, _offset(text, start)))
+            raise ValueError(f"has the text {short(text)} with the start {short(at)}; give a text and a whole number")
+        found.append((text, _offset(text, at)))
     return found
 
 

@@ -53,7 +53,7 @@ def flag_parser(description: str | None) -> FlagParser:
     step = parser.group("the step")
     step.add_argument("--config", metavar="FILE[:ARG]", help="the experiment file; ARG is the argument of its get_config")
     step.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
-    of_step = "which step (default: train, or finetune for a fine-tuning file)"
+    of_step = "the step to estimate (default: train, or finetune for a fine-tuning file)"
     step.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
     step.add_argument(
         "--phase", type=PHASE, metavar="N", help="estimate only this phase, counted from 0 (default: all phases and their sum)"

@@ -179,7 +179,7 @@ def _check(
     text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {speed}"
     share = utilisation(program.flops / seconds, jax.devices()[0].device_kind, jax.device_count())
     text += f" ({100 * share:.0f} % of peak)" if share else ""
-    return Check(name, text + (_beside(processes, case, overrides) if estimated else ""))
+    return Check(name, text + (_estimate(processes, case, overrides) if estimated else ""))
 
 
 def step_bytes(statistics: Statistics) -> int:
@@ -245,7 +245,7 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
     return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if math.prod(sides) * len(slices) == len(places) else None
 
 
-def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
+def _estimate(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
     """Returns the estimate of `aot` for this slice, as the end of a sentence; "" if there is no estimate for these devices."""
     name = slice_name(jax.devices())
     if name is None:

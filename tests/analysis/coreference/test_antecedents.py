@@ -73,8 +73,9 @@ def test_counts_of_every_head_equal_a_loop_over_the_weights(found, analyser, mod
 def test_accuracies_of_rules_equal_counts_by_hand(found):
     groups = summed(found)
     rules = {group: [*counts.values()][8:] for group, (counts, _, _) in groups.items()}
-    # In each of two documents: the rules choose for "It" the nearest, "river", which agrees; for "The river" "river", by its
-    # head; for "France" its name; for "its" the nearest, "France", which the sieve also takes, since it agrees.
+    # The choices of the rules in each of the two documents: for "It", the nearest mention, "river", which agrees with it; for
+    # "The river", "river", with the same head; for "France", the same name; for "its", the nearest mention, "France". The sieve
+    # also chooses "France" for "its", since it agrees.
     assert rules["all"] == [0, 4, 4]
     assert rules["common"] == rules["proper"] == [0, 2, 2]
     assert rules["pronoun"] == rules["it"] == [0, 0, 0]

@@ -313,7 +313,7 @@ def test_a_vocabulary_with_another_casing_is_refused(directory):
     changed(directory / "tokenizer" / "tokenizer_config.json", do_lower_case=False)
     with pytest.raises(
         UserError,
-        match=r"tokenizer says lowercase=False; expected True, with which the text was tokenised; "
+        match=r"tokenizer has lowercase=False; expected True, with which the text was tokenised; "
         r"copy",
     ):
         open_corpus(directory)

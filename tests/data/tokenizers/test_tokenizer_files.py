@@ -353,7 +353,7 @@ def test_tokenizer_classes_with_the_rules_of_bert_are_read(tmp_path, name):
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
 def test_a_tokenizer_class_with_other_rules_is_refused_by_name(tmp_path, file, name):
     write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
-    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; supported are BertTok"):
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* differ from BERT's; supported are Bert"):
         load_tokenizer(tmp_path, lowercase=False)
 
 

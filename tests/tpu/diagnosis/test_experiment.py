@@ -55,7 +55,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(experiment, "least_free", lambda processes: figures["free"])
     monkeypatch.setattr(experiment, "step_seconds", lambda program, executable: 0.5 if program is figures["program"] else None)
     monkeypatch.setattr(experiment, "too_large", lambda case, program, shortage: f"{case.config} {program.rows}: {shortage}")
-    monkeypatch.setattr(experiment, "_beside", lambda processes, case, overrides: f"; {case.config} {overrides}")
+    monkeypatch.setattr(experiment, "_estimate", lambda processes, case, overrides: f"; {case.config} {overrides}")
 
     def share(flops: float, kind: str, count: int) -> float | None:
         assert (flops, kind, count) == (2e12, jax.devices()[0].device_kind, jax.device_count())
@@ -264,10 +264,10 @@ def test_the_first_process_estimates_for_a_whole_slice(monkeypatch: pytest.Monke
     monkeypatch.setattr(experiment, "estimate", lambda *given: asked.append(given) or "; an estimate")
     first: Any = types.SimpleNamespace(index=0, gather=lambda own: [own, "of another"])
     case: Any = "a case"
-    assert experiment._beside(first, case, [("seed", "1")]) == "", "a CPU has none"
+    assert experiment._estimate(first, case, [("seed", "1")]) == "", "a CPU has none"
     monkeypatch.setattr(experiment.jax, "devices", lambda: chips("TPU v5 lite", [(0, 0, 0)]))
-    assert experiment._beside(first, case, [("seed", "1")]) == "; an estimate"
+    assert experiment._estimate(first, case, [("seed", "1")]) == "; an estimate"
     assert asked == [("a case", [("seed", "1")], "v5e:1x1")]
     second: Any = types.SimpleNamespace(index=1, gather=lambda own: ["of the first", own])
-    assert experiment._beside(second, case, []) == "of the first"
+    assert experiment._estimate(second, case, []) == "of the first"
     assert len(asked) == 1

@@ -62,7 +62,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict({"name": tfds.features.Text(), "text": tfds.features.Text()}),
-            description="Prose of the Python reference and of docstrings, one document a topic or module.",
+            description="Prose of the Python reference and of docstrings, one document per topic or module.",
         )
 
     def _split_generators(
