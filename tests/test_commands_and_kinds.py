@@ -237,7 +237,7 @@ ENDINGS = {
     r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
     "u": r"(has no decoder that reads an encoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
     r"name a model",
-    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder; .* read an encoder-decoder$",
+    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder, or use `predict translate` or .*$",
     "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer layers$",
     "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",

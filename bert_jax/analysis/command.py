@@ -110,7 +110,8 @@ def write_windows(folder: Folder, config: ModelConfig) -> bool:
     )
     folder.table("windows.tsv", ("head", "layer", "number", "attention", "tokens"), rows)
     each = counted(config.sliding_radius, "token")
-    print(f"the heads of layers {', '.join(str(layer + 1) for layer in local)} see {each} on each side, {seen} in all")
+    layers = f"layer{'s' * (len(local) > 1)} {', '.join(str(layer + 1) for layer in local)}"
+    print(f"the heads of {layers} see {each} on each side, {seen} in all")
     return True
 
 

@@ -18,7 +18,7 @@ from annotated_types import Interval
 
 from bert_jax.configs.files import OBJECTIVE_OPTIONS
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.config import LONGEST, ExampleConfig
+from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named, source_file
@@ -78,7 +78,7 @@ class PhaseConfig:
     batch_size: BatchSize = 256
     """The number of rows per update, over all devices."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
-    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    packed_examples: Annotated[int, Interval(ge=1, le=MOST_PACKED)] = 1
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     mask_probability: Fraction = 0.8
     random_probability: Fraction = 0.1

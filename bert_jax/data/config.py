@@ -21,6 +21,8 @@ PAIRS = ("original", "paper", "none")
 TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
+MOST_PACKED = 4_096
+"""The largest accepted number of examples in a row. The plan of an epoch has this many columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class ExampleConfig:
     of them if M is at least L - 1. "centres": only choose these positions; the objective predicts their neighbours. "translated":
     a row holds up to L tokens of texts and up to L tokens of their translations, which are predicted; P is the number of pairs.
     In a run, the objective sets this field."""
-    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    packed_examples: Annotated[int, Interval(ge=1, le=MOST_PACKED)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """The fraction of an example's tokens that is predicted. Special tokens count, as in the original."""
@@ -148,14 +150,21 @@ class ExampleConfig:
 def _most_predictions(config: ExampleConfig) -> int:
     """Returns the maximum number of predicted tokens of all examples in a packed row.
 
-    most[n] is the maximum for n tokens; each round of the recursion adds an example. Because of rounding, several short examples
-    can need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for eight at length 512, compared
-    with 77.
+    most[n] is the maximum for n tokens in up to a certain number of examples, which is doubled until it reaches P. Because of
+    rounding, several short examples can need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for
+    eight at length 512, compared with 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)
     count = np.where(lengths >= shortest, config.predictions(lengths), 0)
-    most = np.maximum.accumulate(count)
-    for _ in range(config.packed_examples - 1):
-        most = np.array([np.max(count[: n + 1] + most[n::-1]) for n in lengths])
+
+    def together(a: Int64[np.ndarray, " L"], b: Int64[np.ndarray, " L"]) -> Int64[np.ndarray, " L"]:
+        return np.array([np.max(a[: n + 1] + b[n::-1]) for n in lengths])
+
+    doubled = np.maximum.accumulate(count)
+    most, left = np.zeros_like(doubled), min(config.packed_examples, config.length // shortest)
+    while left:
+        most = together(most, doubled) if left % 2 else most
+        left //= 2
+        doubled = together(doubled, doubled) if left else doubled
     return int(most[-1])

@@ -115,7 +115,8 @@ def _policy(name: str) -> Callable[..., Any]:
 
 def mask_tokens(examples: Examples) -> Chosen:
     """Chooses single subwords, as in the paper."""
-    return choose_tokens(examples.key, examples.candidates, examples.counts, examples.config.max_predictions), None
+    config = examples.config
+    return choose_tokens(examples.key, examples.candidates, examples.counts, config.max_predictions, config.length), None
 
 
 def mask_whole_words(examples: Examples) -> Chosen:
@@ -195,9 +196,15 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
 
 
 def choose_tokens(
-    key: UInt64[np.ndarray, "E 1"], candidates: Bool[np.ndarray, "E L"], counts: Int[np.ndarray, " E"], width: int
-) -> UInt16[np.ndarray, "E {width}"]:
-    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`.
+    key: UInt64[np.ndarray, "E 1"],
+    candidates: Bool[np.ndarray, "E W"],
+    counts: Int[np.ndarray, " E"],
+    width: int,
+    length: int | None = None,
+) -> UInt16[np.ndarray, "E _"]:
+    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`, in `width` columns,
+    or fewer if there are fewer tokens. If `length`, the length of a row, is given, the choice does not depend on the number of
+    columns of `candidates`, which is at most `length`.
 
     `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
     most the number of candidates and at most `width`.
@@ -206,7 +213,8 @@ def choose_tokens(
     bits of its random number, which leaves 25 random bits at length 128 and 23 at 512. In the rare case of a tie, the candidate
     on the left is chosen."""
     size = candidates.shape[1]
-    place = np.uint32((1 << (size - 1).bit_length()) - 1)  # the bits that hold a position
+    width, length = min(width, size), size if length is None else length
+    place = np.uint32((1 << (length - 1).bit_length()) - 1)  # the bits that hold a position
     keys = random_bits_32(key, size) & ~place | np.arange(size, dtype=np.uint32)
     np.copyto(keys, 0xFFFFFFFF, where=~candidates)
     keys.sort(axis=1)
@@ -223,7 +231,7 @@ def choose_whole_words(
     counts: Int[np.ndarray, " E"],
     width: int,
     word_counts: Callable[[Int[np.ndarray, " E"]], Int[np.ndarray, " E"]] | None = None,
-) -> UInt16[np.ndarray, "E {width}"]:
+) -> UInt16[np.ndarray, "E _"]:
     """Like `choose_tokens`, but for whole words. `continues` is True for tokens that continue the word of the previous token.
 
     As in the original, words are taken in random order until the count is reached. A word that would exceed the count is skipped,
@@ -278,7 +286,7 @@ def choose_spans(
     continues: Bool[np.ndarray, "E L"],
     counts: Int[np.ndarray, " E"],
     width: int,
-) -> tuple[UInt16[np.ndarray, "E {width}"], UInt16[np.ndarray, "E {width}"]]:
+) -> tuple[UInt16[np.ndarray, "E _"], UInt16[np.ndarray, "E _"]]:
     """Chooses spans of whole words until the count is reached (SpanBERT, arXiv:1907.10529, section 3.1). Returns (positions as in
     `choose_whole_words`, the first position of each position's span).
 

@@ -59,6 +59,8 @@ def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most
     for length in range(row_length, 0, -1):
         left = int(histogram[length])
         for room in range(length, row_length + 1):
+            if not left:
+                break
             while left and open_packs[room]:
                 pack, count = open_packs[room].pop()
                 alike = min(room // length, most - len(pack))  # the number of examples of this length that fit into such a pack

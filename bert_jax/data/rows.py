@@ -28,6 +28,7 @@ Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
 _BLOCK = 1 << 17  # tokens per chunk (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
+_FEW = 16  # examples per row up to which they are made in one array
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
@@ -52,13 +53,13 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         numbers = np.asarray(rows[first : first + step])
         examples = plan.rows[numbers]
         row, slot = np.nonzero((examples >= 0) & (numbers >= 0)[:, np.newaxis])
-        made = _make_examples(corpus, plan, examples[row, slot], tables)
+        chosen = examples[row, slot]
         block = {name: array[first : first + step] for name, array in batch.items()}
         block["input_ids"][...] = corpus.vocabulary.pad_id
         if P == 1 and len(row) == len(numbers):
-            _copy_unpacked(made, block)
+            _copy_unpacked(_make_examples(corpus, plan, chosen, tables, L), block)
         else:
-            _copy_packed(made, row, slot, block)
+            _copy_packed(_by_width(corpus, plan, chosen, tables, len(numbers)), row, slot, block)
     if plan.config.targets == "centres":
         targets, positions = batch.pop("masked_targets"), batch.pop("masked_positions")
         batch["centres"] = np.where(targets < 0, np.int32(-1), positions)
@@ -84,31 +85,49 @@ def words_begun(
 
 @dataclasses.dataclass(frozen=True)
 class _Examples:
-    """Examples with their targets before packing, one in each row."""
+    """Examples with their targets before packing, one in each row of W columns. W is at least the longest example's length, and
+    at most the length of a row of the batch."""
 
     length: Int64[np.ndarray, " E"]  # with the special tokens
-    real: Bool[np.ndarray, "E L"]  # False at padding
-    in_second: Bool[np.ndarray, "E L"]  # after the first [SEP], padding included
-    ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
+    real: Bool[np.ndarray, "E W"]  # False at padding
+    in_second: Bool[np.ndarray, "E W"]  # after the first [SEP], padding included
+    ids: Integer[np.ndarray, "E W"]  # arbitrary at padding
     positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
     targets: Int32[np.ndarray, "E M"]  # -1 where unused
     labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # for next sentence prediction
 
 
-def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables) -> _Examples:
-    """Returns the plan's examples with indices `examples`, masked unless they predict next tokens."""
+def _by_width(
+    corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
+) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
+    """Returns the plan's examples with indices `examples` in groups of similar length, each with the places of its examples in
+    `examples`. In a single array, every short example would have as many columns as a whole row. With few examples in a row, that
+    costs less than groups, which take twice the time at 8 examples a row."""
+    if len(examples) <= _FEW * rows:
+        return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
+    pairs = plan.pairs
+    length = pairs.a_length[examples].astype(np.int64) + pairs.b_length[examples] + plan.config.special_tokens
+    widths = np.minimum(2 ** np.ceil(np.log2(np.maximum(length, 32))).astype(np.int64), plan.config.length)
+    groups = [(int(width), np.flatnonzero(widths == width)) for width in np.unique(widths)]
+    return [(members, _make_examples(corpus, plan, examples[members], tables, width)) for width, members in groups]
+
+
+def _make_examples(
+    corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, width: int
+) -> _Examples:
+    """Returns the plan's examples with indices `examples` in `width` columns, masked unless they predict next tokens."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
-    column = np.arange(config.length, dtype=np.int16)
+    column = np.arange(width, dtype=np.int16)
     real = column < length[:, np.newaxis].astype(np.int16)
     in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
 
     # A begins at position 1 and B at a + 2: two windows of the store, with special tokens around them.
     starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
-    ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), config.length), 2)
+    ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), width), 2)
     np.copyto(ids, of_b, where=in_second)
-    first = np.arange(len(examples)) * config.length
+    first = np.arange(len(examples)) * width
     separators = np.concatenate([first + a + 1, first + length - 1])
     flat = ids.ravel()  # a view, like the following ones
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
@@ -180,27 +199,39 @@ def _copy_unpacked(made: _Examples, block: Batch) -> None:
     block["nsp_labels"][...] = made.labels[:, np.newaxis]
 
 
-def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
-    """Copies example i into slot `slot[i]` of row `row[i]`, directly after the example before it. Rows and slots are
-    ascending."""
-    (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
-    column = _sums_before(made.length, row, slot, (rows, P))
+def _copy_packed(
+    groups: Sequence[tuple[Int64[np.ndarray, " _"], _Examples]],
+    row: Int[np.ndarray, " E"],
+    slot: Int[np.ndarray, " E"],
+    block: Batch,
+) -> None:
+    """Copies example i of the `groups` of `_by_width` into slot `slot[i]` of row `row[i]`, directly after the example before it.
+    Rows and slots are ascending."""
+    shape = block["nsp_labels"].shape
+    length, predicted = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    for members, made in groups:
+        length[members], predicted[members] = made.length, np.count_nonzero(made.positions != UNUSED, axis=1)
+    column, first_mask = (_sums_before(counts, row, slot, shape) for counts in (length, predicted))
     for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
         block[name][...] = 0
     block["masked_targets"][...] = block["nsp_labels"][...] = -1
-    block["cls_positions"][row, slot], block["nsp_labels"][row, slot] = column, made.labels
-
-    # In row-major order and without padding, the tokens of all examples are the tokens of all rows.
-    filled = np.arange(L) < np.bincount(row, made.length, minlength=rows)[:, np.newaxis]
-    block["input_ids"][filled] = made.ids[made.real]
-    block["token_type_ids"][filled] = made.in_second[made.real]
-    block["sequence_ids"][filled] = np.repeat(slot + 1, made.length)
-    block["position_ids"][filled] = np.broadcast_to(np.arange(L), made.real.shape)[made.real]
-
-    example, order = np.nonzero(made.positions != UNUSED)
-    slots = order + _sums_before(np.bincount(example, minlength=len(row)), row, slot, (rows, P))[example]
-    block["masked_positions"][row[example], slots] = made.positions[example, order] + column[example]
-    block["masked_targets"][row[example], slots] = made.targets[example, order]
+    block["cls_positions"][row, slot] = column
+    begins = row * block["input_ids"].shape[1] + column  # places in flat arrays, in which an example is one run
+    first_mask += row * block["masked_targets"].shape[1]
+    of_tokens = {name: block[name].ravel() for name in ("input_ids", "token_type_ids", "sequence_ids", "position_ids")}
+    of_masks = {name: block[name].ravel() for name in ("masked_positions", "masked_targets")}
+    for members, made in groups:
+        block["nsp_labels"][row[members], slot[members]] = made.labels
+        place = np.broadcast_to(np.arange(made.ids.shape[1], dtype=np.int32), made.real.shape)[made.real]
+        there = np.repeat(begins[members], made.length) + place
+        of_tokens["input_ids"][there] = made.ids[made.real]
+        of_tokens["token_type_ids"][there] = made.in_second[made.real]
+        of_tokens["sequence_ids"][there] = np.repeat(slot[members] + 1, made.length)
+        of_tokens["position_ids"][there] = place
+        example, order = np.nonzero(made.positions != UNUSED)
+        there = first_mask[members][example] + order
+        of_masks["masked_positions"][there] = made.positions[example, order] + column[members][example]
+        of_masks["masked_targets"][there] = made.targets[example, order]
 
 
 def _sums_before(

@@ -13,8 +13,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CARD, card_facts, signed_card
@@ -100,14 +98,13 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
         "tags": ["bert_jax", family.model_type if loads else "bert" if is_bert else config.encoder],
         **({"base_model": training.base_model} if training.base_model else {}),
     }
-    size = sum(int(x.size) for x in jax.tree.leaves(model.params))
     vocabulary = model.tokenizer.vocabulary
     casing = "lower-cased" if vocabulary.lowercase else "cased"
     parts = ", ".join(part for part in PARTS if part in model.params)
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
     lines += [f"# {f'{family.title}: ' if is_bert else ''}{config.in_words}", ""]
     lines += [
-        f"A model of bert_jax with {counted(size, 'number')}, "
+        f"A model of bert_jax with {model.counts.in_words}, "
         f"{counted(vocabulary.size, 'piece')} of a {casing} {vocabulary.kind} vocabulary"
         f"{f', and {parts}' if parts else ''}."
     ]

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -34,7 +33,6 @@ from bert_jax.interop.huggingface import (
     without_parts,
 )
 from bert_jax.interop.locate import local_model
-from bert_jax.interop.names import rows
 from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
@@ -52,10 +50,8 @@ from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
-from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead, head_class
-from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
 
 
@@ -124,7 +120,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     other = "" if config.positions == "learned" else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
-        f"{model.source}: {_count_parameters(read, config, model.head).in_words}",
+        f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.encoder != "transformer"
@@ -143,14 +139,6 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
         return [f"parts: {', '.join(parts)}"]
     outputs = f"labels {', '.join(head.labels)}" if head.labels else f"{counted(head.num_outputs, 'output')} without names"
     return [f"parts: {', '.join(parts)}", f"{head.subtree}: {head.problem}, {outputs}"]
-
-
-def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
-    """Returns the number of parameters of a model that was read; its vocabulary is not padded."""
-    first = {row.ours: row.first for row in rows(config, head)}  # before the head, no layer can
-    sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
-    fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
-    return ParameterCounts(sum(sizes.values()) - fixed, fixed)
 
 
 def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
@@ -262,8 +250,7 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     scale, unit = byte_unit(size)
-    count = _count_parameters(model.params, model.config, model.head)
-    summary = f"{target} (format {flags.format}): {count.in_words}, {size / scale:,.1f} {unit}"
+    summary = f"{target} (format {flags.format}): {model.counts.in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 
@@ -296,6 +283,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
     UserError if one of them is the output directory."""
     target = os.path.realpath(flags.to)
+    if pathlib.Path.cwd().is_relative_to(target):  # its new directory would not be that of the user's shell
+        raise UserError(f"--to={flags.to} is the current directory, or holds it, and would be replaced; name another directory")
     for path in sources:
         if is_remote(path) and checked(path, "--from") == flags.remote:
             raise UserError(f"--to={path} is the directory of the source {path}; name another directory")

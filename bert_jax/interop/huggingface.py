@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import safetensors
 import safetensors.numpy
+from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from bert_jax import __version__
@@ -53,6 +54,7 @@ from bert_jax.interop.huggingface_config import (
 from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
+    axis_sizes,
     canonical_names,
     find_subtree,
     list_some,
@@ -68,7 +70,13 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
-from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
+from bert_jax.model.pretraining import (
+    NEVER_TRAINED,
+    ParameterCounts,
+    abstract_parameters,
+    initial_parameters,
+    with_fixed_tables,
+)
 
 if TYPE_CHECKING:
     from bert_jax.interop.sentence_transformers import TextVectors
@@ -114,6 +122,21 @@ class Model:
     def parts(self) -> tuple[str, ...]:
         """The parts other than embeddings and encoder, in the order of PARTS."""
         return tuple(part for part in PARTS if part in self.params)
+
+    @property
+    def counts(self) -> ParameterCounts:
+        """The number of parameters in a file: without the norm that the first layer may lack, and without rows of padding."""
+        table = {row.ours: row for row in rows(self.config, self.head)}
+        sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
+        for path, array in flatten_dict(self.params, sep="/").items():
+            row = table.get(path)  # None for a part of a head that its settings leave out
+            kept = array[row.first :] if row and row.first else array
+            sizes[path] = int(kept.size)
+            for axis, letter in enumerate(row.our_axes.split() if row and not row.stacked else ()):
+                if letter in "VW":
+                    sizes[path] = sizes[path] // array.shape[axis] * wanted[letter]
+        fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
+        return ParameterCounts(sum(sizes.values()) - fixed, fixed)
 
 
 def export_model(

@@ -27,7 +27,7 @@ from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import rows
 from bert_jax.model.layers import initializer
-from bert_jax.storage.records import refuse_pipe
+from bert_jax.storage.records import read_text
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
@@ -60,7 +60,7 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
     their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
     if model.config.positions != "rotary":
         raise UserError(
-            f"a base is for rotary positions, but {model.source} has positions={model.config.positions!r}; leave it out"
+            f"only rotary positions have a base, but {model.source} has positions={model.config.positions!r}; leave it out"
         )
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
     config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
@@ -71,7 +71,7 @@ def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
     for a model without sliding layers or an odd number."""
     if "sliding" not in model.config.layer_types:
-        raise UserError(f"a window is for sliding layers, but {model.source} has none; leave it out")
+        raise UserError(f"only sliding layers have a window, but {model.source} has none of them; leave it out")
     if tokens < 2 or tokens % 2:
         raise UserError(
             f"a window of {counted(tokens, 'token')} cannot be divided into two equal sides; give an even number, such as 128"
@@ -246,15 +246,7 @@ def read_tokens(path: pathlib.Path) -> list[str]:
     cannot be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
-    refuse_pipe(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token per line") from error
-    tokens = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if not tokens:
-        raise UserError(f"{path} has no tokens; give a file with one token per line")
-    return tokens
+    return list(dict.fromkeys(line.strip() for line in read_text(path).replace("\r", "\n").split("\n") if line.strip()))
 
 
 def average(models: Iterable[Model]) -> Model:

@@ -382,7 +382,7 @@ class ModelConfig(Execution, Architecture):
         for name in ("remat", "attention", "residual_norm"):
             value, only = getattr(self, name), getattr(Execution, name)
             if not self.has_attention and value != only:
-                raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")
+                raise UserError(f"model.{name}={value} does not apply to model.encoder={self.encoder}; leave it out ({only})")
 
     @property
     def architecture(self) -> Architecture:
@@ -489,7 +489,7 @@ def _check_decoder(c: Architecture) -> None:
     for name in NOT_IN_A_TRANSLATOR:
         only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
         if getattr(c, name) != only:
-            raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder=encoder_decoder; set {only}")
+            raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder=encoder_decoder; set {only}")
 
 
 def _check_predecessor(c: Architecture) -> None:
@@ -511,7 +511,7 @@ def _check_predecessor(c: Architecture) -> None:
         del fixed["decoder_layers"]
     for name, only in fixed.items():
         if getattr(c, name) != only:
-            raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder={c.encoder}; leave it out ({only})")
+            raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder={c.encoder}; leave it out ({only})")
 
 
 # (layers, width) by the names in the paper (section 3) and in the paper on smaller models (arXiv:1908.08962); heads = width / 64.

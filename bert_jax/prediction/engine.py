@@ -133,8 +133,8 @@ class Engine:
         """Raises UserError for an encoder-decoder, since its encoder reads sources, which have no [CLS]."""
         if self.config.encoder == "encoder_decoder":
             raise UserError(
-                f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder; `predict translate` and "
-                "`analyse attention` read an encoder-decoder"
+                f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder, or use `predict translate` "
+                "or `analyse attention`"
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:

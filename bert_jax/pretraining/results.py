@@ -226,7 +226,8 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
         for step in steps:
             params = on_host(checkpoints.restore(step, program.state).params, mesh)
             phase = experiment.phase_after(max(step - 1, 0))
-            yield step, trained_model(experiment.for_phase(phase), params, tokenizer)
+            model = trained_model(experiment.for_phase(phase), params, tokenizer)
+            yield step, dataclasses.replace(model, source=f"step {step:,} of {workdir}")
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
+import shlex
 from typing import Any
 
 import flax.linen as nn
@@ -138,7 +140,8 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
     asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
-        flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
+        values = {name: json.dumps(there[name]) if isinstance(there[name], tuple) else there[name] for name in differing}
+        flags = " ".join(shlex.quote(f"--config.model.{name}={value}") for name, value in values.items())
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
         tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""

@@ -204,7 +204,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     experiment = PretrainingExperiment.from_dict(settled)
     if values.get("init_from") and arm.continues:
         raise UserError(
-            f"init_from={values['init_from']} and continues={arm.continues} both set the model that it starts from; give only one"
+            f"init_from={values['init_from']} and continues={arm.continues} both set the model to start from; give only one"
         )
     check_corpus(experiment, train, split)
     require_possible(experiment.model)

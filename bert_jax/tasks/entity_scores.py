@@ -114,7 +114,7 @@ def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
     for entity in sorted(found, key=lambda e: e[1]):
         kind, first, last = entity
         if not (before[2] if before else -1) < first <= last < length:
-            raise ValueError(f"entity {entity} overlaps {before} or leaves the {length} words")
+            raise ValueError(f"entity {entity} overlaps {before} or exceeds the {length} words")
         touches = before is not None and before[0] == kind and before[2] == first - 1
         inside = f"-{kind}" if kind else ""
         tags[first : last + 1] = [f"I{inside}"] * (last - first + 1)

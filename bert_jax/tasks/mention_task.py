@@ -136,13 +136,13 @@ class MentionTask:
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
-                f"{where}: {counted(len(inexact), 'text')} with a mention that starts inside a token or has no token; the "
-                f"nearest token is read instead, first in {inexact[0]}"
+                f"{where}: {counted(len(inexact), 'text')} with a mention that starts inside a token or has no token, so the "
+                f"nearest token is read instead; the first is {inexact[0]}"
             )
         if broken:
             self.say(
-                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart; tokens between "
-                f"them are not read, first in {broken[0]}; a larger config.task.length keeps them"
+                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart, so tokens between them "
+                f"are not read; the first is {broken[0]}; a larger config.task.length keeps these tokens"
             )
 
 

@@ -156,7 +156,7 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
         raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [E, C] and [E], E at least 1")
     if not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
-        raise ValueError(f"labels in {labels.min()} to {labels.max()} of {probabilities.shape[1]} classes")
+        raise ValueError(f"labels from {labels.min()} to {labels.max()}, but {probabilities.shape[1]} classes")
     sums = probabilities.sum(1, keepdims=True)
     if not (np.isfinite(sums).all() and (probabilities >= 0).all() and (sums > 0).all()):
         raise ValueError("probabilities must be finite and not negative, and no row all zero")

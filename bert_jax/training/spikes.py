@@ -139,7 +139,7 @@ class Rollback:
         config, times = self._config, self._times
         if times >= config.max_rollbacks:
             raise UserError(
-                f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
+                f"the loss spiked in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
                 f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before the "
                 f"spike; lower the learning rate, or look at the batch with --replay={spike.step}"
             )
@@ -150,7 +150,7 @@ class Rollback:
         step = int(state.step)
         skipped = stage.skipped_batches + spike.step - step
         log.warning(
-            "the loss was a spike in %s in a row up to step %s: "
+            "the loss spiked in %s in a row up to step %s: "
             "rolling back to step %s and skipping %s (rollback %d of at most %d)",
             counted(spike.in_a_row, "step"),
             f"{spike.step:,}",

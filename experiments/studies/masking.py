@@ -10,7 +10,7 @@ spans.
 the encoder is frozen, so it only knows texts without masks if it saw some in pretraining.
 
 Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: about 40 minutes for each of eight arms
-and three seeds on idle cores. The pod pretrains eight models of BERT-Base, each in 14 hours, or 56 chip-hours, by the estimate of
+and three seeds on idle cores. The pod pretrains eight BERT-Base models, each in 14 hours, or 56 chip-hours, by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 

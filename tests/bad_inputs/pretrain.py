@@ -170,9 +170,10 @@ CASES = [
         files=modern(),
     ),
     Case(
-        "windows in a kernel that this machine lacks",
-        "--config.model.attention=fused --config.model.layer_types=['full','sliding'] --config.model.sliding_radius=4",
-        "model.attention='fused' is not available",
+        "windows wider than those of the kernel",
+        "--config.model.attention=fused --config.model.layer_types=['full','sliding'] --config.model.sliding_radius=3000",
+        "model.attention='fused' is not available: fused attention supports windows of up to 2,048 tokens per side, not 3,000; "
+        "set model.attention to 'plain' or 'auto'",
     ),
     Case(
         "a type for another number of layers",
@@ -648,7 +649,7 @@ CASES = [
     Case(
         "no examples in a row",
         "--config.phases.1.packed_examples=0",
-        "config.phases.1.packed_examples=0 must be at least 1 and at most 64",
+        "config.phases.1.packed_examples=0 must be at least 1 and at most 4,096",
     ),
     Case(
         "a negative count of duplicates",
@@ -681,7 +682,7 @@ CASES = [
     Case(
         "a kernel of attention for an LSTM",
         "--config.model.encoder=bilm --config.model.scan_layers=false --config.model.attention=fused",
-        "model.attention=fused is not for model.encoder=bilm; leave it out (auto)",
+        "model.attention=fused does not apply to model.encoder=bilm; leave it out (auto)",
     ),
     Case(
         "the objective of another model",

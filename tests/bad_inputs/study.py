@@ -94,7 +94,7 @@ CASES = [
     ),
     Case(
         "an arm with two first models",
-        says="the arm 'b': init_from=$model and continues=a both set the model that it starts from; give only one",
+        says="the arm 'b': init_from=$model and continues=a both set the model to start from; give only one",
         files=with_arm(continues="a", pretrain={"init_from": "$model"}),
     ),
     Case(

@@ -96,8 +96,8 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(ours: str, theirs: str) -> tuple[int, int]:
-    """Returns (the number of hits that differ between the two, over all heads and relations; the number of hits). Relations that
-    the sentences for choosing lack are missing from ours."""
+    """Returns (the number of hits that differ between the two, over all heads and relations; the number of hits). A relation
+    that is not in the sentences used for choosing is missing from ours."""
     with np.load(ours) as a, np.load(theirs) as b:
         both = {*a.files} & {*b.files}
         return sum(int(np.abs(a[name] - b[name]).sum()) for name in both), sum(int(b[name].sum()) for name in both)

@@ -4,11 +4,11 @@
 
 A pretraining state (parameters and both moments of Adam) is saved as `pretrain` saves it, in DIR and in a bucket of the emulator
 on this machine. For each save the table has the time until the training continues and the time until the save is complete. For
-comparison it has the time of a plain copy of the state in memory, which every save in the background needs, and of the digests,
-which are computed before. Then a loop of empty steps runs like the loop of a run, with the goodput recorder and a profile that is
-off, and without both: the difference is what they add to a step of any length. The results are medians over --saves; the first
-save, which compiles the digests, is left out. Run it on an idle machine with room for two states on the disk and four in memory.
-All figures go to --json=FILE.
+comparison, it has the time to copy the state in memory, which every save in the background needs, and the time to compute the
+digests, which comes before that. Then the loop of a run is timed with empty steps, once with the goodput recorder and a disabled
+profile and once without them: the difference is what they add to a step. The results are medians over --saves; the first save,
+which compiles the digests, is left out. Run it on an idle machine with room for two states on the disk and four in memory. All
+figures go to --json=FILE.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flag_parser(__doc__)
     parser.add_argument("--short", action="store_true", help="2 kills and a damaged checkpoint, 2 processes, local disk")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed that draws moments and victims (0)")
-    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="kills in each cell with kills (5; --short: 2)")
+    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="the number of kills per cell (5; --short: 2)")
     names = ", ".join(ALL)
     parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"only this one; repeatable: {names}")
     parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs with 2, or with 4 processes")

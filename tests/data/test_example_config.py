@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
         ({"masked_fraction": 0.0}, r"masked_fraction=0"),
         ({"mask_probability": 0.9, "random_probability": 0.2}, r"sum to more than 1"),
         ({"short_probability": -0.1}, r"short_probability=-0.1"),
-        ({"packed_examples": 0}, r"packed_examples=0"),
+        ({"packed_examples": 0}, r"packed_examples=0 must be at least 1 and at most 4,096"),
         ({"duplicates": -1}, r"duplicates=-1"),
         (
             {"max_predictions": 128, "targets": "next"},
@@ -57,14 +57,18 @@ def test_the_defaults_equal_the_flags_of_bert_except_for_dynamic_masks():
 
 @pytest.mark.parametrize(
     ("length", "packed", "fraction", "pairs"),
-    [(40, 3, 0.15, "original"), (30, 2, 0.5, "paper"), (23, 4, 0.3, "original"), (20, 4, 0.3, "none")],
-)
+    [
+        (40, 3, 0.15, "original"), (30, 2, 0.5, "paper"), (23, 4, 0.3, "original"), (20, 4, 0.3, "none"), (22, 7, 0.5, "none"),
+        (21, 4_096, 0.5, "none"),
+    ],
+)  # fmt: skip
 def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, packed, fraction, pairs):
     shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction, "pairs": pairs}
     alone = ExampleConfig(**{**shape, "packed_examples": 1}, max_predictions=length - 3)
     counts = alone.predictions(np.arange(length + 1))
     sizes = range(3 if pairs == "none" else 5, length + 1)
-    rows = [row for k in range(1, packed + 1) for row in itertools.combinations_with_replacement(sizes, k) if sum(row) <= length]
+    most, combined = min(packed, length // sizes[0]), itertools.combinations_with_replacement
+    rows = [row for k in range(1, most + 1) for row in combined(sizes, k) if sum(row) <= length]
     needed = max(sum(counts[size] for size in row) for row in rows)
     ExampleConfig(max_predictions=int(needed), **shape)
     with pytest.raises(UserError, match=f"set max_predictions={needed} "):

@@ -155,8 +155,8 @@ def fake_logits_of(feature: Feature, layout: LabelLayout) -> np.ndarray:
 
 
 def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
-    """Returns the results of each host. Hosts meet in every batch: the rows that one passes to `forward` are joined with the rows
-    of the others, which are between its own, as on a TPU."""
+    """Returns the results of each host. All hosts take part in every batch: as on a TPU, `forward` computes a host's rows
+    together with the rows of the others, which lie between them."""
     rows = [list(range(host, batches.rows, hosts)) for host in range(hosts)]
     parts: list[list[Batch]] = []
     for host in range(hosts):
@@ -168,7 +168,7 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
 
         batches.logits(remember, rows[host])
         parts.append(given)
-    assert len({len(given) for given in parts}) == 1, "hosts have to meet in every batch"
+    assert len({len(given) for given in parts}) == 1, "all hosts have to take part in every batch"
     order = np.argsort(np.concatenate(rows))
     whole = [
         fake_logits({name: np.concatenate([part[name] for part in of_hosts])[order] for name in of_hosts[0]}, batches.shape)

@@ -45,10 +45,12 @@ def test_packing_needs_no_more_rows_than_best_fit_decreasing(most):
     assert sum(count for _, count in pack_histogram(histogram, 128, most)) <= 1.002 * rows
 
 
-def test_short_examples_fill_rows():
+@pytest.mark.parametrize(("row_length", "most"), [(128, 16), (8_192, 1_024)])
+def test_short_examples_fill_rows(row_length, most):
     lengths = np.random.default_rng(0).integers(5, 60, 20_000)
-    rows = pack_rows(lengths, 128, 16, key=3)
-    assert lengths.sum() / (len(rows) * 128) > 0.99
+    rows = pack_rows(lengths, row_length, most, key=3)
+    assert lengths.sum() / (len(rows) * row_length) > 0.98
+    assert (rows >= 0).sum(1).max() > row_length // 60
 
 
 def test_equal_lengths_fill_rows_and_the_rest_share_one_row():

@@ -269,18 +269,45 @@ def test_a_row_does_not_depend_on_the_other_rows(monkeypatch):
     at_once: list[int] = []
     make = rows_module._make_examples
 
-    def made(corpus, plan, examples, tables):
+    def made(corpus, plan, examples, tables, width):
         at_once.append(len(examples))
-        return make(corpus, plan, examples, tables)
+        return make(corpus, plan, examples, tables, width)
 
     monkeypatch.setattr(rows_module, "_BLOCK", 3 * 64)
     monkeypatch.setattr(rows_module, "_make_examples", made)
     in_threes = assemble_rows(CORPUS, plan, rows, TABLES)
-    assert len(at_once) == -(-len(rows) // 3)
+    assert len(at_once) >= -(-len(rows) // 3)
+    assert max(at_once) <= 3 * 2
     assert sum(at_once) == np.count_nonzero(plan.rows[rows] >= 0)
     for name in batch:
         assert (together[name] == batch[name][rows]).all()
         assert (in_threes[name] == batch[name][rows]).all()
+
+
+@pytest.mark.parametrize("masking", ["tokens", "whole_words", "words", "spans"])
+def test_short_examples_of_long_rows_cost_their_own_length_and_have_the_masks_of_short_rows(masking, monkeypatch):
+    sizes = []
+    make = rows_module._make_examples
+
+    def made(*arguments):
+        found = make(*arguments)
+        sizes.append(found.ids.size)
+        return found
+
+    monkeypatch.setattr(rows_module, "_make_examples", made)
+    corpus = corpus_of(random_documents(300, seed=4))
+    tables = dataclasses.replace(TABLES, continuation=np.arange(corpus.vocabulary.size) % 3 == 0)
+    config = settings(length=1_024, packed_examples=200, max_predictions=400, pairs="none", masking=masking)
+    plan = plan_epoch(corpus, config, seed=1, epoch=0)
+    monkeypatch.setattr(rows_module, "_FEW", 0)
+    together = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
+    tokens = np.count_nonzero(together["sequence_ids"])
+    assert (plan.rows >= 0).sum(1).max() > 3
+    assert sum(sizes) < 3 * tokens
+    monkeypatch.setattr(rows_module, "_FEW", 1_024)
+    in_whole_rows = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
+    for name, array in together.items():
+        np.testing.assert_array_equal(array, in_whole_rows[name], err_msg=name)
 
 
 def test_rows_do_not_depend_on_the_number_of_shards():

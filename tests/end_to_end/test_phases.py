@@ -130,6 +130,9 @@ def test_a_model_of_an_earlier_step_has_the_rotary_base_of_its_phase(trunk: Ende
         convert([f"--from={trunk.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
         exported = tmp_path / str(step)
         assert config_from_json(read_model_config(exported), str(exported)).rotary_theta == base
+    says = "step 12 of .*trunk and step 20 of .*trunk cannot be averaged: rotary_theta is 100.0 and 2000.0; name models of the"
+    with pytest.raises(UserError, match=says):
+        convert([f"--from={trunk.workdir}", "--last=3", f"--to={tmp_path / 'mean'}"])
 
 
 def refusal(experiment: pathlib.Path, state: str, **changes: Any) -> str:

@@ -48,7 +48,7 @@ def copy_of(run: Ended, name: str) -> pathlib.Path:
 def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
     ours, theirs = weights(workdir), weights(wanted)
     for name in theirs:
-        if not name.endswith("key.bias"):  # without effect on the loss, so only rounding moves it
+        if not name.endswith("key.bias"):  # the loss does not depend on it, so only rounding changes it
             assert np.abs(ours[name] - theirs[name]).max() < WITHIN_ROUNDING * np.abs(theirs[name]).max(), name
     for a, b in zip(learned(workdir), learned(wanted), strict=True):
         assert a.keys() == b.keys()

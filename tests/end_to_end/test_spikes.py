@@ -60,7 +60,7 @@ def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief, tmp_path):
     batch 12."""
     (end,) = forked.run(tmp_path, command(brief, tmp_path / "bad", *FLAGS), prepare=spoil)
     assert end.status == 0, end.output
-    said = "a spike in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"
+    said = "spiked in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"
     assert said in end.output
     found = results(tmp_path / "bad")
     assert [found[name] for name in ("rollbacks", "skipped_batches", "skipped_steps")] == [1, 4, 0]

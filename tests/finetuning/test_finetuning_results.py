@@ -147,9 +147,9 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
     }
     logits["dev"] = [np.float32([0.0])]
     task.name = "sick/entailment"
-    beside = results(job, state, best, logits | {"test": [np.float32([2.0])]}, 1.0)
-    assert (list(beside["scores"]), beside["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 2.0, "length": 4}})
-    accuracies = {row["system"]: row["scores"]["accuracy"] for row in beside["published"]}
+    compared = results(job, state, best, logits | {"test": [np.float32([2.0])]}, 1.0)
+    assert (list(compared["scores"]), compared["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 2.0, "length": 4}})
+    accuracies = {row["system"]: row["scores"]["accuracy"] for row in compared["published"]}
     wanted = {
         "LangPro": 0.8135,
         "ccg2lambda": 0.8313,

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import pathlib
+import shlex
 import shutil
 from typing import Any
 
@@ -17,6 +18,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning.warm_start import labelled_start, load_teacher, weights_fingerprint, with_own_head, with_pooling
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.config import modern_block
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
@@ -92,6 +94,16 @@ def test_a_model_of_another_shape_is_refused_with_the_matching_flags(model, tmp_
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=deeper)
     with pytest.raises(UserError, match=r"a different architecture than .*--config\.model\.num_layers=2; .*init_tiled=True$"):
         pretraining_start(wanted, model.tokenizer.vocabulary)
+
+
+def test_the_flags_of_another_shape_can_be_pasted_into_a_shell(tmp_path):
+    vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=True)
+    modern = as_model(*make_model(vocabulary, **modern_block(2, every=2, radius=3)), vocabulary)
+    wanted = experiment(exported(tmp_path, modern), modern)
+    wanted = dataclasses.replace(wanted, model=dataclasses.replace(modern.config, layer_types=()))
+    with pytest.raises(UserError) as error:
+        pretraining_start(wanted, modern.tokenizer.vocabulary)
+    assert '--config.model.layer_types=["full", "sliding"];' in shlex.split(str(error.value))
 
 
 def test_settings_that_only_affect_training_may_differ(model, tmp_path):

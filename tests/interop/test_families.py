@@ -112,7 +112,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
     assert after["layer_types"] == [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
     every = after["global_attn_every_n_layers"]
     if case == "modernbert_masked_biased":
-        assert every is None  # no number expresses it: version 4 fails instead of computing another function
+        assert every is None  # no number describes it: version 4 fails rather than compute something else
     else:
         assert [bool(n % every) for n in range(config.num_layers)] == [kind == "sliding" for kind in config.layer_types]
     assert after["norm_eps"] == after["layer_norm_eps"] == config.layer_norm_epsilon
@@ -393,7 +393,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("case", "flag", "says"),
     [
-        ("eurobert_encoder", "--window=4", "a window is for sliding layers, but .* has none"),
+        ("eurobert_encoder", "--window=4", "only sliding layers have a window, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
@@ -416,3 +416,6 @@ def test_parameter_counts_leave_out_the_unused_norm(tmp_path, capsys):
         if row.subtree in ("embeddings", "encoder")
     )
     assert f"{stored:,} parameters" in capsys.readouterr().out
+    export_model(tmp_path / "padded", imported("modernbert_encoder", vocab_multiple=64))
+    for export in ("to", "padded"):
+        assert f"A model of bert_jax with {stored:,} parameters" in (tmp_path / export / "README.md").read_text()

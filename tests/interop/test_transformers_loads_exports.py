@@ -23,7 +23,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import export_family
+from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.sentence_transformers import TextVectors
@@ -229,7 +229,8 @@ def test_transformers_loads_the_encoder_of_an_own_head(peer, vocabulary, tmp_pat
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])
 def test_an_export_in_half_precision_is_loaded_in_half_precision(peer, vocabulary, tmp_path, dtype, tolerance):
-    """transformers computes in it, so the difference is its rounding. Version 4 does so if asked, 5 by default."""
+    """transformers computes in half precision, so the results differ by its rounding. Version 4 needs dtype="auto" for this;
+    in version 5 it is the default."""
     report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype, dtype="auto")
     assert (report["loading"], report["dtype"]) == ({}, f"torch.{dtype}")
     assert all(1e-5 < difference < tolerance for difference in report["differences"].values())
@@ -271,6 +272,14 @@ def test_exports_of_other_families_are_computed_equally_and_their_copies_importe
         back = import_model(resaved, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
         assert (back.config, back.head) == (model.config, model.head)
         jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "nomic_bert"])
+def test_a_family_has_every_class_of_transformers(peer, family):
+    if peer.ask(packages=True)["transformers"].startswith("4."):
+        pytest.skip("version 4 has other classes")
+    theirs = {name for name in peer.ask(classes=family)["classes"] if "PreTrained" not in name}
+    assert theirs == {*family_named(family, "").classes}
 
 
 @pytest.mark.parametrize("case", ["modernbert_encoder", "eurobert_encoder", "nomic_bert_encoder"])

@@ -14,16 +14,16 @@ def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, ment
     counted from its first token."""
     own = params[head.subtree]
     states = states.astype(np.float64)
-    x = beside = chosen(head, own, states)
+    x = added = chosen(head, own, states)
     if head.mix_at != "input":
         x = states[0] if head.mix_at == "output" else x
-        beside = chosen(head, {"mix": own.get("output_mix" if head.mix_at == "both" else "mix")}, states)
+        added = chosen(head, {"mix": own.get("output_mix" if head.mix_at == "both" else "mix")}, states)
     if head.lstm:
         for layer in ("lower", "upper"):
             inputs, kernel = own["lstm"][f"{layer}_input"], own["lstm"][f"{layer}_recurrence"]["kernel"]
             x = np.concatenate([one_direction(x, inputs, kernel, direction) for direction in (0, 1)], -1)
     if head.mix_at != "input":
-        x = np.concatenate([x, beside], -1)
+        x = np.concatenate([x, added], -1)
     ends = np.concatenate([x[-1, : head.lstm], x[0, head.lstm :]])  # with an LSTM: where each direction has read the whole text
     if head.kind == "mention":
         m0, ma, mb = x[mentions]

@@ -77,11 +77,11 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({"encoder": "static", "num_layers": 1}, "model.num_layers=1 must be 0: word vectors have no layers (model.encoder="),
         ({"encoder": "bilm", "num_layers": 0}, "model.num_layers=0 must be at least 1 (model.encoder=bilm)"),
         ({"encoder": "bilm", "hidden_size": 9}, "must be even: each direction of model.encoder=bilm uses half of it; set 10, or"),
-        ({**STATIC, "direction": "left_to_right"}, "model.direction=left_to_right is not for model.encoder=static; leave it out"),
-        ({**STATIC, "positions": "none"}, "model.positions=none is not for model.encoder=static; leave it out (learned)"),
-        ({"encoder": "bilm", "attention": "plain"}, "model.attention=plain is not for model.encoder=bilm; leave it out (auto)"),
-        ({"encoder": "bilm", "residual_norm": "plain"}, "is not for model.encoder=bilm; leave it out (auto)"),
-        ({"encoder": "bilm", "remat": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
+        ({**STATIC, "direction": "left_to_right"}, "model.direction=left_to_right does not apply to model.encoder=static"),
+        ({**STATIC, "positions": "none"}, "model.positions=none does not apply to model.encoder=static; leave it out (learned)"),
+        ({"encoder": "bilm", "attention": "plain"}, "attention=plain does not apply to model.encoder=bilm; leave it out (auto)"),
+        ({"encoder": "bilm", "residual_norm": "plain"}, "does not apply to model.encoder=bilm; leave it out (auto)"),
+        ({"encoder": "bilm", "remat": "full"}, "does not apply to model.encoder=bilm; leave it out (none)"),
     ],
 )  # fmt: skip
 def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], says: str):
@@ -117,7 +117,7 @@ def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
         ({"num_key_value_heads": 3}, "num_heads=4 is not divisible by model.num_key_value_heads=3; set it to one of 1, 2, 4"),
         ({"positions": "rotary", "hidden_size": 36}, "needs an even head width, not 9"),
         ({"first_attention_norm": False}, "model.first_attention_norm=False requires model.norm_placement=pre"),
-        ({"encoder": "bilm", "gate": "first"}, "model.gate=first is not for model.encoder=bilm; leave it out"),
+        ({"encoder": "bilm", "gate": "first"}, "model.gate=first does not apply to model.encoder=bilm; leave it out"),
     ],
 )
 def test_incompatible_block_settings_are_refused(fields, message):

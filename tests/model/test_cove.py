@@ -201,10 +201,10 @@ def test_dropout_follows_the_seed_in_encoder_and_decoder():
     ("fields", "message"),
     [
         ({"decoder_layers": 0}, "model.decoder_layers=0 is too small for model.encoder=cove; set it to at least 1"),
-        ({"direction": "left_to_right"}, r"model.direction=left_to_right is not for model.encoder=cove; leave it out \(both\)"),
+        ({"direction": "left_to_right"}, r"direction=left_to_right does not apply to model.encoder=cove; leave it out \(both\)"),
         ({"hidden_size": 7}, "each direction of model.encoder=cove uses half of it; set 8$"),
-        ({"decoder_vocab_size": 9}, r"model.decoder_vocab_size=9 is not for model.encoder=cove; leave it out \(0\)"),
-        ({"encoder": "bilm"}, r"model.decoder_layers=2 is not for model.encoder=bilm; leave it out \(0\)"),
+        ({"decoder_vocab_size": 9}, r"model.decoder_vocab_size=9 does not apply to model.encoder=cove; leave it out \(0\)"),
+        ({"encoder": "bilm"}, r"model.decoder_layers=2 does not apply to model.encoder=bilm; leave it out \(0\)"),
         ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True requires model.encoder=bilm"),
     ],
 )

@@ -155,10 +155,10 @@ def test_words_start_at_their_space_and_not_at_an_unknown_character():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"direction": "left_to_right"}, r"model.direction=left_to_right is not for model.encoder=flair; leave it out \(both\)"),
+        ({"direction": "left_to_right"}, r"direction=left_to_right does not apply to model.encoder=flair; leave it out \(both\)"),
         ({"hidden_size": 7}, "each direction of model.encoder=flair uses half of it; set 8$"),
         ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True requires model.encoder=bilm"),
-        ({"positions": "none"}, "model.positions=none is not for model.encoder=flair"),
+        ({"positions": "none"}, "model.positions=none does not apply to model.encoder=flair"),
         ({"num_layers": 0}, "model.num_layers=0 must be at least 1"),
     ],
 )

@@ -66,7 +66,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
         mirror = mirror.parent
     folder = mirror.as_posix()
     graph = import_graph(root)
-    own, near, beside, far, farthest = [], [], [], [], []
+    own, near, siblings, far, farthest = [], [], [], [], []
     for test in sorted((root / "tests").rglob("test_*.py")):
         name = test.relative_to(root).as_posix()
         if name.startswith(SLOW):
@@ -78,7 +78,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
         elif test.parent == root / folder and imports:
             near.append(name)
         elif test.parent == root / folder and folder != "tests":
-            beside.append(name)
+            siblings.append(name)
         elif imports:
             far.append(name)
         elif module in reached(direct, graph):
@@ -86,7 +86,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
     command = len(path.parts) == 2  # only a run tests all of it, or of a module that no test imports
     if (command or not (own or near or far)) and (root / "tests/end_to_end").is_dir():
         far.append("tests/end_to_end")
-    return [*own, *near, *beside, *far, *farthest] or ["tests/end_to_end"]
+    return [*own, *near, *siblings, *far, *farthest] or ["tests/end_to_end"]
 
 
 @functools.cache
@@ -132,7 +132,7 @@ class Copy:
         for name in files_of(REPOSITORY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / name, root / name)
-        # compiled once, and checked by content: a mistake made within a second of the last one is another file of the same size
+        # Compiled code is checked by a hash of the source: mistakes made within a second may have the same size and time.
         compileall.compile_dir(root / "bert_jax", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
     def failing(self, tests: Sequence[str], timeout: float) -> str:

@@ -13,6 +13,7 @@ import pytest
 from scipy import special
 
 from bert_jax.model.bert import attention_weights
+from bert_jax.model.config import modern_block
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.config import PretrainingDistillation
@@ -28,6 +29,7 @@ from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, program_for, random_batch
 
 WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)
+MODERN = dataclasses.replace(WIDE, **modern_block(4, radius=3))
 STUDENT = dataclasses.replace(TINY, initializer_range=0.3)
 ALL = PretrainingDistillation(temperature=2.0, soft_weight=0.4, hidden_weight=0.3, attention_weight=0.2, teacher_width=24)
 
@@ -72,8 +74,9 @@ def student():
         (WIDE, "uniform", [(0, 0), (1, 2), (2, 4)]),
         (WIDE, "last", [(2, 4)]),
         (dataclasses.replace(WIDE, num_layers=1), "uniform", [(0, 0), (1, 0), (2, 1)]),
+        (MODERN, "uniform", [(0, 0), (1, 2), (2, 4)]),
     ],
-    ids=["uniform", "last", "a layer and the embeddings"],
+    ids=["uniform", "last", "a layer and the embeddings", "a teacher with a modern block"],
 )
 def test_the_losses_equal_numpy(batch, student, wide, layers, pairs):
     """The losses are KL at temperature 2, times 4, over masked words; and differences of projected states and KL of attention

@@ -79,11 +79,12 @@ def test_a_mesh_trains_as_one_device_with_dropout(name: str):
 
 
 @pytest.mark.parametrize("name", ["data 8", "data 2 x fsdp 2 x tensor 2"])
-def test_a_modern_block_trains_on_a_mesh_as_on_one_device(name: str):
+def test_a_modern_block_with_shared_key_heads_trains_by_stable_adamw_on_a_mesh_as_on_one_device(name: str):
     def modern(mesh: MeshConfig) -> Any:
-        experiment = experiment_on(mesh)
+        experiment = experiment_on(mesh, optimizer="stable_adamw")
         model = experiment.model
         fields = modern_block(model.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
+        fields |= {"num_key_value_heads": 2}
         return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
 
     one, many = modern(MeshConfig()), modern(MESHES[name])

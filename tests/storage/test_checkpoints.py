@@ -81,7 +81,7 @@ def test_checkpoints_after_a_rollback_are_removed(bucket: str):
     assert steps(bucket) == {"1"}
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gcsfs closes its file once more
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gcsfs closes its file again
 def test_a_refused_save_is_reported_and_the_next_one_tried(bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture):
     with Checkpoints(objects.as_path(f"{bucket}/checkpoints"), keep=2) as checkpoints:
         checkpoints.save(1, state(1))

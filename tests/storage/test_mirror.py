@@ -132,7 +132,7 @@ UPLOAD = r"^(POST|PUT) .*lines"
         lambda file: file.write_bytes(b"34"),  # of the same length
         pathlib.Path.unlink,
     ],
-    ids=["appended", "beside", "replaced", "removed"],
+    ids=["appended", "next to it", "replaced", "removed"],
 )
 def test_changes_during_an_upload_are_in_the_next_one(
     moment: str, happens: Callable[[pathlib.Path], object], bucket: str, emulator: Emulator

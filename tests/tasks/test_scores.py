@@ -31,7 +31,7 @@ def test_the_log_loss_equals_scikit_learn_and_is_clipped():
     assert scores.log_loss([[1, 0, 0]], [1]) == pytest.approx(15 * math.log(10))
     assert scores.log_loss([[1, 0, 0]], [1], clip=0.01) == pytest.approx(-math.log(0.01))
     assert scores.log_loss([[1, 0, 0]], [0], clip=0.01) == pytest.approx(-math.log(0.99))
-    # rows count as fractions of their sums
+    # each row is divided by its sum
     assert scores.log_loss([[2, 6], [3, 1]], [0, 0]) == pytest.approx(-(math.log(1 / 4) + math.log(3 / 4)) / 2)
 
 

@@ -76,7 +76,7 @@ def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(sav
     }  # fmt: skip
     assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
     said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
-    assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
+    assert caplog.messages == [f"the loss spiked in 3 steps in a row up to step 120: {said}"]
 
 
 def test_a_rollback_without_checkpoint_restarts_the_run():

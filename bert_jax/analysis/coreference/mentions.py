@@ -183,7 +183,7 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
             else:
                 raise UserError(f"the parse column closes a bracket that is not open, at {cut(text)!r}; correct it")
     if len(path) > 1:
-        raise UserError(f"the parse column does not close ({cut(path[-1].label)}; correct it")
+        raise UserError(f"the parse column does not close the bracket of {cut(path[-1].label)}; correct it")
     return top
 
 
@@ -265,9 +265,9 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """Returns the head word of an antecedent by three tests: all words are the same; the head word is the same; number, gender
-    and person agree. It uses the first test that any candidate passes, and returns the nearest candidate that passes it. If no
-    candidate passes a test, it returns the nearest candidate. This follows Lee et al. 2011."""
+    """Returns the head word of the antecedent that three tests choose, as in Lee et al. 2011: all words are the same; the head
+    word is the same; number, gender and person agree. The first test that any candidate passes decides, for the nearest
+    candidate that passes it; if no candidate passes any test, it is the nearest one."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

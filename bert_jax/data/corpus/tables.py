@@ -79,7 +79,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
     if split is None:
         wanted = "train" if "train" in by_split else next(iter(by_split)) if len(by_split) == 1 else None
         if wanted is None:
-            raise UserError(f"{shown} has the splits {known}, but no train; write {shown}:SPLIT, or A+B for several")
+            raise UserError(f"{shown} has the splits {known}, but no 'train'; write {shown}:SPLIT, or A+B for several")
         chosen = [wanted]
     else:
         chosen = split.split("+")

@@ -50,7 +50,7 @@ def test_a_head_is_chosen_on_some_documents_and_reported_on_the_others():
 
 
 def test_reported_documents_do_not_influence_the_choice_of_a_head():
-    """With other documents to report, on which every head's answers are inverted, the same heads are chosen."""
+    """The same heads are chosen if every head's answers on the documents to report are inverted."""
     choice, reported = halves(made_up(1, documents=20))
     n = reported.n.values[:, :, None]
     right = np.where(np.arange(reported.right.shape[-1]) < reported.heads, n - reported.right.values, reported.right.values)

@@ -178,7 +178,7 @@ def test_ids_and_words_equal_the_library_for_any_text(pair):
         assert ids == found.ids, text
         assert [bool(i & BEGINS) for i in marked] == (~continues).tolist(), text
         words = found.word_ids
-        if name == "gemma":  # it has one word: here a piece with a space also starts one
+        if name == "gemma":  # the file makes the text one word; ours starts a word at each "▁"
             assert all(begins == (i == 0 or ours.pieces[ids[i]].startswith("▁")) for i, begins in enumerate(~continues)), text
         else:
             assert (~continues).tolist() == [i == 0 or words[i] != words[i - 1] for i in range(len(words))], text
@@ -364,6 +364,34 @@ def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
     rust.save(str(tmp_path / "tokenizer.json"))
     assert roles(load_tokenizer(tmp_path)) == expected
     assert load_tokenizer(tmp_path).notes == ()
+
+
+@pytest.mark.parametrize("named", [{}, {"cls_token": "<eos>", "sep_token": "<eos>"}])
+def test_the_tokens_around_a_text_are_those_of_the_post_processor(tmp_path, named):
+    """The config.json of mmBERT has <eos> as [CLS] and [SEP], but its tokenizer puts <bos> before a text."""
+    directory = plain(
+        tmp_path, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],
+        config={"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 1, "eos_token_id": 1, "sep_token_id": 1},
+        tokenizer_config={f"{role}_token": f"<{role}>" for role in ("pad", "eos", "bos", "unk", "mask")} | named,
+    )  # fmt: skip
+    rust = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rust.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    rust.save(str(directory / "tokenizer.json"))
+    tokenizer = load_tokenizer(directory)
+    assert roles(tokenizer) == ["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"]
+    assert tokenizer.notes == ()
+    tokenizer.save(tmp_path / "saved")
+    assert roles(load_tokenizer(tmp_path / "saved")) == roles(tokenizer)
+
+
+def test_a_sentencepiece_model_next_to_the_file_is_not_read_for_a_class_with_rules_of_its_own(tmp_path):
+    gemma().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer.model").write_bytes(b"of Gemma")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizerFast"}')
+    tokenizer, library = load_tokenizer(tmp_path), tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("the rivers of é") == library.encode("the rivers of é", add_special_tokens=False).ids
 
 
 def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_path):

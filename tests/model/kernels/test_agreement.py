@@ -109,8 +109,8 @@ def test_a_residual_norm_with_another_dropout_mask_in_its_backward_pass_is_found
 
 
 def stand_in(change: Callable[..., Any]) -> Kernel:
-    """Returns a kernel that is plain attention modified by `change`, which is called with the attention (query, key, value, ids,
-    dropout) -> context and its arguments."""
+    """Returns a kernel that is plain attention modified by `change`. The arguments of `change` are the function (query, key,
+    value, ids, dropout) -> context, and the arguments of that function."""
 
     def kernel(qkv: Any, ids: Any, *, num_heads: int, dropout: Dropout, **_: Any) -> Any:
         def attend(query: Any, key: Any, value: Any, ids: Any, dropout: Dropout) -> Any:
