@@ -60,7 +60,7 @@ def missing_path(path: str | os.PathLike[str]) -> str:
     unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
-    if broken := _broken_link(pathlib.Path(path)):
+    if broken := broken_link(pathlib.Path(path)):
         return f"{os.fspath(path)} ({broken})"
     near = nearest_path(path)
     remarks = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
@@ -68,7 +68,7 @@ def missing_path(path: str | os.PathLike[str]) -> str:
     return f"{os.fspath(path)} ({'; '.join(remarks)})" if remarks else os.fspath(path)
 
 
-def _broken_link(path: pathlib.Path) -> str:
+def broken_link(path: pathlib.Path) -> str:
     """Returns which part of a path is a link that leads nowhere, and its target; "" if no part is."""
     for part in (path, *path.parents):
         with contextlib.suppress(OSError):  # a name that is too long, or a directory that may not be read

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, broken_link
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
 from bert_jax.interface.figures import in_formats, rendered
 from bert_jax.interface.flags import FIGURE_FORMATS
@@ -95,6 +95,8 @@ class Folder:
         self.formats = [form for form in formats if form in FIGURE_FORMATS]
         self.path = pathlib.Path(output)
         self._name = f"--output={os.fspath(output)}"
+        if broken := broken_link(self.path):
+            raise UserError(f"{self._name} cannot be written ({broken}); create that directory, or choose another --output")
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self._name} is a file; name a directory")

@@ -102,7 +102,8 @@ class Treebank(AnnotatedSource):
                     found = True
                     yield sentence
         if not found and (tried or number < 0):
-            raise UserError(f"{self.path} has no sentence that can be read; give a CoNLL-U file")
+            part = "" if half is None else f" among those with {('odd', 'even')[half]} numbers"
+            raise UserError(f"{self.path} has no sentence that can be read{part}; give a CoNLL-U file")
 
     def _lines(self) -> Iterator[Line]:
         for record in self.open_lines():

@@ -94,17 +94,21 @@ def load_module(given: str, flag: str, wanted: str) -> ModuleType:
 
 @contextlib.contextmanager
 def file_errors_explained(given: str, flag: str) -> Iterator[None]:
-    """Converts exceptions whose traceback passes through the file `given` to a UserError with that part of the traceback. Other
-    exceptions are not changed; if `given` is empty, no exception is."""
+    """Converts exceptions whose traceback passes through the file `given`, also sys.exit, to a UserError with that part of the
+    traceback. Other exceptions are not changed; if `given` is empty, no exception is."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = find_module(given, flag, "") if given else None
-        if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
+        # a generator that raises StopIteration ends with a RuntimeError, whose traceback does not pass through it
+        fault = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+        if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(fault.__traceback__)}:
             raise
-        raise _fault(error, file, flag) from error
+        if isinstance(fault, SystemExit):
+            raise UserError(f"{flag}={file} ended the program (sys.exit({fault.code!r})); correct the file") from error
+        raise _fault(fault, file, flag) from error
 
 
 def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
@@ -172,7 +176,7 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
         raise _fault(error, file, flag) from error
 
 
-def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
+def _fault(error: BaseException, file: pathlib.Path, flag: str) -> UserError:
     """Returns the UserError for an exception, with the part of its traceback that starts in the file."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import fnmatch
 import os
 import pathlib
+import re
 import shlex
 
 from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
-from bert_jax.errors import UserError, missing_path
+from bert_jax.errors import UserError, broken_link, missing_path
 from bert_jax.files import read_json
 from bert_jax.interop.directory import CARD, CONFIG, MODULES, aside
-from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
+from bert_jax.interop.weights import NOT_READ, PYTORCH, READ, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.storage.fetching import fetched
-from bert_jax.storage.formats import COMPRESSIONS
+from bert_jax.storage.formats import COMPRESSIONS, HEAD_BYTES, recognise
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
@@ -65,7 +66,14 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        convert = f"a file of word vectors must be converted first: python -m bert_jax.convert --from={path} --to=DIR"
+        if path.is_file() and path.suffix not in _OF_WEIGHTS and (other := recognise(_head(path), path.name)):
+            raise UserError(
+                f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
+            )
+        convert = (
+            "a file of word vectors (a word and its numbers on each line, or word2vec's .bin) must be converted first: "
+            f"python -m bert_jax.convert --from={path} --to=DIR"
+        )
         raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}; {convert}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
@@ -85,9 +93,33 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     if any(path.glob("*.index")):
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]
+    if broken := next((name for name in (CONFIG, *READ) if broken_link(path / name)), None):
+        raise UserError(f"{missing_path(path / broken)} cannot be read; copy or download the model again")
+    if (path / ADAPTER).is_file():
+        raise UserError(
+            f"{path} holds an adapter ({ADAPTER}), not a whole model; merge it into its model first (merge_and_unload of peft), "
+            "and save that"
+        )
+    found = sorted(file.name for file in path.iterdir() if file.suffix in _OF_WEIGHTS) if WEIGHTS in absent else []
+    if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in found):
+        absent[-1] = SAFETENSORS_INDEX
+    there = f" (it has {', '.join(found[:3])}{', ...' if len(found) > 3 else ''})" if found else ""
     raise UserError(
-        f"{path} is not a model directory: {' and '.join(absent)} missing; name a directory with these files, or a workdir"
+        f"{path} is not a model directory: {' and '.join(absent)} missing{there}; name a directory with these files, or a workdir"
     )
+
+
+ADAPTER = "adapter_config.json"
+_OF_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack", ".gguf", ".ot"}
+"""Suffixes of files with weights, which a message names if none of them is read."""
+
+
+def _head(path: pathlib.Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; name another model") from error
 
 
 def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:

@@ -4,6 +4,7 @@ module and a token limit."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
@@ -16,6 +17,8 @@ from bert_jax.interop.locate import transformer_folder
 from bert_jax.model.config import ModelConfig
 
 POOLING_FOLDER, NORMALISE_FOLDER = "1_Pooling", "2_Normalize"
+SHORTEST = 3
+"""The smallest limit of tokens in a text."""
 LIMITS, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_MODES = {
     "cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
@@ -47,11 +50,19 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
     try:
         modules = _read(directory / MODULES)
         kinds = {str(module["type"]).rpartition(".")[2]: directory / module["path"] for module in modules}
+        for path in kinds.values():
+            if not path.resolve().is_relative_to(directory.resolve()):
+                raise UserError(f"{directory / MODULES} names {path}, which is outside of its directory; copy the model again")
         unknown = sorted(set(kinds) - {"Transformer", "BERT", "Pooling", "Normalize"})
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(source / LIMITS)
         general = _read_if_there(directory / GENERAL)
         longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 only writes the second one
+        if longest is not None and (type(longest) is not int or longest < SHORTEST):
+            raise UserError(
+                f"{source / LIMITS}: max_seq_length={json.dumps(longest)} must be a whole number of tokens, at least {SHORTEST}: "
+                "[CLS], one token of the text, and [SEP]; correct it, or remove it"
+            )
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
             unknown.append("do_lower_case")
         if general.get("default_prompt_name"):

@@ -27,7 +27,7 @@ from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import rows
 from bert_jax.model.layers import initializer
-from bert_jax.storage.records import refuse_pipe
+from bert_jax.storage.records import read_text
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
@@ -235,15 +235,7 @@ def read_tokens(path: pathlib.Path) -> list[str]:
     cannot be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
-    refuse_pipe(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token per line") from error
-    tokens = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if not tokens:
-        raise UserError(f"{path} has no tokens; give a file with one token per line")
-    return tokens
+    return list(dict.fromkeys(line.strip() for line in read_text(path).replace("\r", "\n").split("\n") if line.strip()))
 
 
 def average(models: Iterable[Model]) -> Model:

@@ -11,8 +11,9 @@ import safetensors
 import safetensors.numpy
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
+from bert_jax.files import read_object
 from bert_jax.interface.words import counted
+from bert_jax.storage.formats import HEAD_BYTES, recognise
 
 WEIGHTS = "model.safetensors"
 SAFETENSORS_INDEX = f"{WEIGHTS}.index.json"
@@ -56,16 +57,18 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        with path.open("rb") as file:
+            if (found := recognise(file.read(HEAD_BYTES), path.name)) and found.kind not in ("zip", "excel"):
+                raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}") from error
         size = counted(path.stat().st_size, "byte")
         raise UserError(f"{path} ({size}) is damaged or incomplete ({error}); copy or export the model again") from error
 
 
 def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
-        file_of = parse_json(index.read_bytes())["weight_map"]
-        files = sorted(set(map(str, file_of.values())))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index} is not an index of weight files ({error!r}); copy the model again") from error
+    file_of = read_object(index, "copy the model again").get("weight_map")
+    if not isinstance(file_of, dict) or not file_of:
+        raise UserError(f"{index} has no weight_map, which names the file of each tensor; copy the model again")
+    files = sorted(set(map(str, file_of.values())))
     outside = [name for name in files if pathlib.PurePath(name).name != name or not name.endswith((".safetensors", ".bin"))]
     if outside:
         raise UserError(f"{index} names {outside[0]!r}, which is not a weights file in its directory; copy the model again")

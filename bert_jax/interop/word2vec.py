@@ -33,7 +33,16 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.interop.locate import VECTORS
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.storage.formats import COMPRESSIONS, HEAD_BYTES, UNREADABLE, open_packed, recognise
+from bert_jax.storage.formats import (
+    COMPRESSIONS,
+    HEAD_BYTES,
+    UNREADABLE,
+    conversion,
+    open_packed,
+    recognise,
+    unicode_encoding,
+)
+from bert_jax.storage.records import BOM
 
 FASTTEXT = b"\xba\x16\x4f\x2f"
 """The first bytes of a fastText model, whose `.bin` format differs from word2vec's."""
@@ -164,6 +173,11 @@ def read_vectors(
         elif seen <= count:
             table[room + len(row_of)] = vector
             row_of[word] = len(row_of)
+    if wanted is None and not row_of:
+        raise UserError(
+            f"{path} has no word that can be a piece: {counted(spaced, 'word')} with spaces, {odd:,} that are not UTF-8; export "
+            "the vectors again"
+        )
     if seen != count:
         raise UserError(f"{path} has {counted(seen, 'word')}, but its first line states {count:,}; {_AGAIN}")
     left = 0
@@ -207,12 +221,15 @@ class _Form:
 def _read_form(path: pathlib.Path) -> _Form:
     """Returns the format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that
     cannot be right."""
-    if _read_start(path).startswith(FASTTEXT):
+    start = _read_start(path)
+    if start.startswith(FASTTEXT):
         raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
+    if unicode_encoding(start):
+        raise UserError(f"{path} is not UTF-8{conversion(start)}")
     with _opened(path) as file:
         blocks = _guarded(path, (file.readline(_LONGEST_LINE) for _ in range(2)))
         first, second = next(blocks), next(blocks)
-    fields = first.split()
+    fields = first.removeprefix(BOM).split()
     if len(fields) == 2 and all(re.fullmatch(rb"[0-9]+", field) for field in fields):
         named = " ".join(field.decode()[:20] for field in fields)
         is_binary = bool(_BINARY.search(second)) or (".bin" in path.suffixes and not _are_numbers(second.split()[1:]))
@@ -253,6 +270,7 @@ def _text_rows(
     path: pathlib.Path, file: IO[bytes], form: _Form
 ) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
     for number, line in enumerate(_guarded(path, file), 1 if form.count is None else 2):
+        line = line.removeprefix(BOM) if number == 1 else line
         if not line.strip():
             continue
         word, *numbers = line.rsplit(None, form.width)
@@ -262,14 +280,14 @@ def _text_rows(
         except ValueError:
             vector = np.full(form.width, np.nan, np.float32)
         last = word.split()[-1:] if len(word.split()) > 1 else []
-        if len(numbers) != form.width or _are_numbers(last):  # a number too few, or one too many
+        wrong = len(numbers) != form.width or _are_numbers(last)  # a number too few, or one too many
+        if wrong or (b"_" in line and any(b"_" in x for x in numbers)):  # `float` also reads 1_0
             vector = np.full(form.width, np.nan, np.float32)
         try:
             yield f"line {number}", word.decode().lstrip(), vector
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path}: line {number} is not UTF-8 at byte {error.start + 1}; convert the file: "
-                "iconv -f LATIN1 -t UTF-8 OLD > NEW"
+                f"{path}: line {number} is not UTF-8 at byte {error.start + 1}{conversion(b'')}"
             ) from error
 
 

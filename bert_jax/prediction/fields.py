@@ -19,18 +19,18 @@ from typing import IO, Any, TypeAlias
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject, parse_json
 from bert_jax.interface.words import counted, cut
-from bert_jax.storage.formats import HEAD_BYTES, recognise
+from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, unicode_encoding
 from bert_jax.storage.records import (
-    BOM,
     KINDS,
-    UTF16,
     Line,
     first_bytes,
+    has_spaces,
     is_cut,
     is_utf8,
     open_columns,
     read_lines,
     table_rows,
+    without_bom,
 )
 from bert_jax.tasks.readers.own_rows import SENTENCE, is_quoted, plain, short, written_list
 from bert_jax.tasks.readers.squad import read_squad
@@ -101,7 +101,7 @@ class FileReader:
         begun: list[tuple[int, bytes]] = []
         for line in lines:
             begun.append(line)
-            if not line[1].removeprefix(BOM).isspace():
+            if not without_bom(line[1]).isspace():
                 break
         first = begun[-1][1] if begun else b""
         found = recognise((head or first)[:HEAD_BYTES], self.name)
@@ -111,10 +111,10 @@ class FileReader:
             return
         if found:
             raise UserError(f"{self.name} {found.what}, not text; {found.remedy}")
-        if (head or first).startswith(UTF16):
-            raise UserError(f"{self.name} is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)")
+        if unicode_encoding(head or first):
+            raise UserError(f"{self.name} is not UTF-8{conversion(head or first)}")
         lines = itertools.chain(begun, lines)
-        text = first.removeprefix(BOM).strip()
+        text = without_bom(first).strip()
         is_json = text.startswith((b"{", b"["))
         if self.suffix is None or (self.jsonl and not (self.suffix in JSON_LINES and is_json)):
             yield from self._lines(lines)
@@ -161,14 +161,18 @@ class FileReader:
     def _json(self, lines: Lines) -> Iterator[Record]:
         """Yields the records of JSON objects, one per line or all in one list. Text that only starts like JSON is read as
         lines."""
-        number, first = next(lines)
-        begun = [(number, first)]
-        while first.removeprefix(BOM).isspace():
-            number, first = next(lines)
+        begun: list[tuple[int, bytes]] = []
+        first = b""
+        for number, first in lines:
             begun.append((number, first))
+            if not without_bom(first).isspace():
+                break
+        if not without_bom(first).strip():
+            wanted = self.fields[0].name
+            raise UserError(f"{self.name} is empty; give a list of objects with {wanted!r}, or such an object per line")
         too_large = is_cut(first, MOST_BYTES)  # the rest of the line is not read
         with contextlib.suppress(ValueError):
-            if not too_large and isinstance(value := parse_json(first.decode("utf-8-sig")), dict):
+            if not too_large and isinstance(value := parse_json(without_bom(first).decode("utf-8")), dict):
                 rest = next(lines, None)
                 if rest or not (self.suffix == ".json" or "data" in value):
                     yield from replace(self, jsonl=True)._lines(itertools.chain(begun, [rest] if rest else [], lines))
@@ -181,7 +185,7 @@ class FileReader:
         try:
             if too_large:
                 raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
-            content = parse_json(b"".join(line for _, line in begun).decode("utf-8-sig"), strict=True)
+            content = parse_json(without_bom(b"".join(line for _, line in begun)).decode("utf-8"), strict=True)
         except ValueError as error:
             if self.suffix == ".json":
                 raise UserError(
@@ -261,13 +265,16 @@ class FileReader:
         columns = self._found_columns(names) or {}
         used = {i for some in columns.values() for i in some}
         quoted = delimiter != "\t" or self.suffix == ".csv" or all(map(is_quoted, header.text.strip("\r\n").split("\t")))
-        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted):
+        spaced = has_spaces(header.text, delimiter)
+        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted, spaced=spaced):
             first, place = where.line, f"{where}: "
             if not any(cell.strip() for cell in row):
                 if self.blank_lines:
                     yield Record(first, place, blank=True, size=size)
                 continue
-            if not problem and len(row) != len(names):
+            if [cell.strip() for cell in row] == names:
+                problem = "the row repeats the names of the columns, as after joining files"
+            elif not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
             if doubled:
@@ -400,9 +407,9 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
-        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line (UTF-16: iconv -f UTF-16LE)"
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
     try:
-        return line.removeprefix(BOM).decode("utf-8"), None
+        return without_bom(line).decode("utf-8"), None
     except UnicodeDecodeError as error:
         return "", f"byte {error.start + 1} is not UTF-8; convert the text with iconv"
 
@@ -474,7 +481,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
-        return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
+        return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}; give text"
     if not is_utf8("".join(texts)):
         return f"its {of.name} holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv"
     return None

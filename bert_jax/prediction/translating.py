@@ -25,7 +25,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
 from bert_jax.prediction.questions import shortened
-from bert_jax.storage.formats import open_packed, reading_explained
+from bert_jax.storage.formats import conversion, open_packed, reading_explained
 
 BEYOND = 50
 """The default for how many tokens longer than its source a target may be (arXiv:1706.03762, section 6.1)."""
@@ -273,4 +273,4 @@ def _lines(path: str) -> list[str]:
         with reading_explained(f"--references={path}"), open_packed(path) as file:
             return file.read().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"--references={path} is not UTF-8 ({error}); convert it (iconv -f LATIN1 -t UTF-8)") from error
+        raise UserError(f"--references={path} is not UTF-8 at byte {error.start + 1:,}{conversion(error.object)}") from error

@@ -9,6 +9,7 @@ an archive would be noise if it were read as text."""
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -29,6 +30,7 @@ UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 HEAD_BYTES = 512
 """The number of bytes that `recognise` needs."""
 _BUFFER = 1 << 18
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,34 @@ def _is_utf8(head: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.reason == "unexpected end of data"  # `head` ends in the middle of a character
     return True
+
+
+def unicode_encoding(head: bytes) -> str:
+    """Returns the name of the encoding of a text that starts like UTF-16 or UTF-32: with a byte order mark, or with letters
+    between zeros. Returns "" for other content."""
+    for mark, name in ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), *((mark, "UTF-16") for mark in _UTF16)):
+        if head.startswith(mark):
+            return name
+    units = len(head) // 4
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # in each of the four places of a unit
+    if units < 2 or min(zeros) > 0.1 * units:
+        return ""
+    if zeros[2] == zeros[3] == units:
+        return "UTF-32LE"
+    if zeros[0] == zeros[1] == units:
+        return "UTF-32BE"
+    first, second = zeros[0] + zeros[2], zeros[1] + zeros[3]
+    if max(first, second) > units and min(first, second) < 0.1 * units:
+        return "UTF-16LE" if first < second else "UTF-16BE"
+    return ""
+
+
+def conversion(head: bytes) -> str:
+    """Returns the end of a message about a text that is not UTF-8, given its first bytes: its encoding, if they show it, and the
+    remedy."""
+    if name := unicode_encoding(head):
+        return f": it starts like {name[:6]}; convert it (iconv -f {name} -t UTF-8)"
+    return "; convert it (iconv -f WINDOWS-1252 -t UTF-8, if it is Western European)"
 
 
 def compression(name: str) -> str | None:

@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from bert_jax.errors import UserError, missing_path
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, conversion, damage, open_packed, recognise, unicode_encoding
 
 KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
 """The column file formats, by suffix without the dot."""
 BOM = b"\xef\xbb\xbf"
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""The byte order marks of UTF-16."""
 _LONGEST_CELL = 128 << 20  # in characters; unmatched quotes are detected within this distance
 _SKIPPED_BYTES = 1 << 20  # bytes to read at a time when skipping the rest of a line that is too long
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # bytes of the columns that are read in a batch; rows in a batch
@@ -72,6 +70,13 @@ def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int
                 place += len(rest)
                 if rest.endswith(b"\n"):
                     break
+
+
+def without_bom(line: bytes) -> bytes:
+    """Returns a line without byte order marks at its start. Programs that do not expect the mark may write a second one."""
+    while line.startswith(BOM):
+        line = line[len(BOM) :]
+    return line
 
 
 def first_bytes(file: Any) -> bytes:
@@ -119,17 +124,14 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                 try:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    utf16 = head[:2] in UTF16
                     raise Location(path, number).error(
-                        f"byte {place + error.start + 1:,} of the file (0x{line[error.start]:02x}) is not UTF-8"
-                        f"{': it starts like UTF-16' if utf16 else ''}; convert it "
-                        f"(iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
+                        f"byte {place + error.start + 1:,} of the file (0x{line[error.start]:02x}) is not UTF-8{conversion(head)}"
                     ) from error
-                text = text.removeprefix("\ufeff") if number == 1 else text
+                text = text.lstrip("\ufeff") if number == 1 else text
                 if (nul := text.find("\0")) >= 0:
+                    remedy = conversion(head) if unicode_encoding(head) else "; remove it"
                     raise Location(path, number).error(
-                        f"character {characters + nul + 1:,} of the file is NUL, which text must not contain; if the file is "
-                        "UTF-16, convert it (iconv -f UTF-16LE -t UTF-8)"
+                        f"character {characters + nul + 1:,} of the file is NUL, which text must not contain{remedy}"
                     )
                 characters += len(text)
                 is_blank &= not text.strip()
@@ -186,9 +188,18 @@ class TableRow(NamedTuple):
     problem: str | None  # the problem of its first line that could not be read
 
 
-def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
+def has_spaces(header: str, delimiter: str) -> bool:
+    """Returns whether a space follows each delimiter in the line that names the columns of a table, so that spaces before cells
+    do not belong to them."""
+    rest = header.split(delimiter)[1:]
+    return bool(rest) and all(name.startswith(" ") for name in rest)
+
+
+def table_rows(
+    path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool, spaced: bool = False
+) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    line ends; otherwise quotes are ordinary characters. `spaced`: as `has_spaces`. Raises UserError for unbalanced quotes."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
@@ -209,7 +220,7 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
 
     # this limit applies to the whole process, so it is never lowered
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    rows = csv.reader(read(), delimiter=delimiter, strict=True)
+    rows = csv.reader(read(), delimiter=delimiter, strict=True, skipinitialspace=spaced)
     while True:
         first, size, problem = 0, 0, None
         try:

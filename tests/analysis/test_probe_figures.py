@@ -32,6 +32,7 @@ def labels_of(names: tuple[str, ...] = ("upos", "relation")) -> LabelProbes:
         NamedArray(np.array([0.875, 0.5])[: len(names)], own),
         NamedArray(np.array([1_073, 70])[: len(names)], own),
         NamedArray(np.array([193, 190])[: len(names)], own),
+        NamedArray(np.zeros(len(names), int), own),
     )
 
 
@@ -118,6 +119,13 @@ def test_the_tables_have_every_number_and_the_terminal_the_best_layers(
     assert capsys.readouterr().out == SAID
     assert _read(FOUND) == "trained on 1,193 words, scored on 1,073; their vectors are 3 MB; read in windows: 2 sentences"
     assert _read(dataclasses.replace(FOUND, size=0, cut=0)) == "trained on 1,193 words, scored on 1,073"
+
+
+def test_labels_that_no_training_word_has_are_reported(capsys: pytest.CaptureFixture[str]):
+    labels = dataclasses.replace(LABELS, unseen=NamedArray(np.array([0, 3]), LABELS.unseen.axes))
+    print_found(dataclasses.replace(FOUND, labels=labels, structure=None, parsers=None))
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WARNING")]
+    assert said == ["WARNING: 3 of the 70 scored words have a label (relation) that no training word has"]
 
 
 def test_untrained_probes_have_no_table_and_no_line(

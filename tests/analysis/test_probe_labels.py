@@ -34,7 +34,7 @@ def test_labels_that_the_training_part_lacks_cannot_be_predicted():
     assert labels.classes == ("X", "Y")
     assert labels.training.tolist() == [0, 1, 0, 1, NONE]
     assert labels.evaluation.tolist() == [0, 1, 0, 2, NONE]
-    assert labels.n == 4
+    assert (labels.n, labels.unseen) == (4, 1)
 
 
 def test_the_accuracy_of_usual_labels_equals_a_count_by_hand():

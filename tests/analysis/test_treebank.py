@@ -103,6 +103,11 @@ def test_an_unreadable_sentence_is_reported_and_left_out(tmp_path, text, problem
 def test_a_file_without_a_sentence_is_an_error(tmp_path):
     with pytest.raises(UserError, match="has no sentence that can be read; give a CoNLL-U file"):
         read(tmp_path, "# text = nothing\n")
+    (tmp_path / "x.conllu").write_text(row("x", "a") + "\n" + GOOD)
+    treebank = Treebank(tmp_path / "x.conllu", report=lambda problem: None)
+    assert len(list(treebank.half(1))) == 1
+    with pytest.raises(UserError, match="has no sentence that can be read among those with odd numbers; give a CoNLL-U file"):
+        list(treebank.half(0))
     with pytest.raises(UserError, match="is standard input, but a treebank is read several times; give a file"):
         Treebank("-")
 

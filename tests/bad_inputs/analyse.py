@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import extra_tensors, not_finite
+from tests.bad_inputs.damage import extra_tensors, link, not_finite
 
 HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
 
@@ -260,6 +260,25 @@ CASES = [
         "heads --input=out/heads.tsv",
         "--output=out/heads.tsv is the input file, which the answers would overwrite; choose another --output",
         files={"out/heads.tsv": "the house\n"},
+    ),
+    Case(
+        "an output that is a link to nothing",
+        f"{HEADS} --output=link",
+        "--output=link cannot be written (a link to gone, which does not exist); create that directory, or choose another",
+        spoil=link("link", "gone"),
+    ),
+    Case(
+        "an output under a link to nothing",
+        f"{HEADS} --output=link/out",
+        "--output=link/out cannot be written (link is a link to gone, which does not exist); create that directory, or",
+        spoil=link("link", "gone"),
+    ),
+    Case("a blank text", "attention ' '", "its text is empty; give text"),
+    Case(
+        "probes of a single label",
+        "probe --input=x.conll --eval=y.conll --probes=labels",
+        "x.conll and y.conll have no kind of label in common of which the first has two or more; give two",
+        files={"x.conll": "a X\nb X\n", "y.conll": "a X\nb Y\n"},
     ),
 ]
 TABLE = Table("analyse", "--model=$model --output=out", CASES)

@@ -9,6 +9,7 @@ from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, link, not_fi
 from tests.bad_inputs.places import modern
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
 
 
 def damaged(name: str, says: str, spoil: Spoil) -> Case:
@@ -324,7 +325,7 @@ CASES = [
     Case(
         "tokens of bytes that are not text",
         "--add-tokens=$noise",
-        "$noise cannot be read as UTF-8 text ('utf-8' codec can't decode byte 0xcd in ... give a file with one token per line",
+        "$noise, line 1: byte 1 of the file (0xcd) is not UTF-8; convert it (iconv -f WINDOWS-1252 -t UTF-8, if",
     ),
     Case(
         "a model of the hub by its old name",
@@ -380,13 +381,13 @@ CASES = [
     Case(
         "word vectors in another encoding",
         "--from=fr.vec",
-        "fr.vec: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        "fr.vec: line 2 is not UTF-8 at byte 4; convert it (iconv -f WINDOWS-1252 -t UTF-8, if it is Western European)",
         files={"fr.vec": "1 2\ncafé 1 2\n".encode("latin-1")},
     ),
     Case(
         "word vectors in another encoding in a directory",
         "--from=fr",
-        "fr/vectors.txt: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        "fr/vectors.txt: line 2 is not UTF-8 at byte 4; convert it (iconv -f WINDOWS-1252 -t UTF-8, if it is Western European)",
         files={"fr/vectors.txt": "1 2\ncafé 1 2\n".encode("latin-1")},
     ),
     Case(
@@ -561,6 +562,87 @@ CASES = [
         "a full disk",
         says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
         file_size=10_000,
+    ),
+    # ---------------------------------------------------------------------------------------------- what is no model, or no file
+    damaged(
+        "whose weights are a pointer of Git LFS",
+        "model/model.safetensors is a pointer of Git LFS, not the file itself, not a file of weights; fetch the file (git",
+        lambda root: (root / "model" / "model.safetensors").write_text(LFS),
+    ),
+    damaged(
+        "whose weights are a link to nothing, as after clearing a cache",
+        "model/model.safetensors (a link to ../blobs/1, which does not exist) cannot be read; copy or download the model again",
+        lambda root: (remove("model/model.safetensors")(root), link("model/model.safetensors", "../blobs/1")(root)),
+    ),
+    damaged(
+        "whose weights have another name",
+        "model is not a model directory: model.safetensors missing (it has model.fp16.safetensors); name a directory",
+        lambda root: (root / "model" / "model.safetensors").rename(root / "model" / "model.fp16.safetensors"),
+    ),
+    damaged(
+        "in parts without their index",
+        "model.safetensors.index.json missing (it has model-00001-of-00002.safetensors); name a directory",
+        lambda root: (root / "model" / "model.safetensors").rename(root / "model" / "model-00001-of-00002.safetensors"),
+    ),
+    damaged(
+        "with an index that names no tensor",
+        "model/model.safetensors.index.json has no weight_map, which names the file of each tensor; copy the model again",
+        lambda root: (root / "model" / "model.safetensors").rename(root / "model" / "model.safetensors.index.json").write_text(
+            '{"weight_map": null}'
+        ),
+    ),
+    Case(
+        "an adapter",
+        "--from=a",
+        "a holds an adapter (adapter_config.json), not a whole model; merge it into its model first",
+        files={"a/adapter_config.json": "{}", "a/adapter_model.safetensors": b"x"},
+    ),
+    Case(
+        "an archive",
+        "--from=m.zip",
+        "m.zip is a zip archive or an Excel workbook, not a model; unpack it first (unzip), or save ... and name the directory",
+        files={"m.zip": b"PK\x03\x04" + bytes(60)},
+    ),
+    damaged(
+        "with added tokens of ids that are no numbers",
+        "model: the id of the added token '[E1]' is \"x\", not a number from 0 to 9,999,999; copy the file again",
+        keys("model/tokenizer_config.json", added_tokens_decoder={"x": {"content": "[E1]", "special": True}}),
+    ),
+    damaged(
+        "with an added token of an id of more digits than Python reads",
+        "model: the id of the added token '[E1]' is null, not a number from 0 to 9,999,999; copy the file again",
+        keys("model/tokenizer_config.json", added_tokens_decoder={"9" * 5_000: {"content": "[E1]", "special": True}}),
+    ),
+    damaged(
+        "with added tokens without a text",
+        "model: the added token {\"id\": 5} has no text; copy the file again",
+        keys("model/tokenizer_config.json", added_tokens_decoder={"5": {}}),
+    ),
+    Case(
+        "the current directory as output",
+        "--to=.",
+        "--to=. is the current directory, or holds it, and would be replaced; name another directory",
+    ),
+    *(
+        Case(
+            f"word vectors in {encoding}",
+            "--from=v.vec",
+            f"v.vec is not UTF-8: it starts like {encoding[:6]}; convert it (iconv -f {encoding} -t UTF-8)",
+            files={"v.vec": "2 2\na 1 2\nb 3 4\n".encode(encoding)},
+        )
+        for encoding in ("UTF-16", "UTF-32", "UTF-16LE")
+    ),
+    Case(
+        "word vectors of no word that can be a piece",
+        "--from=v.vec",
+        "v.vec has no word that can be a piece: 2 words with spaces, 0 that are not UTF-8; export the vectors again",
+        files={"v.vec": "2 2\na\u00a0b 1 2\nb\u3000c 3 4\n"},
+    ),
+    Case(
+        "tokens in UTF-16",
+        "--add-tokens=w.txt",
+        "w.txt, line 1: byte 1 of the file (0xff) is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
+        files={"w.txt": "river\n".encode("utf-16")},
     ),
 ]
 TABLE = Table("convert", "--from=$model --to=m", CASES)

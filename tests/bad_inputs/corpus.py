@@ -313,22 +313,37 @@ CASES = [
     Case(
         "bytes that are not text",
         "--source=text:bad.txt",
-        "bad.txt is not UTF-8 at byte 18 (0xe9) ... convert it (iconv -f LATIN1 -t UTF-8), or pass --on-bad-bytes=replace",
+        "bad.txt is not UTF-8 at byte 18 (0xe9) ... convert it (iconv -f WINDOWS-1252 ... or pass --on-bad-bytes=replace",
         files=BAD,
         leaves="corpus*",
     ),
     Case(
         "noise",
         "--source=text:$noise",
-        "$noise is not UTF-8 at byte 0 (0xcd) ... convert it (iconv -f LATIN1 -t UTF-8), or pass --on-bad-bytes=replace",
+        "$noise is not UTF-8 at byte 0 (0xcd) ... convert it (iconv -f WINDOWS-1252 -t UTF-8 ... or pass --on-bad-bytes=replace",
         leaves="corpus*",
     ),
     Case(
         "text in UTF-16",
         "--source=text:a.txt",
-        "a.txt is not UTF-8 at byte 0 (0xff): it starts like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
+        "--source=text:a.txt: a.txt is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
         files={"a.txt": "A sentence of words.\n".encode("utf-16")},
-        leaves="corpus*",
+    ),
+    *(
+        Case(
+            f"text in {encoding}, {source.partition(':')[0]}",
+            f"--source={source} --on-bad-bytes=replace",
+            f"a.txt is not UTF-8: it starts like UTF-32; convert it (iconv -f {encoding} -t UTF-8)",
+            files={"a.txt": "A sentence of words.\n".encode(encoding), "b.txt": "Ein Satz.\n"},
+        )
+        for encoding in ("UTF-32", "UTF-32LE", "UTF-32BE")
+        for source in ("text:a.txt", "jsonl:a.txt", "parallel:a.txt:b.txt")
+    ),
+    Case(
+        "text of many zeros",
+        "--source=text:a.txt",
+        "--source=text:a.txt: a.txt is not text: 67% of its bytes are zero; give a file of text",
+        files={"a.txt": b"ab\0\0\0\0" * 50},
     ),
     Case(
         "a gzip that is none",
@@ -606,7 +621,7 @@ CASES = [
     Case(
         "text in UTF-16 without its mark",
         "--source=text:a.txt",
-        "a.txt is not UTF-8: 50% of its bytes are zero, as in UTF-16; convert it (iconv -f UTF-16LE -t UTF-8)",
+        "a.txt is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16LE -t UTF-8)",
         files={"a.txt": "A sentence of words.\n".encode("utf-16-le")},
     ),
     Case(
@@ -982,6 +997,61 @@ CASES = [
     ),
     Case(
         "a full disk", says="corpus cannot be written: File too large; choose another --output", file_size=2_000, leaves="corpus*"
+    ),
+    Case(
+        "a function that ends the program",
+        "--source=m.py:f",
+        "--source=$here/m.py ended the program (sys.exit(0)); correct the file",
+        files={"m.py": "def f():\n    raise SystemExit(0)\n    yield ''\n"},
+    ),
+    Case(
+        "a function that stops too early",
+        "--source=m.py:f",
+        "--source=$here/m.py raises StopIteration; correct the file here:",
+        files={"m.py": "def f():\n    raise StopIteration\n    yield ''\n"},
+    ),
+    Case(
+        "pairs below the names of their columns",
+        "--source=parallel:a.tsv",
+        "the first row of a.tsv names its columns (en, de), and would become a pair; remove it (tail -n +2)",
+        files={"a.tsv": "en\tde\nthe river\tder Fluss\n"},
+    ),
+    Case(
+        "pairs in double quotes",
+        "--source=parallel:a.tsv",
+        "the texts of a.tsv are in double quotes, which would become part of them; write the table without quotes, or",
+        files={"a.tsv": '"the river"\t"der Fluss"\n' * 10},
+    ),
+    Case(
+        "a vocabulary from a pipe",
+        "--vocab=pipe",
+        "pipe is a pipe or a device, but this file is read several times; save it to a file first",
+        spoil=lambda directory: os.mkfifo(directory / "pipe"),
+    ),
+    Case(
+        "a vocabulary of JSON",
+        "--vocab=v.txt",
+        "vocabulary v.txt is JSON, not one piece per line; name it .json if it is a tokenizer.json",
+        files={"v.txt": '{"[PAD]": 0, "the": 1}'},
+    ),
+    Case(
+        "a vocabulary with counts",
+        "--vocab=v.txt",
+        "vocabulary v.txt, line 6: 'the\\t5' has a TAB; give one piece per line, without its count or score (cut -f1)",
+        files={"v.txt": WORDS.replace("the", "the\t5")},
+    ),
+    Case(
+        "a vocabulary in UTF-16",
+        "--vocab=v.txt",
+        "vocabulary v.txt is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
+        files={"v.txt": WORDS.encode("utf-16")},
+    ),
+    Case(
+        "a new vocabulary of text that is dropped",
+        f"{TRAIN} --source=text:a.txt",
+        "there is no text to train a vocabulary on: 1 document read, 0 held out for evaluation, 1 without a sentence after",
+        files={"a.txt": "1 2 3\n"},
+        without=NO_VOCAB,
     ),
 ]
 TABLE = Table("corpus", "--source=text:$text --vocab=$vocabulary --lowercase --output=corpus --workers=1", CASES)

@@ -551,7 +551,7 @@ CASES = [
     Case(
         "bytes that are not text",
         TRAIN,
-        "train.csv, line 4: byte 48 of the file (0xe9) is not UTF-8; convert it (iconv -f LATIN1 -t UTF-8)",
+        "train.csv, line 4: byte 48 of the file (0xe9) is not UTF-8; convert it (iconv -f WINDOWS-1252 -t UTF-8, if",
         files=train(GOOD.encode() + b"caf\xe9,good\n"),
     ),
     Case(
@@ -561,9 +561,21 @@ CASES = [
         files=train(GOOD.encode("utf-16")),
     ),
     Case(
+        "a table in UTF-32",
+        TRAIN,
+        "train.csv, line 1: byte 1 of the file (0xff) is not UTF-8: it starts like UTF-32; convert it (iconv -f UTF-32 -t UTF-8)",
+        files=train(GOOD.encode("utf-32")),
+    ),
+    Case(
+        "a table in UTF-16 without its mark",
+        TRAIN,
+        "train.csv, line 1: character 1 of the file is NUL ... : it starts like UTF-16; convert it (iconv -f UTF-16BE -t UTF-8)",
+        files=train(GOOD.encode("utf-16-be")),
+    ),
+    Case(
         "a NUL in a table",
         TRAIN,
-        "train.csv, line 4: character 46 of the file is NUL, which text must not contain; if the file is UTF-16",
+        "train.csv, line 4: character 46 of the file is NUL, which text must not contain; remove it",
         files=train(f"{GOOD}a\0b,good\n"),
     ),
     Case(
@@ -669,7 +681,7 @@ CASES = [
     ),
     in_lines(
         "a choice that is not there",
-        "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); correct the row, or remove it",
+        "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); set first_choice=1",
         '{"prompt": "it", "choices": ["was", "is"], "label": 2}\n',
         "--config.task.name=own/choice",
     ),
@@ -936,6 +948,71 @@ CASES = [
         f"{TRAIN} --config.task.own.dev=train.csv --config.task.own.problem=regression",
         "train.csv, line 3: label is '1e300', not a number from -1e+06 to 1e+06; correct the row, or remove it",
         files=train("text,label\nit was fine,4.5\nit was bad,1e300\n"),
+    ),
+    Case(
+        "a table with spaces before the quotes of its labels",
+        TRAIN,
+        'train.csv, line 2: label is "good", whose quotes belong to it, as after a space; remove the space, or list all classes',
+        files=train('text,label\nit was fine, "good"\nit was bad, "poor"\n'),
+    ),
+    Case(
+        "two tables joined",
+        TRAIN,
+        "train.csv, line 4: the row repeats the names of the columns, as after joining files; remove it",
+        files=train(f"\ufeff{GOOD}\ufeff{GOOD}"),
+    ),
+    Case(
+        "text in fastText's format",
+        "--config.task.own.train=train.txt",
+        "train.txt, line 1: it is in fastText's format; write a label, a TAB and a text on each line (sed -E",
+        files={"train.txt": "__label__good it was fine\n__label__poor it was bad\n"},
+    ),
+    Case(
+        "a text of invisible characters",
+        TRAIN,
+        "train.csv, line 4: text is '\\u200b\\ufeff', not a text; correct the row, or remove it",
+        files=train(f"{GOOD}\u200b\ufeff,good\n"),
+    ),
+    Case(
+        "JSON values one after another",
+        "--config.task.own.train=train.json",
+        "train.json holds several JSON values, one after another; write each on a line of its own (jq -c . train.json >",
+        files={"train.json": '{\n "text": "a",\n "label": "b"\n}\n{\n "text": "c",\n "label": "d"\n}\n'},
+    ),
+    Case(
+        "an empty list in JSON",
+        "--config.task.own.train=train.json",
+        "train.json has no rows; give a file with one example per row",
+        files={"train.json": "[]"},
+    ),
+    Case(
+        "a blank name of a label",
+        "\"--config.task.own.label_names=[good,' ']\"",
+        "task.own.label_names=['good', ' '] has a blank name; name each label, as [a,b]",
+    ),
+    Case(
+        "a label that looks like another",
+        f"{TRAIN} --config.task.own.dev=dev.csv",
+        "dev.csv, line 2: the label 'p\\u043eor' is not known, and only looks like 'poor'; write both in the same way",
+        files={"train.csv": GOOD, "dev.csv": "text,label\nit was bad,p\u043eor\n"},
+    ),
+    Case(
+        "texts as labels",
+        f"{TRAIN} --config.task.own.columns=[text,label] --config.task.own.dev=dev.csv",
+        "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 2, 3, ... , ... (60 in all); correct it",
+        files={"train.csv": "".join(f"good,{i}\n" for i in range(60)), "dev.csv": "good,other\n"},
+    ),
+    Case(
+        "entities as characters",
+        f"{LINES} --config.task.name=own/token",
+        "train.jsonl, line 1: no field 'words', but entities as characters from and to, as spaCy and doccano write them; give",
+        files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
+    ),
+    Case(
+        "a number of no label",
+        f"{TRAIN} --config.task.own.label_names=[good,poor]",
+        "train.csv, line 3: the label 2 is not the number of one of the 2 labels (0=good to 1=poor); correct it, or add its name",
+        files=train("text,label\nit was fine,0\nit was bad,2\n"),
     ),
 ]
 TABLE = Table("finetune", FINETUNE, CASES)

@@ -14,6 +14,12 @@ from tests.compressed import zstd
 CLASSIFY = "classify --model=$classifier"
 RESOLVE = "resolve --model=$resolver"
 OUTPUT = "embed --output"
+MODULES = (
+    '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}, '
+    '{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]'
+)
+SENTENCES = {"model/modules.json": MODULES, "model/1_Pooling/config.json": '{"pooling_mode": "cls"}'}
+"""Files that make a model one of sentence-transformers."""
 
 
 def scored(name: str, says: str, spoil: Spoil | Sequence[Spoil] = (), files: Mapping[str, str] | None = None) -> Case:
@@ -392,6 +398,12 @@ CASES = [
         for verb in ("embed", CLASSIFY, "fill-mask")
     ),
     Case(
+        "a text in UTF-32",
+        "classify --model=$classifier --input=a.txt",
+        "a.txt is not UTF-8: it starts like UTF-32; convert it (iconv -f UTF-32 -t UTF-8)",
+        files={"a.txt": "was it fine\n".encode("utf-32")},
+    ),
+    Case(
         "a NUL in a text",
         "embed",
         "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one per line",
@@ -671,7 +683,7 @@ CASES = [
     ),
     scored(
         "an index of weights that is none",
-        "model/model.safetensors.index.json is not an index of weight files (TypeError('list ... copy the model again",
+        "model/model.safetensors.index.json must hold a JSON object, but holds []; copy the model again",
         spoil=remove("model/model.safetensors"),
         files={"model/model.safetensors.index.json": "[]"},
     ),
@@ -703,6 +715,39 @@ CASES = [
         "a tokenizer that nests without end",
         "model/tokenizer.json cannot be read as JSON (brackets are nested too deep); copy the file again",
         files={"model/tokenizer.json": "[" * 100_000},
+    ),
+    *(
+        Case(
+            f"a limit of {shown} tokens in a text",
+            "embed --model=model x",
+            f"model/sentence_bert_config.json: max_seq_length={shown} must be a whole number of tokens, at least 3: [CLS]",
+            copies="model",
+            files=SENTENCES | {"model/sentence_bert_config.json": f'{{"max_seq_length": {shown}}}'},
+        )
+        for shown in ('"5"', "16.0", "2")
+    ),
+    Case(
+        "a module outside of its model",
+        "embed --model=model x",
+        "model/modules.json names model/../../etc, which is outside of its directory; copy the model again",
+        copies="model",
+        files=SENTENCES | {"model/modules.json": MODULES.replace("1_Pooling", "../../etc")},
+    ),
+    *(
+        Case(
+            f"an empty file of JSON, {shown}",
+            f"{CLASSIFY} --input=a.json",
+            "a.json is empty; give a list of objects with 'text', or such an object per line",
+            files={"a.json": content},
+        )
+        for shown, content in (("no byte", ""), ("blank lines", "\n \n"), ("a byte order mark", "\ufeff"))
+    ),
+    Case(
+        "two tables joined",
+        f"{CLASSIFY} --input=a.csv",
+        "a.csv, line 3: the row repeats the names of the columns, as after joining files",
+        exit=1,
+        files={"a.csv": "text,n\nit was fine,1\n\ufefftext,n\n"},
     ),
 ]
 TABLE = Table("predict", "--model=$model", CASES)

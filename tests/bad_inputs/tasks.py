@@ -68,7 +68,7 @@ SUBMISSION = [
     Case(
         "bytes that are not text",
         "a --partial",
-        "a/CoLA.tsv, line 2: byte 20 of the file (0xe9) is not UTF-8; convert it (iconv -f LATIN1 -t UTF-8)",
+        "a/CoLA.tsv, line 2: byte 20 of the file (0xe9) is not UTF-8; convert it (iconv -f WINDOWS-1252 -t UTF-8, if",
         files={"a/CoLA.tsv": b"index\tprediction\n0\t\xe9\n"},
     ),
     Case(

@@ -299,13 +299,12 @@ def test_short_examples_of_long_rows_cost_their_own_length_and_have_the_masks_of
     tables = dataclasses.replace(TABLES, continuation=np.arange(corpus.vocabulary.size) % 3 == 0)
     config = settings(length=1_024, packed_examples=200, max_predictions=400, pairs="none", masking=masking)
     plan = plan_epoch(corpus, config, seed=1, epoch=0)
+    monkeypatch.setattr(rows_module, "_FEW", 0)
     together = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
     tokens = np.count_nonzero(together["sequence_ids"])
     assert (plan.rows >= 0).sum(1).max() > 3
     assert sum(sizes) < 3 * tokens
-    monkeypatch.setattr(rows_module, "_by_width", lambda corpus, plan, examples, tables: [
-        (np.arange(len(examples)), make(corpus, plan, examples, tables, 1_024))
-    ])  # fmt: skip
+    monkeypatch.setattr(rows_module, "_FEW", 1_024)
     in_whole_rows = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
     for name, array in together.items():
         np.testing.assert_array_equal(array, in_whole_rows[name], err_msg=name)

@@ -150,7 +150,7 @@ class Started:
         for path in self.outputs:
             status = path.with_suffix(".status")
             ended = int(status.read_text()) if status.exists() else self.process.exitcode
-            done.append(Done(ended, path.read_text() if path.exists() else ""))
+            done.append(Done(ended, path.read_text(errors="replace") if path.exists() else ""))
         return done
 
     def wait_until(self, reached: Callable[[], bool], timeout: float = 300) -> None:

@@ -97,6 +97,16 @@ def test_a_run_writes_curves_and_metrics(trained: dict[str, Trained], name: str)
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
 
 
+def test_a_run_compiles_at_most_two_training_programs_and_one_evaluation(trained: dict[str, Trained]):
+    """Compiling takes longer than training on a few thousand examples. In this process, runs of equal shapes share programs."""
+    compiling = re.compile(r"(?m)(?:^|  )compiling the (training step|evaluation)")
+    said = {name: compiling.findall(run.finetune.output) for name, run in trained.items()}
+    steps = {name: programs.count("training step") for name, programs in said.items()}
+    assert max(steps.values()) <= 2, steps
+    assert sum(map(bool, steps.values())) > len(steps) / 2, steps
+    assert max(programs.count("evaluation") for programs in said.values()) == 1, said
+
+
 @EACH
 def test_dev_is_evaluated_every_epoch_and_test_once(trained: dict[str, Trained], name: str):
     run, kind = trained[name], KINDS[name]

@@ -163,6 +163,16 @@ def test_sigterm_saves_immediately_and_reports_the_step(runs: Runs):
     assert "resuming from step 9" in runs.ends["saving"].output
 
 
+def test_a_run_that_is_stopped_before_its_first_evaluation_has_a_figure(toys: pathlib.Path, tmp_path: pathlib.Path):
+    stop = Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=2, number=signal.SIGTERM)
+    (end,) = forked.run(toys, command(toys, tmp_path / "run", "--config.log_every=1"), at=stop)
+    assert end.status == 143, end.output
+    written = {name.partition("/")[0] for record in records(tmp_path / "run") for name in record}
+    assert "train" in written
+    assert "dev" not in written
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs: Runs):
     assert results(runs.killed) == results(runs.whole)
     assert learned(runs.killed) == learned(runs.whole)

@@ -3,9 +3,9 @@
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py < REQUESTS
 
 A request is a line of JSON: {"model": DIR, "expected": FILE, "resaved": DIR, "arguments": {...}}; or {"model": DIR, "texts":
-[...]} for the vectors of sentence-transformers; or {"packages": true} for the installed packages. The answer is also a line of
-JSON, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and transformers takes longer than a
-check.
+[...]} for the vectors of sentence-transformers; or {"packages": true} for the installed packages; or {"classes": MODEL_TYPE} for
+the classes of a kind of model. The answer is also a line of JSON, {"error": TRACEBACK} if it fails. One process answers all
+requests: importing torch and transformers takes longer than a check.
 
 `expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
 `texts` to tokenise. `save_pretrained` writes the model again to `resaved`, for us to read back. `arguments` are arguments of
@@ -15,6 +15,7 @@ check.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import pathlib
@@ -88,6 +89,9 @@ def main() -> None:
             if "packages" in request:
                 packages = [package.name for package in importlib.metadata.distributions()]
                 answer = {"packages": packages, "transformers": transformers.__version__}
+            elif "classes" in request:
+                kind = request["classes"]
+                answer = {"classes": importlib.import_module(f"transformers.models.{kind}.modeling_{kind}").__all__}
             elif "texts" in request:
                 answer = {"vectors": sentence_vectors(request["model"], request["texts"])}
             else:

@@ -152,13 +152,22 @@ def test_a_module_must_be_an_existing_python_file(file: pathlib.Path):
 
 
 def test_a_later_exception_belongs_to_the_file_if_it_passes_through_it(file: pathlib.Path):
-    file.write_text("def half(x): return 1 / x\ndef refuse(): raise UserError('no')\nfrom bert_jax.errors import UserError")
+    file.write_text(
+        "def half(x): return 1 / x\ndef refuse(): raise UserError('no')\nfrom bert_jax.errors import UserError\n"
+        "def leave(): raise SystemExit(0)\ndef stop():\n    yield 1\n    raise StopIteration"
+    )
     module = load_module("mine.py", "--with", "")
     with pytest.raises(UserError) as error, file_errors_explained("mine.py", "--with"):
         module.half(0)
     assert str(error.value).startswith(f'--with={file} raises ZeroDivisionError; correct the file here:\n  File "{file}", line 1')
     with pytest.raises(UserError, match=r"^no$"), file_errors_explained("mine.py", "--with"):
         module.refuse()
+    for action, says in (
+        (module.leave, r"mine\.py ended the program \(sys\.exit\(0\)\); correct"),
+        (lambda: list(module.stop()), r"mine\.py raises StopIteration; correct"),
+    ):
+        with pytest.raises(UserError, match=says), file_errors_explained("mine.py", "--with"):
+            action()
     for given, action in (("mine.py", lambda: 1 / 0), ("", lambda: module.half(0))):
         with pytest.raises(ZeroDivisionError), file_errors_explained(given, "--with"):
             action()

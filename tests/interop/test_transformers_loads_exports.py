@@ -22,7 +22,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import export_family
+from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.sentence_transformers import TextVectors
@@ -269,6 +269,14 @@ def test_exports_of_other_families_are_computed_equally_and_their_copies_importe
         back = import_model(resaved, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
         assert (back.config, back.head) == (model.config, model.head)
         jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "nomic_bert"])
+def test_a_family_has_every_class_of_transformers(peer, family):
+    if peer.ask(packages=True)["transformers"].startswith("4."):
+        pytest.skip("version 4 has other classes")
+    theirs = {name for name in peer.ask(classes=family)["classes"] if "PreTrained" not in name}
+    assert theirs == {*family_named(family, "").classes}
 
 
 @pytest.mark.parametrize("case", ["modernbert_encoder", "eurobert_encoder", "nomic_bert_encoder"])

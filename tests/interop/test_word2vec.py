@@ -159,7 +159,7 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("v.vec", text().decode().encode("latin-1", "ignore"), r"line 5 is not UTF-8 at byte 4; convert the file: iconv -f"),
+        ("v.vec", text().decode().encode("latin-1", "ignore"), r"line 5 is not UTF-8 at byte 4; convert it \(iconv -f"),
         ("v.vec", spoilt(text(), b"6 5", b"7 5"), r"v\.vec has 6 words, but its first line states 7; copy the whole file again"),
         ("v.vec", spoilt(text(), b"6 5", b"5 5"), r"v\.vec has 6 words, but its first line states 5"),
         ("v.vec", spoilt(text(), b"6 5", b"6 4"), r"line 2 must be a word and 4 finite numbers; export the vectors again"),

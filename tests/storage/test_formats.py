@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from bert_jax.storage.formats import (
+    HEAD_BYTES,
+    UNREADABLE,
+    bare_name,
+    compression,
+    conversion,
+    damage,
+    open_packed,
+    recognise,
+    unicode_encoding,
+)
 from tests.compressed import PACK
 
 LINES = b"".join(b"line %d\n" % k for k in range(20_000))
@@ -104,3 +114,17 @@ def test_a_missing_file_is_not_reported_as_damaged(tmp_path):
         with pytest.raises(FileNotFoundError) as raised:
             open_packed(tmp_path / f"a{ending}")
         assert damage(f"a{ending}", raised.value) is None
+
+
+@pytest.mark.parametrize("text", ["It was fine.\n", "a\tb\nc", "\u0418\u0442 was \u4e2d\u6587 " + "plain " * 20])
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE"])
+def test_text_in_utf_16_or_utf_32_is_recognised_with_and_without_its_mark(encoding: str, text: str):
+    head = text.encode(encoding)
+    if len(head) >= 8:
+        assert unicode_encoding(head[:HEAD_BYTES]) == encoding
+        assert conversion(head) == f": it starts like {encoding[:6]}; convert it (iconv -f {encoding} -t UTF-8)"
+
+
+def test_other_text_and_bytes_are_not_utf_16():
+    others = [b"It was fine.\n", "\u0418\u0442".encode("cp1251"), b"", b"ab", bytes(100), b"\x7fELF" + bytes(60)]
+    assert [unicode_encoding(head) for head in [*others, bytes(range(256)), b"ab\0\0\0\0" * 50]] == [""] * 8

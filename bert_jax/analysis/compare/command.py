@@ -52,7 +52,9 @@ def print_comparison(found: Comparison) -> None:
     print("layers: CKA of the same layer in both models, unbiased" if is_paired else "layers: the most similar layer by CKA")
     for i, layer in enumerate(found.cka["layer"]):
         j = i if is_paired else int(np.nan_to_num(found.cka.values[i], nan=-1.0).argmax())
-        print(f"  {layer} | {found.cka['other'][j]}: {found.cka.values[i, j]:.3f}")
+        value = found.cka.values[i, j]
+        shown = "- (it needs at least four words with different vectors)" if np.isnan(value) else f"{value:.3f}"
+        print(f"  {layer} | {found.cka['other'][j]}: {shown}")
     if found.predictions:
         for name, value, n in prediction_rows(found.predictions):
             print(f"{name}: {value:.3f} (n = {n:,})")

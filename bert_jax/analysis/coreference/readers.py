@@ -188,20 +188,27 @@ class CorefudFile(TextFile):
         self._treebank = Treebank(path, report=self.tell)
         self.file, self.count = self._treebank.file, self._treebank.count
         self._split = 0
+        self._unnamed = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns a sentence about split antecedents, if there are any."""
-        if not self._split:
-            return ()
-        return (
-            f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together do not count as an "
-            "antecedent",
-        )
+        """Returns a sentence about split antecedents, and one about fields without names, if there are any."""
+        notes = []
+        if self._split:
+            notes.append(
+                f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together do not count as an "
+                "antecedent"
+            )
+        if self._unnamed:
+            notes.append(
+                f"WARNING: no line '# global.Entity = ...' names the fields of the mentions, so all of {self._unnamed} names the "
+                "entity; add it if the entity is only a part"
+            )
+        return tuple(notes)
 
     def __iter__(self) -> Iterator[Document]:
         self._split = 0
-        fields: tuple[str, ...] = ("GRP",)
+        fields = _UNNAMED
         has_names = False
         reader: _CorefudReader | None = None
         number: int | None = None
@@ -218,9 +225,17 @@ class CorefudFile(TextFile):
                 if match := _GLOBAL.match(comment):
                     fields = tuple(match[1].split("-"))
             self._split += sum("SplitAnte=" in misc for misc in sentence.misc)
+            if fields == _UNNAMED and not self._unnamed:
+                found = (match[0] for misc in sentence.misc if (match := _SEVERAL_FIELDS.search(misc)))
+                self._unnamed = cut(next(found, ""), 30)
             reader.read(sentence, fields)
         if reader is not None:
             yield reader.document()
+
+
+_UNNAMED: tuple[str, ...] = ("GRP",)
+"""The fields of a mention if the file does not name them: only the entity."""
+_SEVERAL_FIELDS = re.compile(r"(?<=Entity=)\([^()|-]+-[^()|]*")
 
 
 @dataclasses.dataclass
@@ -293,6 +308,9 @@ class _CorefudReader(_DocumentReader):
             minimal = [whole_number(word, 1, len(words)) for word in opened.fields.get("minspan", "").split(",")]
             inside = [words[word - 1] for word in minimal if word is not None]
             head = (inside or words)[-1]
+        if not entity:
+            self._report(f"{opened.place}a mention names no entity; it is left out")
+            return
         xpos, features = sentence.xpos[head], sentence.features[head]
         kind = mention_kind(sentence.upos[head], xpos)
         texts = [sentence.words[word] for word in words]

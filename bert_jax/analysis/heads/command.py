@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
+
 from bert_jax.analysis.command import load_analyser, open_folder, print_written, write_windows
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.flags import Heads
@@ -35,6 +37,9 @@ def print_strongest(found: HeadStatistics) -> None:
     array = found.statistics
     for s, statistic in enumerate(array["statistic"]):
         flat = array.values[s].ravel()
+        if np.isnan(flat).all():  # a text of one word has no word before it
+            print(f"{TITLES[str(statistic)]:20} {'-':45} -")
+            continue
         order = (-flat).argsort()[:3]
         best = ", ".join(f"{found.divergence['head'][i]} {flat[i]:.3f}" for i in order)
         print(f"{TITLES[str(statistic)]:20} {best:45} {found.uniform.values[s]:.3f}")

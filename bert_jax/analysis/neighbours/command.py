@@ -52,7 +52,8 @@ def run(flags: argparse.Namespace) -> int:
 def print_pieces(found: list[WordPieces]) -> None:
     """Prints the nearest pieces of each word."""
     for word in found:
-        own = f" ({' '.join(word.pieces)})" if len(word.pieces) > 1 else ""
+        is_itself = [piece.lstrip("\u2581\u0120").casefold() for piece in word.pieces] == [word.word.casefold()]
+        own = "" if is_itself else f" ({' '.join(word.pieces)})"  # also for [UNK]
         near = ", ".join(f"{piece.piece} {piece.cosine:.3f}" for piece in word.nearest[:8])
         print(f"{word.word}{own}: {near}")
 

@@ -117,6 +117,11 @@ class Labels:
         """The number of words with a label in the evaluation part."""
         return int((self.evaluation != NONE).sum())
 
+    @property
+    def unseen(self) -> int:
+        """The number of words of the evaluation part whose label does not occur in the training part."""
+        return int((self.evaluation == len(self.classes)).sum())
+
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
     """Returns the labels of one kind as numbers."""

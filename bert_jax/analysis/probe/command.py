@@ -54,6 +54,9 @@ def print_found(found: Probes) -> None:
             best = int(mean[i, 0, :-1].argmax())
             values = f"{mean[i, 0, best]:9.3f}{mean[i, 1, best]:9.3f}{gap[i, best]:13.3f}{mean[i, 0, -1]:7.3f}"
             print(f"{label:24} {best:5}{values}{found.labels.majority.values[i]:11.3f}")
+        for label, unseen, n in zip(found.labels.unseen["label"], found.labels.unseen.values, found.labels.n.values, strict=True):
+            if unseen:
+                print(f"WARNING: {unseen:,} of the {n:,} scored words have a label ({label}) that no training word has")
     if found.structure:
         print(f"{'structure':24} layer     value                           mix  right-branching")
         mean, _ = over_seeds(found.structure.scores)

@@ -57,6 +57,8 @@ class LabelProbes:
     """[label]: the number of scored words."""
     n_training: NamedArray
     """[label]: the number of training words."""
+    unseen: NamedArray
+    """[label]: the number of scored words whose label no training word has, so that no probe can find it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,6 +158,7 @@ def measure_probes(
             NamedArray(np.array(majority), names),
             NamedArray(np.array([own.n for own in kinds]), names),
             NamedArray(np.array([(own.training != NONE).sum() for own in kinds]), names),
+            NamedArray(np.array([own.unseen for own in kinds]), names),
         )
     if "structure" in chosen:
         by_seed = []
@@ -205,7 +208,10 @@ def _possible(
     trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
-        raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of the same format")
+        raise UserError(
+            f"{files[0].path} and {files[1].path} have no kind of label in common of which the first has two or more; give two "
+            "files of the same format"
+        )
     for probe in ("structure", "parsers"):
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path

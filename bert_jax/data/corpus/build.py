@@ -355,6 +355,8 @@ def _finish(
         dropped = _sum(content["dropped"] for content in contents)
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
+        for path in paths:  # so that the same directory can be built from other sources
+            files.remove_tree(path)
         raise UserError(
             f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); see --keep"
         )

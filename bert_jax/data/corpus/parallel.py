@@ -22,7 +22,7 @@ from bert_jax import files
 from bert_jax.data.corpus.cleaning import without_controls
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import bare_name, open_packed, reading_explained
+from bert_jax.storage.formats import bare_name, conversion, open_packed, reading_explained
 from bert_jax.storage.records import BOM
 
 UNNAMED = ("source", "target")
@@ -140,9 +140,45 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
         fields = _two(pair_fields or "1,2")
         if not all(re.fullmatch(r"[1-9]\d{0,3}", field) for field in fields):
             raise UserError(f"--pair-fields={pair_fields}: columns are numbered from 1, as in --pair-fields=1,2")
+        _check_first_rows(given, path, fields)
         return PairFile("tsv", (path,), fields, UNNAMED), lines, size
     fields = _two(pair_fields) if pair_fields else _text_fields(given, path) if texts else UNNAMED
     return PairFile("jsonl", (path,), fields, fields), lines, size
+
+
+def _check_first_rows(given: str, path: str, fields: Pair) -> None:
+    """Raises UserError if the first row of a table names its columns, or if all of the first rows have both texts in double
+    quotes: tables have neither."""
+    quoted = total = 0
+    for line in itertools.islice((line for line in _lines(path) if not line.isspace()), _FIRST_ROWS):
+        cells = line.removeprefix(BOM).decode("utf-8", "replace").rstrip("\r\n").split("\t")
+        if len(cells) < max(map(int, fields)):
+            return  # the row is reported when it is read
+        pair = [cells[int(field) - 1].strip() for field in fields]
+        if not total and {text.strip('"').casefold() for text in pair} <= _HEADER:
+            raise UserError(
+                f"{given}: the first row of {path} names its columns ({', '.join(pair)}), and would become a pair; remove it "
+                "(tail -n +2)"
+            )
+        total += 1
+        quoted += all(len(text) > 1 and text[0] == text[-1] == '"' for text in pair)
+    if total == quoted == _FIRST_ROWS:
+        raise UserError(
+            f"{given}: the texts of {path} are in double quotes, which would become part of them; write the table without "
+            "quotes, or as JSON lines"
+        )
+
+
+_FIRST_ROWS = 10
+_HEADER = frozenset({
+    "source", "target", "src", "tgt", "trg", "src_text", "tgt_text", "source_text", "target_text", "text", "translation",
+    "original", "sentence", "sentence1", "sentence2", "sentence_1", "sentence_2", "input", "output", "reference", "english",
+    "german", "french", "spanish", "italian", "portuguese", "dutch", "polish", "russian", "czech", "turkish", "arabic", "hindi",
+    "chinese", "japanese", "korean", "ukrainian", "romanian", "hungarian", "greek", "swedish", "danish", "finnish", "norwegian",
+    "hebrew", "en", "de", "fr", "es", "it", "pt", "nl", "pl", "ru", "cs", "tr", "ar", "hi", "zh", "ja", "ko", "uk", "ro", "hu",
+    "el", "sv", "da", "fi", "no", "he", "vi", "id", "fa", "bn", "ta", "ur", "th", "bg", "hr", "sk", "sl", "et", "lv", "lt",
+})  # fmt: skip
+"""Usual names of the columns of pairs: roles, languages and their codes."""
 
 
 def _two(pair_fields: str) -> Pair:
@@ -223,8 +259,8 @@ def read_pairs(
         except UnicodeDecodeError as error:
             if not replace:
                 raise UserError(
-                    f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}); convert it (iconv -f LATIN1 -t "
-                    "UTF-8), or pass --on-bad-bytes=replace to read U+FFFD instead"
+                    f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}){conversion(b'')}, "
+                    "or pass --on-bad-bytes=replace to read U+FFFD instead"
                 ) from error
             text = line.decode("utf-8", "replace")
             counts["replaced-bytes"] += text.count("\ufffd")

@@ -18,8 +18,8 @@ from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import open_packed, reading_explained
-from bert_jax.storage.records import BOM, KINDS, UTF16, is_cut, read_lines
+from bert_jax.storage.formats import conversion, open_packed, reading_explained
+from bert_jax.storage.records import BOM, KINDS, is_cut, read_lines
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
@@ -154,11 +154,8 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
                 f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
             ) from error
         where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
-        utf16 = data[:2] in UTF16
         raise UserError(
-            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
-            + (": it starts like UTF-16" if utf16 else "")
-            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), {replace}"
+            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x}){conversion(b'')}, {replace}"
         ) from error
 
 

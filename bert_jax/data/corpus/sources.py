@@ -36,9 +36,17 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetch_chosen, fetched_files
-from bert_jax.storage.formats import bare_name, compression, open_packed, reading_explained, recognise
+from bert_jax.storage.formats import (
+    bare_name,
+    compression,
+    conversion,
+    open_packed,
+    reading_explained,
+    recognise,
+    unicode_encoding,
+)
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.storage.records import BOM, UTF16, refuse_broken_links
+from bert_jax.storage.records import BOM, refuse_broken_links
 from bert_jax.storage.records import KINDS as COLUMNAR
 
 KINDS = {
@@ -376,12 +384,12 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
             f"{source.flag}={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or rename it to "
             "end in .txt if it contains prose"
         )
+    if unicode_encoding(head):
+        raise UserError(f"{source.flag}={source}: {path} is not UTF-8{conversion(head)}")
     nulls = head.count(0)
-    if head[:2] not in UTF16 and nulls > len(head) // 4:
-        little = head[1::2].count(0) > head[0::2].count(0)
+    if nulls > len(head) // 4:
         raise UserError(
-            f"{source.flag}={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert "
-            f"it (iconv -f UTF-16{'LE' if little else 'BE'} -t UTF-8)"
+            f"{source.flag}={source}: {path} is not text: {nulls / len(head):.0%} of its bytes are zero; give a file of text"
         )
     if b"\r" in head.strip() and b"\n" not in head:
         raise UserError(

@@ -22,7 +22,10 @@ from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
+from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, unicode_encoding
+from bert_jax.storage.records import refuse_pipe
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
@@ -104,6 +107,7 @@ def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:
     if not path.is_dir():
+        refuse_pipe(path)
         if not path.is_file():
             raise UserError(
                 f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with "
@@ -193,7 +197,11 @@ def _described(
         path=path,
         pieces=tuple(pieces),
         specials=specials,
-        added=(*(added[i] for i in sorted(added)), *(token for token in _further_specials(config) if token in pieces)),
+        added=tuple(
+            token  # the empty token, which fills an unused id, is in no text
+            for token in (*(added[i] for i in sorted(added)), *_further_specials(config))
+            if token and token in pieces
+        ),
         max_word_characters=config.get("max_input_chars_per_word") or (content.limit if content else None),
         max_length=_max_length(config),
         **_text_rules(content, config),
@@ -278,18 +286,30 @@ def _object(path: pathlib.Path) -> JsonObject:
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
     """Returns the pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or
     CR, and a byte order mark is not part of the first piece."""
+    data = path.read_bytes()
+    if unicode_encoding(data[:HEAD_BYTES]):
+        raise UserError(f"vocabulary {path} is not UTF-8{conversion(data[:HEAD_BYTES])}")
+    if found := recognise(data[:HEAD_BYTES], path.name):
+        raise UserError(f"vocabulary {path} {found.what}, not text; {found.remedy}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "
             "SentencePiece model"
         ) from error
+    if re.match(r'\s*\{\s*"', text):
+        raise UserError(f"vocabulary {path} is JSON, not one piece per line; name it .json if it is a {JSON_FILE}")
     lines = text.split("\n" if "\n" in text else "\r")
     if lines[-1] == "":
         lines.pop()
     if not any(map(str.strip, lines)):
         raise UserError(f"vocabulary {path} is empty; {VOCABULARY_REMEDY}")
+    if (i := next((i for i, line in enumerate(lines, 1) if "\t" in line.strip()), None)) is not None:
+        raise UserError(
+            f"vocabulary {path}, line {i}: {lines[i - 1].strip()[:60]!r} has a TAB; give one piece per line, without its count "
+            "or score (cut -f1)"
+        )
     return [line.strip() for line in lines]
 
 
@@ -422,22 +442,45 @@ def _max_length(config: JsonObject) -> int | None:
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
     """Returns id -> token added to a vocab.txt. Older and newer Python tokenizers store them in different files."""
-    tokens: list[JsonObject] = [{"id": i, "content": token} for token, i in later.items()]
-    tokens += [token | {"id": int(i)} for i, token in (config.get("added_tokens_decoder") or {}).items()]
+    tokens: list[Json] = [{"id": i, "content": token} for token, i in later.items()]
+    listed = config.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict):
+        raise UserError(
+            f"{directory / CONFIG_FILE}: added_tokens_decoder is {_as_json(listed)}, not an object; copy the file again"
+        )
+    for i, token in listed.items():
+        about = token if isinstance(token, dict) else {"content": token}
+        tokens.append(about | {"id": whole_number(i, 0, MOST_PIECES - 1) if i.isdecimal() else i})
     return _checked_added(directory, tokens)
 
 
-def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
+def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
+    """Returns a list of added tokens. Raises UserError if one of them lacks its text, or a number as its id."""
+    if not isinstance(tokens, list):
+        raise UserError(f"{path}: the added tokens are {_as_json(tokens)}, not a list; copy the file again")
+    for token in tokens:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise UserError(f"{path}: the added token {_as_json(token)} has no text; copy the file again")
+        if type(token.get("id")) is not int or not 0 <= token["id"] < MOST_PIECES:
+            raise UserError(
+                f"{path}: the id of the added token {token['content']!r} is {_as_json(token.get('id'))}, not a number from 0 to "
+                f"{MOST_PIECES - 1:,}; copy the file again"
+            )
+    return tokens
+
+
+def _checked_added(path: pathlib.Path, tokens: Json) -> dict[int, str]:
     """Returns id -> content. Raises UserError for tokens that are not special, which transformers would also match inside
     words."""
-    for token in tokens:
+    listed = _entries(path, tokens)
+    for token in listed:
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
                 "matches it inside words, which WordPiece cannot do: remove it from the files, and add it as a whole word with "
                 "convert --add-tokens=FILE"
             )
-    return {token["id"]: token["content"] for token in tokens}
+    return {token["id"]: token["content"] for token in listed}
 
 
 def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
@@ -501,7 +544,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
         return f"its normalizer is {_named(types)}"
     if not any(bert.get("clean_text", True) for bert in berts):
         return "its normalizer has clean_text=false"
-    for token in content.get("added_tokens") or ():
+    for token in _entries(path, content.get("added_tokens") or []):
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             return f"its added token {token['content']!r} is matched inside words"
     return None
@@ -599,6 +642,11 @@ def _read_json(path: pathlib.Path, content: JsonObject) -> _Json:
     """Reads a tokenizer.json with the components of BERT."""
     model = content["model"]
     added = _checked_added(path, content.get("added_tokens") or [])
+    if not isinstance(model["vocab"], dict):
+        raise UserError(
+            f"{path}: the vocab of its WordPiece model is {_as_json(model['vocab'])}, not an object of pieces and ids; copy the "
+            "file again"
+        )
     ids = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
     if wrong is not None:

@@ -32,18 +32,21 @@ _SAMPLES = 64  # parts of the corpus from which the training text is sampled
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
     """Yields the sentences of each document that is not held out, and each text of a pair alone: all, or `limit` characters
-    sampled evenly over the corpus."""
+    sampled evenly over the corpus. Raises UserError at the end if there was none."""
     total = sum(item.weight for item in items)
     parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
     scale, unit = byte_unit(min(total, limit))
     progress = Progress("reading for the vocabulary:", total=max(1, round(min(total, limit) / scale)), unit=f"{unit} of text")
-    done = 0
+    done = read = held_out = used = 0
     for spans in cut(items, parts):
         taken = 0
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
             sentences = cleaned(document, config.cleaning, counts)
-            if sentences and not is_eval(sentences, config.eval_fraction):
+            is_held_out = bool(sentences) and is_eval(sentences, config.eval_fraction)
+            read, held_out = read + 1, held_out + is_held_out
+            if sentences and not is_held_out:
+                used += 1
                 if document.is_pair:  # a translation is not the next sentence of its text
                     yield from ([text] for text in sentences)
                 else:
@@ -54,6 +57,11 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
                 break
         done += taken
     progress.close()
+    if not used:
+        raise UserError(
+            f"there is no text to train a vocabulary on: {counted(read, 'document')} read, {held_out:,} held out for evaluation, "
+            f"{read - held_out:,} without a sentence after cleaning; give more text"
+        )
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:

@@ -60,7 +60,7 @@ Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExampl
 SPLITS = ("train", "dev", "test")
 COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
-_MOST_SHOWN = 5
+_MOST_SHOWN, _MOST_LISTED = 5, 30
 LARGEST = 1e6
 """The largest label of a regression, since squares are summed in float32. Labels near 1 are learned best."""
 
@@ -117,10 +117,20 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if named and not names:
         raise UserError("the labels are not known: set train to the training file, or label_names")
     _report_labels(config, names, examples["train"], say)
+    _report_equal_answers(config, kind, examples["train"], say)
     _report_shared_files(config, say)
     if kind == "token" and examples["train"]:
         _check_words(config, names, examples["train"], say)
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
+
+
+def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
+    """Warns if all training texts have the same value, or if no question has an answer."""
+    values = {example.label for example in train if isinstance(example, TextExample)}
+    if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
+        say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
+    if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
+        say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
 
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
@@ -149,10 +159,14 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
     """Warns about labels with similar spellings, and about label names without examples."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(_spelling(name), []).append(name)
-    groups = [group for group in alike.values() if len(group) > 1]
-    for group in groups[:_MOST_SHOWN]:
-        looks = {unicodedata.normalize("NFC", name) for name in group}  # the same when printed
+        spellings = (_spelling(name), _spelling(name.translate(_LATIN)))
+        group = next((alike[spelling] for spelling in spellings if spelling in alike), [])
+        group.append(name)
+        for spelling in spellings:
+            alike.setdefault(spelling, group)
+    groups = [group for group in {id(group): group for group in alike.values()}.values() if len(group) > 1]
+    for group in groups[: 2 * _MOST_SHOWN]:
+        looks = {_look(name) for name in group}
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
@@ -183,15 +197,34 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 def _spelling(name: str) -> str:
     """Returns what the spellings of one label have in common: its letters without case, white space, invisible characters,
     quotes around them and kinds of dashes, or its value if it is a number."""
-    letters = unicodedata.normalize("NFKC", name).casefold()
-    kinds = ((unicodedata.category(sign), sign) for sign in letters)
-    key = "".join("-" if kind == "Pd" else sign for kind, sign in kinds if not sign.isspace() and kind != "Cf")  # Cf: U+200B
+    letters = _visible(unicodedata.normalize("NFKC", name).casefold())
+    key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
     key = {"true": "1", "false": "0"}.get(key, key)
     value = decimal_number(key.replace(",", "") if _THOUSANDS.fullmatch(key) else key)
     return key if value is None else repr(value + 0.0)  # -0 is 0
 
 
+def _visible(text: str) -> str:
+    """Returns a text without invisible characters, such as U+200B, and with "-" for every dash."""
+    kinds = ((unicodedata.category(sign), sign) for sign in text if sign not in _INVISIBLE)
+    return "".join("-" if kind == "Pd" else sign for kind, sign in kinds if kind not in ("Cf", "Cc"))
+
+
+def _look(text: str) -> str:
+    """Returns the same text for all texts that look the same when they are printed."""
+    return _visible(unicodedata.normalize("NFC", text)).translate(_LATIN)
+
+
+_LATIN = str.maketrans(
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425\u0405\u0406\u0408"
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03bf\u03bd\u0131",
+    "ABEKMHOPCTYXSIJaeopcyxsijABEZHIKMNOPTYXovi",
+)
+"""The letters of Cyrillic, Greek and Turkish that look like Latin ones."""
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(i) for i in range(0xFE00, 0xFE10)}
+"""The invisible characters that Unicode counts as letters, marks or symbols: fillers, a blank, variation selectors."""
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
@@ -293,8 +326,14 @@ def _by_number(
     """If all labels are numbers of `known` names, returns the examples with these names as labels; otherwise returns `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
-    if not names or not names <= numbers.keys() or any(name.lstrip("-").isdecimal() for name in known):
+    if not names or not all(map(str.isdecimal, names)) or any(name.lstrip("-").isdecimal() for name in known):
         return found
+    if not names <= numbers.keys():
+        wrong = next((place, name) for place, example in found for name in _names(example) if name not in numbers)
+        raise wrong[0].error(
+            f"the label {wrong[1]} is not the number of one of the {counted(len(known), 'label')} (0={known[0]} to "
+            f"{len(known) - 1}={known[-1]}); correct it, or add its name to label_names"
+        )
 
     def named(example: Example) -> Example:
         if isinstance(example, WordsExample) and example.labels is not None:
@@ -314,7 +353,11 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
     valid = frozenset(known)
     for location, example in found:
         if unknown := next((label for label in _names(example) if label not in valid), None):
-            listed = ", ".join(known)
+            if alike := next((name for name in known if _look(name) == _look(unknown)), None):
+                raise location.error(
+                    f"the label {unknown!a} is not known, and only looks like {alike!a}; write both in the same way"
+                )
+            listed = ", ".join(known[:_MOST_LISTED]) + (f", ... ({len(known):,} in all)" if len(known) > _MOST_LISTED else "")
             raise location.error(f"the label {unknown!r} is not known; known: {listed}; correct it, or add it to label_names")
         yield location, example
 
@@ -484,6 +527,17 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
     return WordsExample(_id(config, row, n), words, labels, n)
 
 
+def _has_spans(value: object) -> bool:
+    """Returns whether a value lists entities as [first character, last, name] or as objects with start and end."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(
+        (isinstance(item, list) and len(item) == 3 and [type(part) for part in item] == [int, int, str])
+        or (isinstance(item, dict) and {"start", "end", "label"} <= item.keys())
+        for item in value
+    )
+
+
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
     """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined; a row without a sentence
     number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
@@ -491,6 +545,11 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     first = next(rows, None)
     if first is None:
         return
+    if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
+        raise first.location.error(
+            f"no field {config.words!r}, but entities as characters from and to, as spaCy and doccano write them; give the words "
+            'of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+        )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
@@ -652,7 +711,10 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     numbers = [str(i) for i in range(first, first + len(choices))]
     if label is not None and label not in numbers:
         listed = ", ".join(numbers)
-        raise row.location.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {CORRECT_ROW}")
+        remedy = f"; set first_choice={1 - first}" if label == str(first + len(choices)) or label == str(first - 1) else ""
+        raise row.location.error(
+            f"{config.label} is {label!r}, not one of {listed} (first_choice={first}){remedy or f'; {CORRECT_ROW}'}"
+        )
     right = None if label is None else numbers.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 

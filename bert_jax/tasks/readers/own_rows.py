@@ -18,6 +18,7 @@ import json
 import math
 import pathlib
 import re
+import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from bert_jax.storage.records import (
     ColumnFile,
     Location,
     columns_explained,
+    has_spaces,
     is_utf8,
     open_columns,
     read_text,
@@ -276,10 +278,11 @@ class Row:
     def text(self, name: str) -> str:
         """Returns the value as a text that is not blank."""
         value = self.value(name)
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or is_blank(value):
             in_column = self.location.unit == "row" and not isinstance(value, str)
             remedy = f"name a column of texts among {', '.join(self.values)}" if in_column else CORRECT_ROW
-            raise self.location.error(f"{name} is {short(value)}, not a text; {remedy}")
+            shown = ascii(value[:60]) if isinstance(value, str) and value.strip() else short(value)
+            raise self.location.error(f"{name} is {shown}, not a text; {remedy}")
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
@@ -335,6 +338,12 @@ class Row:
             )
         if self.keeps_quotes and is_quoted(label):
             raise self.location.error(_quotes_remedy(label))
+        raw = self.values.get(name)
+        if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
+            raise self.location.error(
+                f"{name} is {label[:60]}, whose quotes belong to it, as after a space; remove the space, or list all classes in "
+                "label_names"
+            )
         return label
 
     def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
@@ -445,6 +454,11 @@ def label_text(value: str | bool | float) -> str:
     return text if not whole else "0" if whole[1] == "-0" else whole[1]
 
 
+def is_blank(text: str) -> bool:
+    """Returns whether a text has no visible character: only white space, and characters such as U+200B."""
+    return all(sign.isspace() or unicodedata.category(sign) in ("Cf", "Cc") for sign in text)
+
+
 def is_quoted(cell: str) -> bool:
     """Returns whether a cell is in double quotes, with only doubled ones inside."""
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
@@ -496,17 +510,27 @@ def read_own_rows(
             raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
         raise UserError(f"{path} ends in {ending!r}, which is not a known format; name it with one of {known}, or set delimiter")
-    yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, say=say)
+    yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, wanted=wanted, say=say)
 
 
 def _table_rows(
-    path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
+    path: pathlib.Path,
+    delimiter: str,
+    *,
+    quotes: bool | None,
+    columns: Sequence[str],
+    separator: str | None,
+    wanted: Container[str] | None,
+    say: Say,
 ) -> Iterator[Row]:
     """Yields the rows of a table. A first line `sep=;`, which Excel writes and reads, sets the delimiter."""
-    stated = _SEPARATOR_LINE.match(_head(path).decode(errors="replace"))
+    head = _head(path).decode(errors="replace").lstrip("\ufeff")
+    stated = _SEPARATOR_LINE.match(head)
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
     lines = {"skip": 1 if stated else 0}
+    begin = re.split("\r\n|\r|\n", head[stated.end() :] if stated else head)[0]
+    spaced = not columns and has_spaces(begin, delimiter)
 
     def refuse(location: Location, row: list[str]) -> None:
         raise location.error(
@@ -514,13 +538,21 @@ def _table_rows(
             f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
         )
 
-    table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, **lines)
+    table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, wanted=wanted, spaced=spaced, **lines)
     if not columns and (other := _other_delimiter(table.columns, delimiter)):
         raise Location(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
     if not quotes and unsure and (quoted := next((name for name in table.columns if is_quoted(name)), None)):
         raise Location(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
+    if table.columns[0].startswith("__label__"):
+        raise Location(path, 1 + lines["skip"]).error(
+            "it is in fastText's format; write a label, a TAB and a text on each line (sed -E 's/^__label__([^ ]*) /\\1\\t/'), "
+            "and set columns=[label,text]"
+        )
     kept: list[tuple[Location, str]] = []
     for location, values in table:
+        first = next(iter(values))
+        if values[first].strip("\ufeff ") == first and all(cell.strip("\ufeff ") == name for name, cell in values.items()):
+            raise location.error("the row repeats the names of the columns, as after joining files; remove it")
         for cell in values.values() if unsure else ():
             if is_quoted(cell):
                 if '""' in cell[1:-1]:
@@ -567,6 +599,8 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
             if is_first and line.lstrip()[:1] == "[":
                 whole = read_text(path)
                 listed = _parsed(whole)
+                if listed == []:
+                    raise UserError(f"{path} has no rows; give a file with one example per row")
                 if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
                     has_escapes = "\\u" in whole
                     yield from (_checked(Location(path, n, "item"), item, has_escapes) for n, item in enumerate(listed, 1))
@@ -584,6 +618,11 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
         text = read_text(path)
         if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
             raise UserError(f"{path} is a single object ({', '.join(whole)}); {_LIST_WANTED}") from error
+        if number == 1 and suffix(path) == ".json" and "Extra data" in _problem(text):
+            raise UserError(
+                f"{path} holds several JSON values, one after another; write each on a line of its own (jq -c . {path.name} > "
+                f"{path.stem}.jsonl)"
+            ) from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
         raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line must be one object") from error

@@ -43,7 +43,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
         raise UserError(f"{path} is not JSON ({error}); {_not_json(path)}") from error
     answers = AnswerPlaces()
     examples: dict[str, QuestionExample] = {}
-    unnamed = 0
+    unnamed = blank = 0
     for n, (example, where) in enumerate(_questions(path, content, answers)):
         if not example.id:
             example = replace(example, id=str(n))
@@ -51,6 +51,9 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
         if example.id in examples:
             raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs a unique id")
         examples[example.id] = example
+        blank += not (example.question.strip() and example.context.strip())
+    if blank:
+        say(f"WARNING: {path}: {counted(blank, 'question')} without a text, or about a context without one")
     if unnamed:
         say(f"{path}: {counted(unnamed, 'question')} without an id; they get their numbers in the file, from 0")
     answers.report(path, say)

@@ -7,7 +7,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,11 +31,12 @@ def note(message: str) -> None:
 
 
 def read_rows(
-    path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
+    path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0, spaced: bool = False
 ) -> Iterator[tuple[Location, list[str]]]:
     """Yields the rows of a file that are not blank, as `table_rows` reads them. The first `skip` lines are left out."""
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1) if number > skip)
-    yield from ((row.location, row.cells) for row in table_rows(path, lines, delimiter, quotes=quotes) if row.cells)
+    rows = table_rows(path, lines, delimiter, quotes=quotes, spaced=spaced)
+    yield from ((row.location, row.cells) for row in rows if row.cells)
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,13 @@ def read_table(
     quotes: bool = False,
     skip: int = 0,
     skipped: Callable[[Location, list[str]], None] | None = None,
+    wanted: Container[str] | None = None,
+    spaced: bool = False,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name, and for a first row
-    with the names of `columns`, which would be read as an example."""
-    rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
+    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name if it is one of the
+    `wanted` (None: any), and for a first row with the names of `columns`, which would be read as an example."""
+    rows = read_rows(path, delimiter, quotes=quotes, skip=skip, spaced=spaced)
     if columns:
         first = next(rows, None)
         if first is not None:
@@ -93,8 +96,10 @@ def read_table(
         first = next(rows, None)
         if first is None:
             raise UserError(f"{path} has no rows; give a file with one example per row")
-        location, columns = first
-        if repeated := [name for name in columns if name and columns.count(name) > 1]:
+        location, cells = first
+        columns = [name.strip() for name in cells]
+        known = (name for name in columns if name and (wanted is None or name in wanted))
+        if repeated := [name for name in known if columns.count(name) > 1]:
             raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)
 

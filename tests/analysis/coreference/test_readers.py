@@ -142,6 +142,18 @@ def test_split_antecedents_are_counted_and_left_out(tmp_path):
     assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together do not count as an antecedent",)
 
 
+def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_path):
+    text = "".join(line for line in PARIS.splitlines(keepends=True) if not line.startswith("# global.Entity"))
+    file = CorefudFile(write(tmp_path, text), lambda problem: None)
+    (document,) = list(file)
+    assert document.mentions[0].entity == "1-place-1"
+    (said,) = file.notes
+    assert said.startswith("WARNING: no line '# global.Entity = ...' names the fields of the mentions, so all of (1-place-1 ")
+    (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
+    assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
+    assert [problem.partition(": ")[2] for problem in problems] == ["a mention names no entity; it is left out"]
+
+
 TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
 WORDS = ["The", "king", "of", "France", "saw", "Ada", "'s", "houses", "."]
 TAGS = ["DT", "NN", "IN", "NNP", "VBD", "NNP", "POS", "NNS", "."]

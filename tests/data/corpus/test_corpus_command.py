@@ -246,10 +246,12 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
     flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
     (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
     (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
+    (tmp_path / "numbers.txt").write_text("1 2 3\n")
     wrong = (
         (f"--source=text:{tmp_path}/bad.txt", "is not UTF-8"),
         (f"--source=jsonl:{text_file}", "is bad: not JSON"),
         (f"--source=text:{tmp_path}/a.parquet", "write --source=parquet:"),
+        (f"--source=text:{tmp_path}/numbers.txt", "the corpus is empty: 1 document|there is no text to train a vocabulary on"),
     )
     for source, message in wrong:
         with pytest.raises(UserError, match=message):

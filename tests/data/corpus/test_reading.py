@@ -209,7 +209,7 @@ def test_invalid_bytes_are_refused_with_file_position_and_remedy(tmp_path, zippe
     path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
     path.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
     where = rf"byte {len(good) + 3:,}{' of the unpacked file' if zipped else ''} \(0xe9\)"
-    message = rf"{path.name} is not UTF-8 at {where}; convert it \(iconv -f LATIN1 -t UTF-8\), or pass --on-bad-bytes=replace"
+    message = rf"{path.name} is not UTF-8 at {where}; convert it \(iconv -f WINDOWS-1252 .*\), or pass --on-bad-bytes=replace"
     with pytest.raises(UserError, match=message):
         read(f"text:{path}", layout="sentences")
     counts: Counter[str] = Counter()

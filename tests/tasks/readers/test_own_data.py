@@ -531,7 +531,7 @@ def test_label_numbers_index_the_named_labels(tmp_path: pathlib.Path):
     data = load_own_data(OwnDataConfig(train=path, label_names=("no", "yes")), "sequence", say=said.append)
     assert ([e.label for e in data.train if isinstance(e, TextExample)], data.labels) == (["no", "yes"], ("no", "yes"))
     assert said == [f"{path}: its labels are numbers, read as 0=no, 1=yes"]
-    with pytest.raises(UserError, match=r"line 2: the label '1' is not known; known: no, yes"):
+    with pytest.raises(UserError, match=r"line 3: the label 2 is not the number of one of the 2 labels \(0=no to 1=yes\)"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
     train = put(tmp_path / "train.csv", "text,label", "a,no", "b,yes")
     with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # the meaning of label 1 is not given
@@ -552,15 +552,29 @@ def test_a_long_list_written_in_a_cell_is_read_in_linear_time(tmp_path: pathlib.
 
 def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathlib.Path):
     said: list[str] = []
-    rows = ["a,Pos", "b,pos", "c,very  good", "d,very good", "e,neg", "f,caf\u00e9", "g,cafe\u0301", "h,x", "i,x\u200b"]
+    labels = ["Pos", "pos", "very  good", "very good", "neg", "caf\u00e9", "cafe\u0301", "x", "x\u200b", "ra\u0441e", "race"]
+    labels += ["heart\ufe0f", "heart", "\u0412-PER", "B-PER", "\u0392-per", "\u0412\u043e\u0437", "\u0432\u043e\u0437"]
+    labels += ["a\u2010b", "a-b"]
+    rows = [f"text {i},{label}" for i, label in enumerate(labels)]
     path = put(tmp_path / "a.csv", "text,label", *rows)
     load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
     assert [text.partition(" are different")[0] for text in said] == [
+        "WARNING: the labels 'B-PER' and '\\u0392-per' and '\\u0412-PER'",
         "WARNING: the labels 'Pos' and 'pos'",
+        "WARNING: the labels 'a-b' and 'a\\u2010b'",
         "WARNING: the labels 'cafe\\u0301' and 'caf\\xe9'",
+        "WARNING: the labels 'heart' and 'heart\\ufe0f'",
+        "WARNING: the labels 'race' and 'ra\\u0441e'",
         "WARNING: the labels 'very  good' and 'very good'",
         "WARNING: the labels 'x' and 'x\\u200b'",
+        "WARNING: the labels '\u0412\u043e\u0437' and '\u0432\u043e\u0437'",
     ]
+    dev = put(tmp_path / "dev.csv", "text,label", "a,ne\u0261", "b,n\u0435g")
+    with pytest.raises(UserError, match=r"dev\.csv, line 2: the label 'ne\u0261' is not known; known: "):
+        load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
+    dev = put(tmp_path / "dev.csv", "text,label", "b,n\u0435g")
+    with pytest.raises(UserError, match=r"line 2: the label 'n\\u0435g' is not known, and only looks like 'neg'; write both"):
+        load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
     said.clear()
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
     load_own_data(OwnDataConfig(train=path, label_names=("x", "y", "z")), "sequence", say=said.append)
@@ -603,7 +617,7 @@ def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path: pathlib.Path):
     assert labels_of(path, quotes=True) == ["x"]
     assert labels_of(path, quotes=False) == ['"x"']
     said: list[str] = []
-    path = put(tmp_path / "a.tsv", "text\tlabel", '"Go."\tx', 'a "b" c\tx', '"d\tx')
+    path = put(tmp_path / "a.tsv", "text\tlabel", '"Go."\tx', 'a "b" c\tx', '"d\ty')
     data = load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
     assert [e.text for e in data.train if isinstance(e, TextExample)] == ['"Go."', 'a "b" c', '"d']
     assert len(said) == 1
@@ -729,3 +743,33 @@ def test_text_columns_list_only_renamed_fields():
     assert text_columns(config, "choice") == {"choices": ["end0", "end1"]}
     assert text_columns(config, "token") == {"words": "w"}
     assert text_columns(config, "span") == text_columns(OwnDataConfig(), "choice") == text_columns(config, "mention") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "kind", "problem", "says"),
+    [
+        ("a.csv", ["text,label", "a,2", "b,2.0"], "sequence", "regression", "every label of {} is 2.0, so"),
+        ("a.csv", ["question,context,answers", "a,b,"], "span", "classification", "no question of {} has an answer, so"),
+    ],
+)
+def test_data_with_nothing_to_learn_is_reported(
+    tmp_path: pathlib.Path, name: str, lines: list[str], kind: str, problem: str, says: str
+):
+    said: list[str] = []
+    path = put(tmp_path / name, *lines)
+    load_own_data(OwnDataConfig(train=path, problem=problem), kind, say=said.append)
+    assert said == [f"WARNING: {says.format(path)} there is nothing to learn"]
+
+
+def test_spaces_and_byte_order_marks_in_a_header_and_unread_columns_of_one_name_do_not_matter(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "\ufeff\ufefftext, label,n,n", "it was, good,1,2", "it is, poor,3,4")
+
+    def read() -> list[tuple[str, object]]:
+        found = load_own_data(OwnDataConfig(train=path), "sequence").train
+        return [(example.text, example.label) for example in found if isinstance(example, TextExample)]
+
+    assert read() == [("it was", "good"), ("it is", "poor")]
+    put(tmp_path / "a.csv", "label, text", 'good, "it was, then"', 'poor,  it is', 'poor, " ""so"""')
+    assert read() == [("it was, then", "good"), ("it is", "poor"), (' "so"', "poor")]
+    put(tmp_path / "a.csv", "label,text", 'good, it was', 'poor," ""so"""')
+    assert read() == [(" it was", "good"), (' "so"', "poor")]
