@@ -81,12 +81,13 @@ TOGETHER = (
 """The end-to-end tests of pretraining share a corpus, runs and compiled programs, so one worker runs all of them."""
 LONGEST = (
     "tests/end_to_end/pretraining",
-    "tests/end_to_end/test_finetuning_recovery.py",
-    "tests/sharding/test_training_on_meshes.py",
-    "tests/end_to_end/test_finetuning.py",
-    "tests/bad_inputs/test_bad_inputs.py",
+    "tests/test_commands_and_kinds.py",
     "tests/end_to_end/",
+    "tests/sharding/",
+    "tests/bad_inputs/test_bad_inputs.py",
+    "tests/chaos/",
     "tests/model/",
+    "tests/prediction/",
     "tests/training/",
     "tests/tpu_scripts/",
     "tests/interop/",

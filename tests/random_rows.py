@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -86,6 +87,11 @@ def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
 
 
+def drawn_parameters(config: ModelConfig, seed: int = 0) -> Any:
+    """Returns parameters like those at the start of training, without compiling anything for them."""
+    return random_parameters(config, seed, scale=1.0, noise=0.0)
+
+
 def tokens_of(sequence_ids: Any) -> Tokens:
     """Returns tokens that are 0 in everything but their sequence ids [B, L]."""
     ids = jnp.asarray(sequence_ids, jnp.int32)
@@ -95,26 +101,28 @@ def tokens_of(sequence_ids: Any) -> Tokens:
 @functools.cache
 def shapes_of(config: ModelConfig) -> Any:
     """Returns the shape and type of every parameter; tracing the model for them takes longer than drawing the parameters."""
-    return nn.unbox(abstract_parameters(config))
+    quick = dataclasses.replace(config, scan_layers=True) if config.has_attention else config
+    return nn.unbox(abstract_parameters(quick))
 
 
-def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
+def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0, noise: float = 0.1) -> Any:
     """Returns random values for all parameters, including biases and LayerNorms, so that no term of a gradient is hidden by a
     zero.
 
-    Before the noise they are `scale` times the initial values. They are drawn by NumPy, since JAX would compile for each shape.
+    Before the noise they are `scale` times values like the initial ones. They are drawn by NumPy, since JAX would compile for
+    each shape.
     """
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, x: Any) -> jax.Array:
-        name, noise = path[-1].key, 0.1 * rng.standard_normal(x.shape)
+        name, added = path[-1].key, noise * rng.standard_normal(x.shape)
         if name == "scale":
             initial = np.ones(x.shape)
         elif name == "bias":
             initial = np.zeros(x.shape)
         else:
             initial = np.clip(rng.standard_normal(x.shape), -2, 2) * config.initializer_range
-        return jnp.asarray(scale * initial + noise, jnp.float32)
+        return jnp.asarray(scale * initial + added, jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
 

@@ -280,7 +280,9 @@ class Encoder(nn.Module):
         """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer.
         Each layer also reads `context`; for a decoder, this is the encoder's output."""
         c, tokens = self.config, tokens.reading(None)
-        if c.scan_layers and not self.is_unstacked:
+        if self.is_initializing():  # `setup` has made the parameters of the layers
+            last, outputs = x, jnp.broadcast_to(x, (c.num_layers, *x.shape))
+        elif c.scan_layers and not self.is_unstacked:
             last, outputs = self._scanned(x, tokens, seed, *context)
         else:
             every = self._unrolled(x, tokens, seed, *context)
@@ -298,7 +300,9 @@ class Encoder(nn.Module):
         Apart from keys and values, the last layer is computed at these columns only, which saves up to 5/6 of it with the paper's
         widths. A scan computes all columns, since taking the last layer out of the stack would copy it.
         """
-        if tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
+        if self.is_initializing():
+            read = x if tokens.queried is None else gather_positions(x, tokens.queried)
+        elif tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
             read = gather_positions(self._scanned(x, tokens.reading(None), seed, *context)[0], tokens.queried)
         else:
             read = self._unrolled(x, tokens, seed, *context)[-1]
@@ -363,8 +367,6 @@ class Encoder(nn.Module):
         `ModelConfig.remat`. It stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
-        if self.is_initializing():
-            c = c.plain()
 
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):

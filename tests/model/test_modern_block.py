@@ -30,7 +30,7 @@ from bert_jax.model.pretraining import abstract_parameters, count_parameters, in
 from bert_jax.model.tokens import Tokens
 from tests.golden.make_modernbert import CASES, make_batch, sampled, without_padding
 from tests.model.modern_cases import architecture, as_theirs, parameters
-from tests.random_rows import initial_parameters_of, random_batch, random_parameters
+from tests.random_rows import drawn_parameters, initial_parameters_of, random_batch, random_parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "modernbert_golden.npz"
 TOLERANCE = 1e-6
@@ -117,7 +117,7 @@ def encoded(config: ModelConfig, params: Any, tokens: Tokens) -> Any:
 
 
 def last_layer(config: ModelConfig, tokens: Tokens) -> np.ndarray:
-    return np.asarray(encoded(config, initial_parameters_of(config), tokens))
+    return np.asarray(encoded(config, drawn_parameters(config), tokens))
 
 
 @pytest.mark.parametrize("window", [2, 7, 8, 128])
@@ -171,7 +171,7 @@ def test_mixed_layers_split_into_a_prefix_a_period_and_a_remainder(changes, pref
 def mixed_and_trained(every: int, **scan: int) -> tuple[Any, Any]:
     """Returns a loss of every layer, and its gradients, of layers of which each `every`-th is full, by default one by one."""
     config = dataclasses.replace(SMALL, layer_types=modern_block(7, every)["layer_types"], hidden_dropout=0.3, remat="dots")
-    params, batch = initial_parameters_of(config), jax.device_get(random_batch(config=config))
+    params, batch = drawn_parameters(config), jax.device_get(random_batch(config=config))
     model = pretraining_model(dataclasses.replace(config, **scan), next_sentence=False)
 
     def loss(params: Any) -> Any:

@@ -26,7 +26,7 @@ from bert_jax.objectives.distillation import (
 )
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, program_for, random_batch
+from tests.random_rows import TINY, drawn_parameters, forward, objective_for, program_for, random_batch
 
 WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)
 MODERN = dataclasses.replace(WIDE, **modern_block(4, radius=3))
@@ -35,7 +35,7 @@ ALL = PretrainingDistillation(temperature=2.0, soft_weight=0.4, hidden_weight=0.
 
 
 def teacher_of(config, seed=1) -> Teacher:
-    params = initial_parameters_of(config, seed)
+    params = drawn_parameters(config, seed)
     return Teacher(config, {part: params[part] for part in TEACHER_PARTS})
 
 
@@ -65,7 +65,7 @@ def distilled(settings: PretrainingDistillation, teacher: Teacher) -> Distillati
 @pytest.fixture(scope="module")
 def student():
     kernel = np.random.default_rng(0).normal(0, 0.2, (16, 24)).astype(np.float32)
-    return {**initial_parameters_of(STUDENT), PROJECTION: {"kernel": jnp.asarray(kernel)}}
+    return {**drawn_parameters(STUDENT), PROJECTION: {"kernel": jnp.asarray(kernel)}}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_losses_equal_numpy(batch, student, wide, layers, pairs):
     objective = distilled(settings, teacher)
     found = evaluated(objective, student, batch)
     targets, real = np.asarray(batch["masked_targets"]) >= 0, np.asarray(batch["sequence_ids"]) > 0
-    whole = {**initial_parameters_of(wide, 1)}
+    whole = {**drawn_parameters(wide, 1)}
 
     p, q = (special.log_softmax(logits(*model, batch) / 2, -1) for model in ((wide, whole), (STUDENT, student)))
     soft = 4 * (np.exp(p) * (p - q)).sum(-1)
@@ -111,7 +111,7 @@ def test_the_losses_equal_numpy(batch, student, wide, layers, pairs):
 
 
 def test_distillation_terms_are_zero_if_the_student_equals_its_teacher(batch):
-    params = initial_parameters_of(STUDENT, 1)
+    params = drawn_parameters(STUDENT, 1)
     settings = dataclasses.replace(ALL, soft_weight=1.0)
     objective = distilled(settings, teacher_of(STUDENT))
     found = evaluated(objective, params, batch)
@@ -132,7 +132,7 @@ def test_no_gradient_reaches_the_teacher_and_the_projection_has_one(batch, stude
 
 
 def test_soft_targets_alone_need_no_hidden_states_and_give_the_same_loss(batch):
-    params, teacher = initial_parameters_of(STUDENT), teacher_of(STUDENT)
+    params, teacher = drawn_parameters(STUDENT), teacher_of(STUDENT)
     sums = []
     for settings in (PretrainingDistillation(), PretrainingDistillation(hidden_weight=1.0)):
         objective = distilled(settings, teacher)

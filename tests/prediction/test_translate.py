@@ -24,7 +24,7 @@ from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
 from tests.data.corpora import corpus_from_arrays
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
-from tests.random_rows import initial_parameters_of
+from tests.random_rows import drawn_parameters
 
 TEXTS = ["a dog runs", "two men sit on a bench in the park and look at the children who play there", "snow", "a man in a red hat"]
 
@@ -41,7 +41,7 @@ def engine(tokenizer: Tokenizer) -> Engine:
         "intermediate_size": 32, "max_position": 40, "initializer_range": 0.5,
     }  # fmt: skip
     config = ModelConfig(**published("transformer_base") | small)
-    params = initial_parameters_of(config)
+    params = drawn_parameters(config)
     return Engine(Model(params=jax.tree.map(np.asarray, params), config=config, tokenizer=tokenizer, source="small"))
 
 
@@ -139,7 +139,7 @@ def test_a_translation_is_decoded_with_the_target_vocabulary(tmp_path: pathlib.P
     words = len(json.loads((tmp_path / "target_vocab.json").read_text()))
     sizes = {"vocab_size": tokenizer.size, "decoder_vocab_size": words, "num_layers": 1, "decoder_layers": 1, "hidden_size": 16}
     config = ModelConfig(**published("transformer_base") | sizes | {"intermediate_size": 32, "initializer_range": 0.5})
-    params = jax.tree.map(np.asarray, initial_parameters_of(config))
+    params = jax.tree.map(np.asarray, drawn_parameters(config))
     marian = Engine(Model(params=params, config=config, tokenizer=tokenizer, source="marian"))
     ids = [*tokenizer.encode("The object"), tokenizer.sep_id]
     (best,) = translating.translate(marian, [ids], max_length=12)

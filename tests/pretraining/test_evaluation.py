@@ -27,6 +27,7 @@ from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
+from tests.random_rows import drawn_parameters
 
 VOCABULARY = 9
 SPECIALS = types.SimpleNamespace(unk_id=0, sep_id=5)
@@ -81,7 +82,7 @@ def test_scores_are_means_over_all_rows_for_any_batches_and_devices(capsys: pyte
         watched = Watched()
         run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
         run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
-        params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
+        params = params or drawn_parameters(experiment.model)
         plan = PhaseBatches(experiment, 1, train).source.plan(0)
         evaluate = evaluation.Evaluation(experiment, program, 1, splits, run, plan)
         with jax.set_mesh(mesh):

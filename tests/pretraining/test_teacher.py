@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.pretraining import start as teacher
 from tests.data.corpora import vocabulary
-from tests.random_rows import TINY, initial_parameters_of
+from tests.random_rows import TINY, drawn_parameters
 
 VOCABULARY = vocabulary(TINY.vocab_size)
 EXPERIMENT = PretrainingExperiment(
@@ -24,7 +24,7 @@ EXPERIMENT = PretrainingExperiment(
 
 def loaded(monkeypatch: pytest.MonkeyPatch, experiment=EXPERIMENT, untrained=(), vocabulary=VOCABULARY, without=(), **fields):
     config = dataclasses.replace(TINY, **fields)
-    params = {part: tree for part, tree in initial_parameters_of(config).items() if part not in without}
+    params = {part: tree for part, tree in drawn_parameters(config).items() if part not in without}
     model = types.SimpleNamespace(
         params=params,
         config=config,

@@ -26,9 +26,9 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
-from tests.random_rows import initial_parameters_of, largest_difference, random_batch
+from tests.random_rows import drawn_parameters, largest_difference, random_batch
 from tests.sharding import training
-from tests.sharding.training import DROPPING, begun, experiment_on, first_state, program_of, train
+from tests.sharding.training import DROPPING, begun, drawn, experiment_on, program_of, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
@@ -88,7 +88,7 @@ def test_a_modern_block_with_shared_key_heads_trains_by_stable_adamw_on_a_mesh_a
         return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
 
     one, many = modern(MeshConfig()), modern(MESHES[name])
-    first = jax.device_get(begun(one, program_of(one, 1)))
+    first = jax.device_get(drawn(one, program_of(one, 1)))
     spread = jax.device_put(first, program_of(many).shardings)
     assert_same(train(many, state=spread), train(one, devices=1, state=jax.device_put(first, program_of(one, 1).shardings)))
 
@@ -194,9 +194,9 @@ def test_each_data_device_holds_its_shard_of_every_large_array():
 
 
 def test_initial_weights_do_not_depend_on_the_mesh():
-    experiment = experiment_on(MESHES["fsdp 2 x tensor 4"])
-    spread = begun(experiment, program_of(experiment))
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first_state(), jax.device_get(spread))))
+    experiments = {1: experiment_on(MeshConfig()), 8: experiment_on(MESHES["fsdp 2 x tensor 4"])}
+    alone, spread = (jax.device_get(begun(one, program_of(one, n))) for n, one in experiments.items())
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, spread)))
 
 
 def test_each_device_holds_only_its_shard_of_parameters_and_optimizer_state():
@@ -246,7 +246,7 @@ def test_distillation_on_a_mesh_equals_one_device():
             model=dataclasses.replace(DROPPING, num_layers=1),
         )
         wide = dataclasses.replace(experiment.model, hidden_size=24)
-        params = initial_parameters_of(wide, 1)
+        params = drawn_parameters(wide, 1)
         teacher = Teacher(wide, {part: params[part] for part in TEACHER_PARTS})
         mesh = make_mesh(experiment.mesh, jax.devices()[: 4 if found else 1])
         program = pretraining_program(experiment, mesh, teacher)

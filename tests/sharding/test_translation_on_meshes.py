@@ -24,7 +24,7 @@ from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import Program
 from tests.model.test_encoder_decoder import TINY, pairs
-from tests.random_rows import largest_difference
+from tests.random_rows import drawn_parameters, largest_difference
 
 CONFIG = dataclasses.replace(
     TINY, hidden_size=16, num_layers=1, decoder_layers=2, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1,
@@ -46,9 +46,9 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: 
     batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, rows=4).items()}
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
+    if first is None:
+        first = jax.device_get(program.init_state(dict, drawn_parameters(config)))
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-        if first is None:
-            first = jax.device_get(program.init_state(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0)))
         state = jax.device_put(first, program.shardings)
         arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": jnp.uint32(4)})
         state, sums = program.training_step(1)(*arguments)

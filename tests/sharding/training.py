@@ -19,7 +19,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.steps import Program
-from tests.random_rows import TINY, random_batch
+from tests.random_rows import TINY, drawn_parameters, random_batch
 
 ROWS = 16
 DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_layers=True)  # compiled quickly
@@ -35,13 +35,18 @@ def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "
 
 @functools.cache
 def first_state(optimizer: str = "bert_adam") -> Any:
-    """Returns the state before step 0 as numpy arrays, computed on one device."""
+    """Returns a state before step 0 as numpy arrays."""
     experiment = experiment_on(MeshConfig(), optimizer=optimizer)
-    return jax.device_get(begun(experiment, program_of(experiment, 1)))
+    return jax.device_get(drawn(experiment, program_of(experiment, 1)))
+
+
+def drawn(experiment: PretrainingExperiment, program: Program) -> Any:
+    """Returns a state before step 0, which takes a fifth of the time of `begun`."""
+    return program.init_state(dict, drawn_parameters(experiment.model, experiment.seed))
 
 
 def begun(experiment: PretrainingExperiment, program: Program) -> Any:
-    """Returns the state before step 0, with random parameters."""
+    """Returns the state before step 0 of the run."""
     return program.init_state(functools.partial(initial_parameters, experiment))
 
 
