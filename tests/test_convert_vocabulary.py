@@ -14,7 +14,7 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model
-from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.interop.tiny import as_model, make_model, make_translator, make_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +166,23 @@ def test_a_byte_level_vocabulary_replaces_another_and_accepts_added_tokens(model
     assert before.keys() - after.keys() == {"[unused0]", "[unused1]"}
     pieces = [tokenizer.pieces[i] for i in tokenizer.encode(" Z\u00fcrich")]
     np.testing.assert_allclose(after["Z\u00fcrich"], np.mean([before[piece] for piece in pieces], axis=0), atol=1e-6)
+
+
+def test_a_translator_with_another_vocabulary_has_the_special_tokens_of_that_vocabulary(tmp_path):
+    """transformers reads their ids from config.json and generation_config.json."""
+    words = make_vocabulary(tmp_path / "words", cased=True)
+    export_model(tmp_path / "model", make_translator(words))
+    file = tmp_path / "model" / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_beams": 6, "bad_words_ids": [[0], [9]]}))
+    (tmp_path / "added.txt").write_text("lockdown\n")
+    convert(tmp_path / "model", tmp_path / "added", f"--add-tokens={tmp_path / 'added.txt'}")
+    kept = json.loads((tmp_path / "added" / "generation_config.json").read_text())
+    assert (kept["num_beams"], kept["bad_words_ids"], kept["eos_token_id"]) == (6, [[0], [9]], 3)
+    pieces = ["the", "river", "[SEP]", "[UNK]", "[CLS]", "[PAD]", "[MASK]"]
+    (tmp_path / "new.txt").write_text("\n".join(pieces) + "\n")
+    convert(tmp_path / "model", tmp_path / "new", f"--replace-vocab={tmp_path / 'new.txt'}", "--cased")
+    fields, found = (json.loads((tmp_path / "new" / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+    for one in (fields, found):
+        assert [one[f"{name}_token_id"] for name in ("pad", "decoder_start", "eos", "forced_eos")] == [5, 5, 2, 2]
+    assert (found["num_beams"], found["bad_words_ids"]) == (6, [[5]])
+    assert import_model(tmp_path / "new").params["lm_head"]["final_logits_bias"].shape == (7,)

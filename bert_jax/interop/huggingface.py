@@ -29,7 +29,8 @@ from jaxtyping import PyTree
 from bert_jax import __version__
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.data.tokenizers.tokenizer_files import vocabulary_files
+from bert_jax.data.tokenizers.tokenizer_files import BACKENDS, vocabulary_files
+from bert_jax.data.tokenizers.tokenizer_files import JSON_FILE as TOKENIZER_JSON
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
@@ -84,6 +85,8 @@ log = logging.getLogger(__name__)
 
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 rejects a file that does not name the framework of its layout
+ROLES = {"pad": "padding", "sep": "end token"}
+"""The names of special tokens in messages, by role."""
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -195,7 +198,7 @@ def export_model(
 
             write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
         tokenizer.save(incomplete)
-        _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
+        _adapt_tokenizer(incomplete, model)
         if model.vectors is not None and model.head is None:
             from bert_jax.interop.sentence_transformers import write_text_vectors
 
@@ -253,7 +256,7 @@ def import_model(
     tokenizer = load_tokenizer(pathlib.Path(vocabulary) if vocabulary else directory, lowercase=lowercase)
     check_vocabulary(tokenizer, config, str(directory))
     renamed = _renamed_pieces(fields, tokenizer, directory) if vocabulary else ()
-    _check_recorded({} if renamed else recorded(fields), fields.get("pad_token_id"), tokenizer, str(directory))
+    _check_recorded({} if renamed else recorded(fields), fields, export_family(config), tokenizer, str(directory))
     weights = weights_file(directory)
     if weights is None:
         raise UserError(f"{directory} holds no weights; copy the whole model")
@@ -507,12 +510,13 @@ def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib
     return (f"{counted(len(changed), 'unused piece')} renamed ({listed}); their rows are kept",)
 
 
-def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: str) -> None:
+def _check_recorded(ours: JsonObject, fields: JsonObject, family: Family, tokenizer: Tokenizer, where: str) -> None:
+    """Raises UserError if the model was trained with another vocabulary, or with other special tokens."""
     check_same_vocabulary(ours, tokenizer, where)
-    if pad is not None and pad != tokenizer.pad_id:
-        raise UserError(
-            f"{where}: pad_token_id={pad!r} in {CONFIG}, but the vocabulary's padding is {tokenizer.pad_id}; correct one"
-        )
+    for name, role in family.special_ids.items():
+        found, wanted = fields.get(name), getattr(tokenizer, f"{role}_id")
+        if found is not None and found != wanted:
+            raise UserError(f"{where}: {name}={found!r} in {CONFIG}, but the vocabulary's {ROLES[role]} is {wanted}; correct one")
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
@@ -561,15 +565,30 @@ def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, 
     return {name: x for name, x in fields.items() if name not in left}
 
 
-def _adapt_tokenizer(path: pathlib.Path, config: ModelConfig) -> None:
-    """Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
+def _adapt_tokenizer(directory: pathlib.Path, model: Model) -> None:
+    """Adapts the saved tokenizer files to the model, for transformers.
+
+    Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
     it, they do not truncate, and longer texts raise an IndexError in the model. For a model without token types, also writes that
-    its tokenizer returns none, since the model would not accept them."""
-    settings = read_object(path) | {"model_max_length": config.max_position}
+    its tokenizer returns none, since the model would not accept them. A text of a translator ends with [SEP], and no [CLS]
+    precedes it; only tokenizer.json can say so."""
+    config, tokenizer, rules = model.config, model.tokenizer, directory / TOKENIZER_JSON
+    settings = read_object(directory / TOKENIZER_CONFIG) | {"model_max_length": config.max_position}
     inputs = settings.get("model_input_names")
     if not config.type_vocab_size and (inputs is None or "token_type_ids" in inputs):
         settings["model_input_names"] = ["input_ids", "attention_mask"]
-    write_json(path, settings)
+    if config.encoder == "encoder_decoder" and "decoder" in model.params and rules.is_file():
+        end = tokenizer.pieces[tokenizer.sep_id]
+        texts: list[list[Json]] = [
+            [{"Sequence": {"id": name, "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}] for name in ("A", "B")
+        ]
+        framing: JsonObject = {
+            "type": "TemplateProcessing", "single": texts[0], "pair": [*texts[0], *texts[1]],
+            "special_tokens": {end: {"id": end, "ids": [tokenizer.sep_id], "tokens": [end]}},
+        }  # fmt: skip
+        write_json(rules, read_object(rules) | {"post_processor": framing})
+        settings |= {"tokenizer_class": BACKENDS[0], "eos_token": end}
+    write_json(directory / TOKENIZER_CONFIG, settings)
 
 
 def part_names(text: str) -> tuple[str, ...]:

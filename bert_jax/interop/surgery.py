@@ -168,10 +168,14 @@ def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
     return Sources(tuple(of), same_pieces, len(of) - same_pieces - unknown, unknown, old.size - len(kept))
 
 
+_OF_IDS = ("token_id", "token_ids", "words_ids")
+"""The endings of the keys of config.json and generation_config.json that hold ids of a vocabulary."""
+
+
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """Returns `model` with the vocabulary of `tokenizer`. The rows of the word embeddings, of the MLM head's bias and of an
-    untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Raises UserError for an encoder-decoder
-    with two vocabularies."""
+    untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Settings with ids of a different old
+    vocabulary are dropped. Raises UserError for an encoder-decoder with two vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
             f"{model.source or 'this model'} has one vocabulary per language, which cannot be changed here; train a model with "
@@ -185,7 +189,14 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
         return np.pad(rows, [(0, padding)] + [(0, 0)] * (rows.ndim - 1))
 
     params = _changed(model, lambda row: _leads(row, "V") or _leads(row, "W"), change)
-    return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
+    changed = dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
+    if tuple(tokenizer.pieces[: model.tokenizer.size]) == tuple(model.tokenizer.pieces):
+        return changed
+    fields, generation = (
+        {name: value for name, value in kept.items() if not name.endswith(_OF_IDS)}
+        for kept in (model.other_fields, model.generation)
+    )
+    return dataclasses.replace(changed, other_fields=fields, generation=generation)
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:

@@ -52,9 +52,10 @@ class Translation(Objective):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed cross-entropies, with and without smoothing, and the number of correct predictions."""
-        logits, targets = self.logits(params, batch, seed), batch["targets"]
+        logits, targets, config = self.logits(params, batch, seed), batch["targets"], self.model.config
         with jax.named_scope("loss"):
-            smoothed = smoothed_cross_entropy(logits, targets, self.label_smoothing, self.model.vocab_size)
+            words = config.decoder_vocab_size or config.vocab_size
+            smoothed = smoothed_cross_entropy(logits, targets, self.label_smoothing, words)
             plain = jax.lax.stop_gradient(logits)
             return {
                 "smoothed_loss": smoothed.sum(),

@@ -81,6 +81,11 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
             f"{counted(size, 'entry')}; leave model.vocab_size out, which then is {size}, or build the corpus with the model's "
             "vocabulary"
         )
+    if 0 < (target := experiment.model.decoder_vocab_size) < size:
+        raise UserError(
+            f"config.model.decoder_vocab_size={target:,}, but the corpus {train.directory} has a vocabulary of "
+            f"{counted(size, 'entry')} for both languages; set {size}, or 0, so that the languages share a table"
+        )
     for split in (train, eval_split):
         plan.check_corpus(split, experiment.example_config(0))
 

@@ -4,7 +4,8 @@
 
 A table of the file has a row for each system, with the numbers as its source prints them. Multiplying by `scale` converts them to
 the units of our scores. `note` is the reason why a row is not comparable with our scores, such as hidden test labels or a
-different formula. A column is assigned to a task by its name. Tables with `counts` hold confusion matrices instead of scores."""
+different formula. A column is assigned to a task by its name. `examples` are the numbers of training examples of the columns.
+Tables with `counts` hold confusion matrices instead of scores."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
 The scores of other systems on the tasks here. `results.json` of a run has the rows of its task under `published`, and the log
-prints them after the scores of the run. Each table states what its scores were measured on. Scores from a test server, or by a
-different formula, are shown but not ranked. The numbers are printed as in their sources.
+prints them after the scores of the run. A translation run that learns from `tfds:wmt14_translate` has rows too. Each table states
+what its scores were measured on. Scores from a test server, or by a different formula, are shown but not ranked. The numbers are
+printed as in their sources.
 
 ## The tables
 
@@ -51,7 +53,8 @@ class Published:
 
 @functools.cache
 def published(task: str) -> tuple[Published, ...]:
-    """Returns the published rows of a task, in the order of the file; () for a task without any."""
+    """Returns the published rows of a task, in the order of the file; () for a task without any. The task of a translation run on
+    WMT14 is "newstest2014" with its languages, such as "newstest2014 en-de"."""
     return tuple(row for table in _tables() for row in _rows(table, task))
 
 
@@ -100,6 +103,8 @@ def page() -> str:
             tasks = {task for task, _ in table["columns"]}
             names = [score if len(tasks) == 1 else f"{task.removeprefix('glue/')}: {score}" for task, score in table["columns"]]
             lines = [(system, *("" if v is None else str(v) for v in values)) for system, *values in table["rows"]]
+        if "examples" in table:
+            lines.insert(0, ("(training examples)", *table["examples"]))
         cells = [("system", *names), ("---",) * (len(names) + 1), *lines]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
         if "counts" in table:

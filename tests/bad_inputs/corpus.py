@@ -1053,5 +1053,11 @@ CASES = [
         files={"a.txt": "1 2 3\n"},
         without=NO_VOCAB,
     ),
+    Case(
+        "a vocabulary of pieces and ids alone",
+        "--vocab=vocab.json",
+        "vocabulary vocab.json has no 'model', so it is not a tokenizer.json; give that file, or its directory",
+        files={"vocab.json": '{"[PAD]": 0, "the": 1}'},
+    ),
 ]
 TABLE = Table("corpus", "--source=text:$text --vocab=$vocabulary --lowercase --output=corpus --workers=1", CASES)

@@ -3,9 +3,10 @@
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py < REQUESTS
 
 A request is a line of JSON: {"model": DIR, "expected": FILE, "resaved": DIR, "arguments": {...}}; or {"model": DIR, "texts":
-[...]} for the vectors of sentence-transformers; or {"packages": true} for the installed packages; or {"classes": MODEL_TYPE} for
-the classes of a kind of model. The answer is also a line of JSON, {"error": TRACEBACK} if it fails. One process answers all
-requests: importing torch and transformers takes longer than a check.
+[...]} for the vectors of sentence-transformers; or {"model": DIR, "translate": [...]} for the token ids of sources and their
+translations; or {"packages": true} for the installed packages; or {"classes": MODEL_TYPE} for the classes of a kind of model. The
+answer is also a line of JSON, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and
+transformers takes longer than a check.
 
 `expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
 `texts` to tokenise. `save_pretrained` writes the model again to `resaved`, for us to read back. `arguments` are arguments of
@@ -73,6 +74,22 @@ def sentence_vectors(model_directory: str, texts: list[str]) -> list[list[float]
     return SentenceTransformer(model_directory, device="cpu").encode(texts).tolist()
 
 
+def translations(model_directory: str, sources: list[str]) -> dict:
+    """Returns the ids of the sources, and their translations by the beam search of generation_config.json."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(model_directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_directory)
+    batch = tokenizer(sources, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found = model.generate(**batch)
+    return {
+        "class": type(model).__name__,
+        "sources": [tokenizer(source)["input_ids"] for source in sources],
+        "targets": tokenizer(text_target=sources[0])["input_ids"],
+        "ids": found[:, 1:].tolist(),
+        "translations": tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+    }
+
+
 def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
     """Returns max |theirs - ours| / max |theirs|, only over real tokens if there is a value for every token."""
     assert theirs.shape == ours.shape, (theirs.shape, ours.shape)
@@ -94,6 +111,8 @@ def main() -> None:
                 answer = {"classes": importlib.import_module(f"transformers.models.{kind}.modeling_{kind}").__all__}
             elif "texts" in request:
                 answer = {"vectors": sentence_vectors(request["model"], request["texts"])}
+            elif "translate" in request:
+                answer = translations(request["model"], request["translate"])
             else:
                 answer = check(request["model"], request["expected"], request["resaved"], request["arguments"])
         except Exception:

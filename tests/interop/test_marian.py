@@ -15,10 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import save_file
 
 from bert_jax.convert import main as convert
 from bert_jax.data import DECODER, INPUTS
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import Model, export_model, import_model
@@ -28,6 +31,8 @@ from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps
 from bert_jax.model.positions import fixed_table
+from bert_jax.objectives.model import Model as Trained
+from bert_jax.objectives.translation import Translation
 from tests.interop.tiny import make_translator, make_vocabulary
 from tests.model.test_encoder_decoder import MODERN
 
@@ -68,16 +73,13 @@ def close(found: Any, wanted: np.ndarray, what: str) -> None:
 def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str):
     model, stored = imported(case), golden(case)
     batch, targets = batch_of(stored)
-    predicted = targets >= 0
+    predicted, objective = targets >= 0, Translation().for_model(Trained(model.config))
 
     def loss(params: Any, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Computes the loss of transformers' LabelSmoother: 0.9 times the loss of the target plus 0.1 times the mean loss over
-        all words, averaged over the predicted tokens."""
+        """Computes the loss of training; the golden one is that of transformers' LabelSmoother, whose padding is -100."""
         found: Any = EncoderDecoder(model.config).apply({"params": params}, batch)
-        losses = -jax.nn.log_softmax(found["logits"])
-        chosen = jnp.take_along_axis(losses, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
-        total = jnp.where(predicted, 0.9 * chosen + 0.1 * losses.mean(-1), 0.0).sum()
-        return total / predicted.sum(), found
+        with_targets = batch | {"targets": jnp.asarray(targets, jnp.int32)}
+        return objective.loss(objective.sums(params, with_targets, None), objective.counts(with_targets)), found
 
     (value, found), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(model.params, batch)
     assert float(value) == pytest.approx(float(stored["loss"]), rel=1e-6)
@@ -144,7 +146,9 @@ def test_the_fields_of_a_published_checkpoint_are_read_and_kept(tmp_path: pathli
     [
         ({"normalize_before": True}, "normalize_before=True cannot be represented"),
         ({"normalize_embedding": True}, "normalize_embedding=True cannot be represented"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm=True cannot be represented"),
         ({"static_position_embeddings": False}, "static_position_embeddings=False cannot be represented"),
+        ({"add_bias_logits": True}, "add_bias_logits=True cannot be represented"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads=4 contradicts another field"),
         ({"decoder_vocab_size": 50}, "contradict share_encoder_decoder_embeddings=true"),
     ],
@@ -152,6 +156,22 @@ def test_the_fields_of_a_published_checkpoint_are_read_and_kept(tmp_path: pathli
 def test_an_unsupported_option_is_refused(fields, says):
     with pytest.raises(UserError, match=says):
         config_from_json(json.loads((GOLDEN / "shared" / "config.json").read_text()) | fields, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("decoder_start_token_id", "decoder_start_token_id=5 in config.json, but the vocabulary's padding is 0; correct one"),
+        ("eos_token_id", "eos_token_id=5 in config.json, but the vocabulary's end token is 3; correct one"),
+        ("forced_eos_token_id", "forced_eos_token_id=5 in config.json, but the vocabulary's end token is 3; correct one"),
+    ],
+)
+def test_targets_that_start_or_end_with_other_tokens_are_refused(name, says, tmp_path: pathlib.Path):
+    directory = shutil.copytree(GOLDEN / "shared", tmp_path / "other")
+    fields = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(fields | {name: 5}))
+    with pytest.raises(UserError, match=says):
+        imported(directory)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -169,6 +189,26 @@ def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_p
             imported(directory)
         return
     jax.tree.map(np.testing.assert_array_equal, imported(directory).params, imported("shared").params)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "is_read"),
+    [(np.float32, 1e-7, True), (np.float32, 1e-4, False), (np.float16, 0.0, True), (np.float16, 0.02, False)],
+)
+def test_stored_positions_may_differ_by_rounding_only(dtype, change, is_read, tmp_path: pathlib.Path):
+    """Old files have them, computed by another numpy and perhaps rounded to 16 bits."""
+    directory = shutil.copytree(GOLDEN / "shared", tmp_path / "old")
+    table = fixed_table(imported("shared").config)
+    assert table is not None
+    table = table.copy()
+    table[5, 3] += np.float32(change)
+    tensors = read_weights(directory / "model.safetensors") | {"model.encoder.embed_positions.weight": table.astype(dtype)}
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    if is_read:
+        jax.tree.map(np.testing.assert_array_equal, imported(directory).params, imported("shared").params)
+    else:
+        with pytest.raises(UserError, match=r"embed_positions\.weight is not the sinusoids of every position, sines before"):
+            imported(directory)
 
 
 @pytest.mark.parametrize("name", ["transformer_base", "transformer_big"])
@@ -213,3 +253,25 @@ def test_a_marian_is_converted_equally_in_both_formats(tmp_path: pathlib.Path):
         written.append((tmp_path / form / "config.json").read_bytes())
     assert written[0] == written[1]
     assert json.loads(written[0])["model_type"] == "marian"
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_the_exported_tokenizer_ends_a_text_and_puts_nothing_before_it(kind, tmp_path: pathlib.Path):
+    """As Marian's does; transformers adds what tokenizer.json says. The files are read back as the same vocabulary."""
+    vocabulary = tmp_path / "vocabulary"
+    if kind == "wordpiece":
+        make_vocabulary(vocabulary, cased=True)
+    else:
+        train_bpe([["the river of Paris is the capital"]] * 30, 384, None).save(vocabulary)
+    model = make_translator(vocabulary)
+    for n in range(2):  # exported, and exported again
+        export_model(tmp_path / str(n), model)
+        model = import_model(tmp_path / str(n))
+    assert model.tokenizer.vocabulary == load_tokenizer(vocabulary).vocabulary
+    found = tokenizers.Tokenizer.from_file(str(tmp_path / "1" / "tokenizer.json"))
+    own = model.tokenizer.encode("the river"), model.tokenizer.encode("of Paris")
+    end = model.tokenizer.sep_id
+    assert found.encode("the river").ids == [*own[0], end]
+    assert found.encode("the river", "of Paris").ids == [*own[0], end, *own[1], end]
+    settings = json.loads((tmp_path / "1" / "tokenizer_config.json").read_text())
+    assert (settings["eos_token"], settings["tokenizer_class"]) == ("[SEP]", "PreTrainedTokenizerFast")

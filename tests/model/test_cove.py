@@ -9,17 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from bert_jax.data import DECODER
 from bert_jax.errors import UserError
-from bert_jax.interop.names import params_from_tensors, tensors_from_params
+from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.cove import CoveTranslator
 from bert_jax.model.encoder import unstacked_layers
+from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Tokens
-from tests.model.head_in_numpy import sigmoid
+from tests.model.head_in_numpy import head_logits, sigmoid
 from tests.model.test_bilm import log_softmax, lstm_in_numpy
 from tests.random_rows import objective_for
 
@@ -130,6 +133,24 @@ def test_the_second_layer_reads_both_directions_of_the_first():
     assert moved[1, :, 4:].any(-1).tolist() == [True] * 4 + [False] * 2, "backward"
     assert moved[2, :, :4].any(-1).all()
     assert moved[2, :, 4:].any(-1).all()
+
+
+@pytest.mark.parametrize("fields", [{"lstm": 3, "pooling": "concat"}, {"lstm": 3}, {"pooling": "concat"}])
+def test_a_classifier_reads_the_word_vectors_and_the_encoder(fields):
+    """As taggers do, and as in the paper: the features of a token are its word vector and the output of the last layer."""
+    head = SequenceHead(labels=("a", "b", "c"), layers="embeddings_and_last", **fields)
+    rng, whole, batch = np.random.default_rng(3), random_params(COVE), batch_of()
+    own = {path: shape for path, shape in our_shapes(COVE, head).items() if path.startswith(head.subtree)}
+    drawn = unflatten_dict({path: (0.5 * rng.standard_normal(shape)).astype(np.float32) for path, shape in own.items()}, sep="/")
+    params = {part: whole[part] for part in ("embeddings", "encoder")} | drawn
+    starts = np.zeros((len(PAIRS), 3), np.int32)
+    slots = [(row, n) for row, pairs in enumerate(PAIRS) for n in range(len(pairs))]
+    for (row, n), (_, source, _) in zip(slots, pairs_of(batch), strict=True):
+        starts[row, n] = source[0]
+    logits = jax.jit(BertWithHead(COVE, head).apply)({"params": params}, batch | {"cls_positions": starts})["logits"]
+    for (row, n), (_, source, _) in zip(slots, pairs_of(batch), strict=True):
+        states = encoded_in_numpy(COVE, whole, batch["input_ids"][row, source])
+        np.testing.assert_allclose(logits[row, n], head_logits(head, params, states), rtol=0, atol=1e-5)
 
 
 def test_the_gradient_of_the_decoder_equals_finite_differences():

@@ -17,10 +17,12 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import over_words
 from bert_jax.model.flair import word_starts
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.lstm import Lstm
 from bert_jax.model.pretraining import pretraining_model
 from bert_jax.model.tokens import Tokens
+from tests.model.head_in_numpy import head_logits
 from tests.model.test_bilm import BILM, ROUNDING, TEXTS, random_params, rows, states_in_numpy
 from tests.random_rows import objective_for
 
@@ -99,6 +101,24 @@ def test_the_lstm_of_a_head_reads_one_vector_per_word():
         for n, (first, end) in enumerate(words):
             for column in columns[first : end + 1]:
                 np.testing.assert_allclose(logits[row, column], wanted[n], rtol=0, atol=1e-6)
+
+
+def test_the_lstm_of_a_classifier_reads_the_words_of_a_text_to_both_ends():
+    head = SequenceHead(labels=("a", "b"), lstm=3)
+    drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(FLAIR, head, jax.random.key(0)))
+    params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
+    batch = rows()
+    starts = np.zeros((len(TEXTS), 4), np.int32)
+    for row, columns in texts_of(batch):
+        starts[row, batch["sequence_ids"][row, columns[0]] - 1] = columns[0]
+    logits = jax.jit(BertWithHead(FLAIR, head).apply)({"params": params}, batch | {"cls_positions": starts})["logits"]
+    _, states = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
+    own = jax.tree.map(np.float64, {head.subtree: params[head.subtree]})
+    for row, columns in texts_of(batch):
+        firsts = columns[[first for first, _ in words_of(batch["input_ids"][row, columns])]]
+        wanted = head_logits(head, own, np.asarray(states)[:, row, firsts])
+        number = batch["sequence_ids"][row, columns[0]] - 1
+        np.testing.assert_allclose(logits[row, number], wanted, rtol=0, atol=1e-5)
 
 
 def test_a_layer_over_words_gives_each_piece_the_output_of_its_word():

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.model.config import published
 from bert_jax.pretraining.splits import check_corpus, fingerprint
 from tests.data.corpora import corpus_of, random_documents
 
@@ -60,3 +61,17 @@ def test_a_corpus_of_another_vocabulary_is_refused_with_a_remedy():
 def test_a_held_out_split_without_pairs_is_refused():
     with pytest.raises(UserError, match="document"):
         check_corpus(of_size(CORPUS.vocabulary.size), CORPUS, corpus_of([[5]]))
+
+
+@pytest.mark.parametrize("words", [0, 9, "all"])
+def test_a_table_for_the_target_has_the_words_of_the_corpus(words):
+    corpus = dataclasses.replace(corpus_of([[3, 4]] * 8), languages=("en", "de"))
+    size = corpus.vocabulary.size
+    model = {**published("transformer_base"), "vocab_size": size, "decoder_vocab_size": size if words == "all" else words}
+    experiment = PretrainingExperiment.from_dict({"model": model, "phases": [{"steps": 1}], "examples": {"pairs": "none"}})
+    if words != 9:
+        check_corpus(experiment, corpus, corpus)
+        return
+    says = rf"config\.model\.decoder_vocab_size=9, but the corpus .* of {size:,} entries for both languages; set {size}, or 0"
+    with pytest.raises(UserError, match=says):
+        check_corpus(experiment, corpus, corpus)

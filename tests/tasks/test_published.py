@@ -99,6 +99,14 @@ def test_the_log_groups_rows_by_their_notes_with_the_main_score_first() -> None:
     assert list(score_lines((), "f1")) == []
 
 
+def test_the_page_has_the_numbers_of_training_examples_of_glue() -> None:
+    lines = page().splitlines()
+    heads, _, examples = (lines[lines.index(next(line for line in lines if "| rte: accuracy |" in line)) + n] for n in range(3))
+    of_task = dict(zip(heads.split(" | "), examples.split(" | "), strict=True))
+    names = ("mnli: accuracy, mismatched", "stsb: spearman", "rte: accuracy")
+    assert [of_task[name] for name in names] == ["392k", "5.7k", "2.5k"]
+
+
 def test_the_page_of_results_is_made_from_the_file() -> None:
     written = pathlib.Path(__file__).parents[2] / "experiments" / "results" / "published.md"
     assert written.read_text(encoding="utf-8") == page(), "python -m bert_jax.tasks.published > experiments/results/published.md"

@@ -117,6 +117,10 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
             return TokenizerDescription(path=path)
         if path.suffix == ".json":
             spec = _object(path)
+            if "model" not in spec:
+                raise UserError(
+                    f"vocabulary {path} has no 'model', so it is not a {JSON_FILE}; give that file, or its directory"
+                )
             if _other_than_berts(path, spec):
                 return _described_library(path, spec, {}, {}, {})
             return _described(path, None, _read_json(path, spec), {}, {}, {})
@@ -565,7 +569,8 @@ def _described_library(
         raise UserError(f"{path}: {error}; copy the file again, or choose another model") from error
     specials = _roles(path, content, library, (config, names), fields)
     cls, sep = (library.pieces.index(specials[role]) for role in ("cls", "sep"))
-    single = [cls, *library.letter, sep]
+    translates = fields.get("is_encoder_decoder") is True or fields.get("model_type") == "encoder_decoder"
+    single = [*library.letter, sep] if translates else [cls, *library.letter, sep]
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]

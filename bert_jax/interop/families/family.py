@@ -291,6 +291,8 @@ class Family:
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
     """Buffers of transformers, which some versions saved: their names, their content, and a function from their size to their
     values."""
+    special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
+    """Keys with the ids of special tokens -> the role of the token in the vocabulary. Other ids are not supported."""
     position_table: str = ""
     """The name of the position table. Files always contain it, but it is a parameter of ours only if positions are learned."""
 

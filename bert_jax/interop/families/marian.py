@@ -139,9 +139,9 @@ MARIAN = MarianFamily(
         *(Constant(name, 0.0, carried=True) for name in ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")),
         Constant("is_encoder_decoder", True),
         TokenId("pad_token_id", "pad"),
-        TokenId("decoder_start_token_id", "pad", carried=True),
+        TokenId("decoder_start_token_id", "pad"),
         TokenId("eos_token_id", "sep"),
-        TokenId("forced_eos_token_id", "sep", carried=True),
+        TokenId("forced_eos_token_id", "sep"),
         Constant("torch_dtype", "float32"),
     ),
     always=ALWAYS,
@@ -150,5 +150,8 @@ MARIAN = MarianFamily(
         "static_position_embeddings": True, "add_bias_logits": False, "is_decoder": False, "quantization_config": None,
     },
     classes={"MarianModel": (), "MarianMTModel": ("decoder", "lm_head")},
+    special_ids={
+        "pad_token_id": "pad", "decoder_start_token_id": "pad", "eos_token_id": "sep", "forced_eos_token_id": "sep",
+    },
     buffers=dict.fromkeys(POSITIONS, ("the sinusoids of every position, sines before cosines", _positions)),
 )  # fmt: skip

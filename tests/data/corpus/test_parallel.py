@@ -127,30 +127,38 @@ def test_only_line_feeds_end_lines(tmp_path, tokenizer):
     assert train.num_documents == 305
 
 
-class Translations(tfds_text._tfds().core.GeneratorBasedBuilder, skip_registration=True):
+class Wmt14Translate(tfds_text._tfds().core.GeneratorBasedBuilder, skip_registration=True):
+    """A small data set with the name, the configuration and the features of WMT14's."""
+
     VERSION = "1.0.0"
+    BUILDER_CONFIGS = [tfds_text._tfds().core.BuilderConfig(name="de-en")]  # noqa: RUF012
 
     def _info(self):
         features = tfds_text._tfds().features.Translation(languages=("de", "en"))
-        return self.dataset_info_from_configs(features=features, supervised_keys=("en", "de"))
+        return self.dataset_info_from_configs(features=features, supervised_keys=("de", "en"))
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
+        return {"train": self._generate_examples(PAIRS[:40]), "validation": self._generate_examples(PAIRS[40:50])}
 
-    def _generate_examples(self):
-        for k, (source, target) in enumerate(PAIRS[:40]):
+    def _generate_examples(self, some):
+        for k, (source, target) in enumerate(some):
             yield k, {"en": source, "de": target}
 
 
 def test_a_translation_data_set_gives_pairs_or_the_text_of_one_language(tmp_path, tokenizer):
-    Translations(data_dir=tmp_path / "tfds", file_format="array_record").download_and_prepare()
-    options = {"tfds_directory": str(tmp_path / "tfds")}
-    train, _ = build(tmp_path / "corpus", "tfds:translations", tokenizer, options=options)
+    """Without --pair-fields, the direction is the data set's own."""
+    Wmt14Translate(config="de-en", data_dir=tmp_path / "tfds", file_format="array_record").download_and_prepare()
+    options, name = {"tfds_directory": str(tmp_path / "tfds")}, "tfds:wmt14_translate/de-en"
+    fields = options | {"pair_fields": "en,de"}
+    train, held_out = build(tmp_path / "corpus", name, tokenizer, options=fields, eval_source=[f"{name}:validation"])
     assert sorted(stored(train)) == sorted(PAIRS[:40])
-    assert train.languages == ("en", "de")
-    back, _ = build(tmp_path / "back", "tfds:translations", tokenizer, options=options | {"pair_fields": "de,en"})
+    assert sorted(stored(held_out)) == sorted(PAIRS[40:50])
+    assert train.languages == held_out.languages == ("en", "de")
+    assert files.read_json(tmp_path / "corpus" / "settings.json")["sources"][0].startswith("tfds:wmt14_translate/")
+    back, _ = build(tmp_path / "back", name, tokenizer, options=options)
     assert sorted(stored(back)) == sorted((target, source) for source, target in PAIRS[:40])
-    alone, _ = build(tmp_path / "alone", "tfds:translations@de", tokenizer, options=options, keep=["short-documents"])
+    assert back.languages == ("de", "en")
+    alone, _ = build(tmp_path / "alone", f"{name}@de", tokenizer, options=options, keep=["short-documents"])
     assert alone.languages is None
     assert alone.num_sentences == 40
 
