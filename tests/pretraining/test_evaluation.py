@@ -251,7 +251,8 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
     evaluate = evaluation.Evaluation(experiment, program, 0, splits, run, plan)
     with jax.set_mesh(mesh):
-        scores = evaluate(nn.unbox(initial_parameters(experiment.model, jax.random.key(0), next_sentence=False)))
+        begin = jax.jit(initial_parameters, static_argnums=0, static_argnames="next_sentence")
+        scores = evaluate(nn.unbox(begin(experiment.model, jax.random.key(0), next_sentence=False)))
     measure = "mlm" if objective == "bert" else objective
     assert np.isfinite(scores[f"{measure}_loss"])
     assert 0 <= scores[f"{measure}_accuracy"] <= 1

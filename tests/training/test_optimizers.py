@@ -261,7 +261,7 @@ def test_no_optimizer_changes_the_characters_of_words(name):
         "symbols": jnp.asarray(piece_symbols(["the", "river"], len(shapes["symbols"])))
     }
     ids = jnp.arange(2, dtype=jnp.int32)[None]
-    grads = jax.grad(lambda params: CharacterCnn(config).apply({"params": params}, ids).sum())(params)
+    grads = jax.jit(jax.grad(lambda params: CharacterCnn(config).apply({"params": params}, ids).sum()))(params)
     optimizer = make_optimizer(OptimizerConfig(name=name), boxed(params))
     direction, _ = optimizer.update(grads, optimizer.init(params), params)
     assert not np.any(direction["symbols"])
