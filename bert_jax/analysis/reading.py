@@ -102,7 +102,7 @@ class Treebank(AnnotatedSource):
                     found = True
                     yield sentence
         if not found and (tried or number < 0):
-            part = "" if half is None else f" among those with {('odd', 'even')[half]} numbers"
+            part = "" if half is None else (" among those with odd numbers", " among those with even numbers")[half]
             raise UserError(f"{self.path} has no sentence that can be read{part}; give a CoNLL-U file")
 
     def _lines(self) -> Iterator[Line]:

@@ -43,7 +43,7 @@ SUBMISSION = [
     Case(
         "a row out of order",
         "a",
-        "a/CoLA.tsv, line 2: index is '1', not 0; a row for each test example, in order",
+        "a/CoLA.tsv, line 2: index is '1', not 0; give a row for each test example, in order",
         files={"a/CoLA.tsv": "index\tprediction\n1\t1\n"},
     ),
     Case(
