@@ -72,7 +72,7 @@ def test_scores_are_drawn_with_the_baseline_and_a_cut_axis_is_marked(tmp_path: p
     content = table(arms) | {"baselines": {"t": 0.5, "u": 0.0}}
     draw({"table": content}, study([{"name": name} for name in "ab"]), tmp_path / "figure.png")
     cut, whole = drawn[0].axes
-    assert cut.get_xlabel() == "dotted: best single answer, 0.500; the axis does not start at 0"
+    assert cut.get_xlabel() == "dotted: best single answer, 0.500\nthe axis does not start at 0"
     assert whole.get_xlabel() == "dotted: best single answer, 0.000"
     assert [0.5, 0.5] in [list(line.get_xdata()) for line in cut.get_lines()]
 
