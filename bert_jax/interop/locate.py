@@ -66,7 +66,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        if path.is_file() and path.suffix not in _OF_WEIGHTS and (other := recognise(_head(path), path.name)):
+        if path.is_file() and path.suffix not in _OF_WEIGHTS and (other := recognise(read_start(path), path.name)):
             raise UserError(
                 f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
             )
@@ -114,7 +114,8 @@ _OF_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", "
 """Suffixes of files with weights, which a message names if none of them is read."""
 
 
-def _head(path: pathlib.Path) -> bytes:
+def read_start(path: pathlib.Path) -> bytes:
+    """Returns the first bytes of a file, as many as `recognise` needs. Raises UserError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)

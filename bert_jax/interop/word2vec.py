@@ -30,12 +30,11 @@ from bert_jax.files import read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.locate import VECTORS
+from bert_jax.interop.locate import VECTORS, read_start
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.storage.formats import (
     COMPRESSIONS,
-    HEAD_BYTES,
     UNREADABLE,
     conversion,
     open_packed,
@@ -221,7 +220,7 @@ class _Form:
 def _read_form(path: pathlib.Path) -> _Form:
     """Returns the format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that
     cannot be right."""
-    start = _read_start(path)
+    start = read_start(path)
     if start.startswith(FASTTEXT):
         raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
     if unicode_encoding(start):
@@ -312,17 +311,9 @@ def _binary_rows(
         at = end + 1 + size
 
 
-def _read_start(path: pathlib.Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name another file") from error
-
-
 def _packed(path: pathlib.Path) -> str:
     """Returns the suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
-    found = recognise(_read_start(path))
+    found = recognise(read_start(path))
     return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 
 
