@@ -10,11 +10,12 @@ A file is CSV, TSV or JSON (one object per line, or a list), also compressed (.g
 as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
-written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns. Several labels
-may also be given as columns of 0 and 1, one for each of `label_names`, or as a list of 0 and 1. Words may also be in rows of
-their own, with a column for the number of the `sentence`. Or they may be in a file in the CoNLL format: a word and its tag on
-each line, an empty line after each sentence, and no column names; or in CoNLL-U, with the tags in the column upos, or xpos with
-labels=xpos."""
+written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
+of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
+(A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
+`label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
+Or they may be in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence, and no column
+names; or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import TypeAlias
 
 from bert_jax.errors import UserError, nearest
@@ -702,33 +704,52 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:
     single = len(config.choices) == 1
-    choices = _choices(config, row) if single else tuple(row.text(name) for name in config.choices)
+    choices, keys = _choices(config, row) if single else (tuple(row.text(name) for name in config.choices), None)
     if len(choices) < 2:
         raise row.location.error(
             f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more choices"
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
-    numbers = [str(i) for i in range(first, first + len(choices))]
-    if label is not None and label not in numbers:
-        listed = ", ".join(numbers)
+    names = [str(i) for i in range(first, first + len(choices))] if keys is None else list(keys)
+    if keys is None and label is not None and len(label) == 1 and label in ascii_uppercase[: len(choices)]:
+        names = list(ascii_uppercase[: len(choices)])
+    if label is not None and label not in names:
+        listed = ", ".join(names)
+        if keys is not None:
+            raise row.location.error(f"{config.label} is {label!r}, not one of {listed}, the labels of its choices; {CORRECT_ROW}")
         remedy = f"; set first_choice={1 - first}" if label == str(first + len(choices)) or label == str(first - 1) else ""
         raise row.location.error(
             f"{config.label} is {label!r}, not one of {listed} (first_choice={first}){remedy or f'; {CORRECT_ROW}'}"
         )
-    right = None if label is None else numbers.index(label)
+    right = None if label is None else names.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
 
-def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
-    """Returns the choices in one column."""
+_OBJECT = re.compile(r"\s*\{\s*['\"](text|label)['\"]\s*:")
+"""The start of an object of choices that is written in a cell."""
+
+
+def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Returns the choices in one column, and the label of each choice if the column has an object of texts and labels, as in
+    ARC: {"text": ["red", "blue"], "label": ["A", "B"]}."""
     (name,) = config.choices
-    value = row.values.get(name)
+    value = row.value(name)
+    if isinstance(value, str) and _OBJECT.match(value):
+        value = row.written(name)
+    if isinstance(value, dict) and value.keys() == {"text", "label"}:
+        parts = replace(row, values={f"{name}.{part}": held for part, held in value.items()}, has_cells=False)
+        texts, keys = parts.texts(f"{name}.text") or (), parts.labels(f"{name}.label") or ()
+        if len(texts) != len(keys) or len(set(keys)) != len(keys):
+            raise row.location.error(
+                f"{name} has {counted(len(texts), 'text')} and the labels {', '.join(keys)}; give each text a label of its own"
+            )
+        return texts, keys
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
         raise row.location.error(
             f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to the text between the choices, or name a '
             "column for each choice with choices=[a,b]"
         )
-    return row.texts(name) or ()
+    return row.texts(name) or (), None
 
 
 def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:

@@ -179,6 +179,42 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
 
 
 @pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        ({"choices": ["x", "y", "z"], "label": "C"}, 2),  # RACE, MedQA
+        ({"choices": {"text": ["x", "y", "z"], "label": ["A", "B", "C"]}, "label": "B"}, 1),  # ARC, CommonsenseQA
+        ({"choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "label": "1"}, 0),  # some questions of ARC
+        ({"choices": {"text": ["x", "y", "z"], "label": [7, 5, 6]}, "label": 6}, 2),
+        ({"choices": "{'text': ['x', 'y', 'z'], 'label': ['A', 'B', 'C']}", "label": "C"}, 2),
+        ({"choices": ["x", "y", "z"], "label": "A"}, 0),
+    ],
+)
+def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path: pathlib.Path, row: dict[str, Any], right: int):
+    path = put(tmp_path / "a.jsonl", {"prompt": "p", **row})
+    assert load_own_data(OwnDataConfig(train=path, first_choice=1), "choice").train == [
+        ChoiceExample("0", "p", ("x", "y", "z"), right)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"choices": ["x", "y"], "label": "C"}, r"label is 'C', not one of 0, 1 \(first_choice=0\); correct the row"),
+        ({"choices": {"text": ["x", "y"], "label": ["A", "B"]}, "label": "0"}, "label is '0', not one of A, B, the labels of its"),
+        ({"choices": {"text": ["x", "y"], "label": ["A"]}, "label": "A"}, "choices has 2 texts and the labels A; give each"),
+        ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "choices has 2 texts and the labels A, A; give"),
+        ({"choices": {"text": "x y", "label": ["A", "B"]}, "label": "A"}, 'choices.text is "x y", not a list of texts'),
+        ({"choices": {"text": ["x", "y"]}, "label": "A"}, "choices is .*, not a list of texts"),
+        ({"choices": {"text": ["x", None], "label": ["A", "B"]}, "label": "A"}, "item 2 of choices.text is null"),
+    ],
+)
+def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row: dict[str, Any], problem: str):
+    path = put(tmp_path / "a.jsonl", {"prompt": "p", **row})
+    with pytest.raises(UserError, match=problem):
+        load_own_data(OwnDataConfig(train=path), "choice")
+
+
+@pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
         ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: not JSON"),
