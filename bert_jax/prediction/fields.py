@@ -456,10 +456,14 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
     """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
-    field with `many` become texts, as in training."""
+    field with `many` become texts, and an object of texts and labels becomes its texts, as in training."""
     names = {f.name for f in fields}
     for f in fields:
-        if f.many and isinstance(items := given.get(f.name), list):
+        items = given.get(f.name)
+        if f.many and isinstance(items, dict) and items.keys() == {"text", "label"}:
+            items = items["text"]
+            given = given | {f.name: items}
+        if f.many and isinstance(items, list):
             given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}

@@ -359,6 +359,14 @@ def test_a_table_from_a_pipe_is_recognised(pipe):
     assert (record.values, record.rest) == ({"text": "a", "text_b": None}, {"label": "pos"})
 
 
+def test_choices_may_be_an_object_of_texts_and_labels(tmp_path: pathlib.Path):
+    line = '{"prompt": "p", "choices": {"text": ["a b", 7], "label": ["A", "B"]}}\n'
+    (record,) = read_any(tmp_path / "arc.jsonl", line, CHOICE)
+    assert (record.values, record.problem) == ({"prompt": "p", "choices": ["a b", "7"]}, None)
+    (record,) = read_any(tmp_path / "torn.jsonl", line.replace('["a b", 7]', '"a b"'), CHOICE)
+    assert record.problem == 'its choices is "a b", not a list of texts'
+
+
 def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     columns = {"text": "review", "text_b": "reply"}
     json_line = '{"review": "a", "reply": "b", "label": "pos"}'
