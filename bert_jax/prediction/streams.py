@@ -21,12 +21,13 @@ from bert_jax.errors import UserError, missing_path
 from bert_jax.prediction.fields import JSON_LINES, Field, FileReader, Record, argument_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed
+from bert_jax.tasks.readers.conllu import CONLLU
 
 COUNTED_BYTES = 1 << 30
 """The lines of larger files are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
 """How long to wait for a pipe without a writer."""
-COLUMN_FILES = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bilou")
+COLUMN_FILES = (".conll", *CONLLU, ".bio", ".iob", ".iob2", ".bioes", ".bilou")
 
 
 @dataclass(frozen=True)

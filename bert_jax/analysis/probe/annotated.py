@@ -16,7 +16,7 @@ from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError, missing_path
 from bert_jax.storage.formats import bare_name
 from bert_jax.tasks.readers.conll import read_conll
-from bert_jax.tasks.readers.conllu import Sentence
+from bert_jax.tasks.readers.conllu import CONLLU, Sentence
 
 NO_LABEL = "_"
 TAG = "tag"
@@ -68,8 +68,8 @@ class AnnotatedFile:
 
 
 def is_conllu(path: str) -> bool:
-    """Returns whether the name ends in .conllu, possibly compressed."""
-    return bare_name(pathlib.Path(path).name).endswith(".conllu")
+    """Returns whether the name ends as those of CoNLL-U files do, possibly compressed."""
+    return bare_name(pathlib.Path(path).name).endswith(CONLLU)
 
 
 def annotated(sentence: Sentence) -> Annotated:

@@ -1,4 +1,7 @@
-"""Reads CoNLL-U treebanks (https://universaldependencies.org/format.html), for tagging and for analysis."""
+"""Reads CoNLL-U treebanks (https://universaldependencies.org/format.html), for tagging and for analysis.
+
+A file of CoNLL-U Plus (https://universaldependencies.org/ext-format.html; PARSEME's .cupt) names its columns in a comment,
+`# global.columns = ID FORM UPOS ...`, in any order. Columns that CoNLL-U lacks are not read."""
 
 from __future__ import annotations
 
@@ -22,6 +25,11 @@ MOST_WORDS = 10_000
 process it."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
+CONLLU = (".conllu", ".conllup", ".cupt")
+"""The ends of the names of CoNLL-U files."""
+COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+"""The columns of CoNLL-U."""
+_GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=(.*)")
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")
 _NEWDOC = re.compile(r"#\s*newdoc\b")
 
@@ -47,6 +55,8 @@ class Block:
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
     """The lines before the words that start with "#"."""
+    columns: tuple[str, ...] = COLUMNS
+    """The names of the file's columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,15 +111,23 @@ def read_conllu(
 
 
 def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
-    """Yields the sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence."""
+    """Yields the sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence. Raises UserError for
+    `global.columns` without the words or their numbers, or with a column twice."""
     document = number = spaced = 0
     documents = False
     rows: list[Line] = []
     comments: list[str] = []
     first = ""
+    columns = COLUMNS
     for line in itertools.chain(lines, (Line("", ""),)):
         if line.text.startswith("#") and not line.problem:
             comments.append(line.text.replace("\t", " "))
+            if named := _GLOBAL_COLUMNS.match(line.text):
+                columns = tuple(named[1].split())
+                wrong = [name for name in ("ID", "FORM") if name not in columns]
+                wrong += [name for name in columns if columns.count(name) > 1]
+                if wrong:
+                    raise UserError(f"{line.place}global.columns has {columns.count(wrong[0])} columns {wrong[0]}; give it one")
             if _NEWDOC.match(line.text):
                 document, documents = document + documents, True
         elif line.problem or not is_blank(line.text):
@@ -118,7 +136,7 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
             if line.text:
                 first, spaced = first or line.place, spaced + 1
             if rows:
-                yield Block(number, document, tuple(rows), tuple(comments))
+                yield Block(number, document, tuple(rows), tuple(comments), columns)
                 number, document, rows, comments = number + 1, document + (not documents), [], []
     if spaced:
         say(
@@ -135,7 +153,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     required)."""
     words: list[tuple[Line, list[str]]] = []
     for line in block.rows:
-        row = _columns(line)
+        row = _columns(line, block.columns)
         if row[0].isdecimal():
             if whole_number(row[0]) != len(words) + 1:
                 order = f"follows the ID {len(words)}" if words else "is the first"
@@ -162,12 +180,17 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     )
 
 
-def _columns(line: Line) -> list[str]:
+def _columns(line: Line, names: Sequence[str]) -> list[str]:
+    """Returns the ten columns of CoNLL-U; "_" for those that the file lacks."""
     if line.problem:
         raise UserError(f"{line.place}{line.problem}")
     row = line.text.split("\t")
-    if len(row) != 10:
-        raise UserError(f"{line.place}{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
+    if len(row) != len(names):
+        standard = "CoNLL-U" if names is COLUMNS else "global.columns"
+        found = counted(len(row), "column")
+        raise UserError(f"{line.place}{found} between TABs, not the {len(names)} of {standard}; correct the line")
+    if names is not COLUMNS:
+        row = [row[names.index(name)] if name in names else "_" for name in COLUMNS]
     if not _ID.fullmatch(row[0]):
         raise UserError(f"{line.place}the ID {cut(row[0], 20)!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
     if not row[1].strip():

@@ -40,7 +40,7 @@ from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.entity_scores import as_tags, is_tag
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import begins_document, conll_width, read_conll
-from bert_jax.tasks.readers.conllu import TAGS, read_conllu
+from bert_jax.tasks.readers.conllu import CONLLU, TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
     COLUMNAR,
     DELIMITERS,
@@ -608,7 +608,7 @@ def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: b
 def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
     """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
-    if ending == ".conllu":
+    if ending in CONLLU:
         column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
         return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):

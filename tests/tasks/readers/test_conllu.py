@@ -8,8 +8,11 @@ import pytest
 
 from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig
+from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import conllu
 from bert_jax.tasks.readers.conllu import read_conllu
+from bert_jax.tasks.readers.own_data import load_own_data
 
 
 def row(number: int | str, word: str, head: int | str = 0) -> str:
@@ -65,6 +68,32 @@ def test_both_read_the_line_ends_of_other_systems(tmp_path: pathlib.Path, end: s
 def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
     told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
+
+
+def test_columns_named_by_the_file_are_read_in_any_order(tmp_path: pathlib.Path):
+    path = tmp_path / "x.cupt"
+    path.write_text("# global.columns = FORM ID UPOS PARSEME:MWE HEAD\n\ngive\t1\tVERB\t1:VPC\t0\nup\t2\tADP\t1\t1\n")
+    (sentence,) = Treebank(path, report=pytest.fail)
+    assert (sentence.words, sentence.upos, sentence.heads) == (("give", "up"), ("VERB", "ADP"), (-1, 0))
+    assert (sentence.lemmas, sentence.relations) == (("_", "_"), ("_", "_"))
+    assert load_own_data(OwnDataConfig(train=str(path)), "token").train == [WordsExample("0", ("give", "up"), ("VERB", "ADP"), 0)]
+
+
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        ("ID FORM UPOS", "line 2: 10 columns between TABs, not the 3 of global.columns; correct the line"),
+        ("FORM UPOS", "line 1: global.columns has 0 columns ID; give it one"),
+        ("ID UPOS", "line 1: global.columns has 0 columns FORM; give it one"),
+        ("ID FORM FORM", "line 1: global.columns has 2 columns FORM; give it one"),
+    ],
+)
+def test_a_file_that_names_other_columns_than_it_has_is_refused(tmp_path: pathlib.Path, head: str, problem: str):
+    path = tmp_path / "x.conllup"
+    path.write_text(f"# global.columns = {head}\n{GOOD}")
+    with pytest.raises(UserError) as error:
+        read_conllu(path)
+    assert str(error.value) == f"{path}, {problem}"
 
 
 @pytest.mark.parametrize(
