@@ -716,7 +716,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     if label is not None and label not in names:
         listed = ", ".join(names)
         if keys is not None:
-            raise row.location.error(f"{config.label} is {label!r}, not one of {listed}, the labels of its choices; {CORRECT_ROW}")
+            raise row.location.error(f"{config.label} is {label!r}, not one of its choices' labels {listed}; {CORRECT_ROW}")
         remedy = f"; set first_choice={1 - first}" if label == str(first + len(choices)) or label == str(first - 1) else ""
         raise row.location.error(
             f"{config.label} is {label!r}, not one of {listed} (first_choice={first}){remedy or f'; {CORRECT_ROW}'}"
