@@ -15,7 +15,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_the_licence_is_the_same_in_the_package_its_metadata_and_the_readme(tmp_path: pathlib.Path):
-    # setuptools is found, not imported: an import replaces distutils in this process, which can fail if another thread imports too
+    # setuptools is found, not imported: an import replaces distutils in this process, which can fail while a thread imports
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("needs setuptools")
     for name in ("setup.py", "README.md", "requirements.txt"):
