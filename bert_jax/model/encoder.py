@@ -7,6 +7,7 @@ never read, counted or exported."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -108,7 +109,13 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
     """Initialises the parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
-    return stacked_initial_layers(Block(config.plain(), parent=None), key, config)
+    return _initial_layers(key, config.plain())
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
+    """With jit, JAX traces it once; a run needs the layers, and their shapes, four times."""
+    return stacked_initial_layers(Block(config, parent=None), key, config)
 
 
 def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:

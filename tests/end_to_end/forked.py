@@ -40,7 +40,7 @@ COMMANDS = (
     *("tasks.glue_submission", "tasks.texts"),
 )
 SERVER.set_forkserver_preload(
-    [*(f"bert_jax.{module}" for module in COMMANDS), "tests.end_to_end.forked", "tests.end_to_end.traced"]
+    [*(f"bert_jax.{module}" for module in COMMANDS), "tensorboardX", "tests.end_to_end.forked", "tests.end_to_end.traced"]
 )
 
 
