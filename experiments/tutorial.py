@@ -212,7 +212,7 @@ print(f"largest difference from the model's layer: {abs(output - hidden_states[1
 # tokens 80 % become `[MASK]`, 10 % a random token, and 10 % stay as they are, so that the model can trust no token blindly. In a
 # second task it predicts whether B followed A in the text (**next sentence prediction**).
 #
-# A batch is a function of the step: `at(7)` is the seventh batch, today and after a restart.
+# A batch is a function of the step: `at(7)` is the batch of step 7, today and after a restart.
 
 # %%
 from bert_jax.data.batches import BatchSource
@@ -376,7 +376,7 @@ for text, answer in zip(texts, classifier.classify(texts), strict=True):
     print(f"{answer['label']:11} {answer['probability']:.0%}  {text}")
 
 # %% [markdown]
-# How sure is that score? With 300 sentences it moves by some points from one training to the next. For a claim, train several
+# How reliable is that score? With 300 sentences it varies by a few points from one training to the next. For a claim, train several
 # seeds (`--config.sweep.seeds=[0,1,2,3,4]`). And what did pretraining add? Compare with `--config.init_random=true`, the same
 # model from random weights. On this task it does nearly as well, since single words, such as "color", give the answer away. BERT
 # gains most on tasks where words must be understood together, and after days of pretraining instead of minutes.
