@@ -376,7 +376,7 @@ for text, answer in zip(texts, classifier.classify(texts), strict=True):
     print(f"{answer['label']:11} {answer['probability']:.0%}  {text}")
 
 # %% [markdown]
-# How reliable is that score? With 300 sentences it varies by a few points from one training to the next. For a claim, train several
+# How reliable is that score? With 300 sentences it varies by a few points from one run to the next. For a claim, train several
 # seeds (`--config.sweep.seeds=[0,1,2,3,4]`). And what did pretraining add? Compare with `--config.init_random=true`, the same
 # model from random weights. On this task it does nearly as well, since single words, such as "color", give the answer away. BERT
 # gains most on tasks where words must be understood together, and after days of pretraining instead of minutes.
