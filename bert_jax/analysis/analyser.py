@@ -68,7 +68,7 @@ class Analyser:
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
         """Returns the statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
 
-        Texts without tokens are left out. Raises UserError if no text has any.
+        Texts without tokens are left out. Raises UserError if no text has tokens.
         """
         with self._reading(texts) as (read, say):
             return measure_heads(self.engine, self._windows(read), Heads(**options), say)

@@ -5,7 +5,7 @@ No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per
     epoch_chunks    sentences -> chunks: the consecutive sentences from which each example is made
     make_pairs      chunks -> the token spans of the segments A and B, truncated to the length of a row
     plan_epoch      both, and the packing of the examples into rows (`packing.py`)
-    Blocks          the parts of a large corpus, each of which has a plan of its own
+    Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
 sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B or,

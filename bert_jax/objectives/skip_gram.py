@@ -37,7 +37,8 @@ EVALUATION_SEED = np.uint32(0x736B6970)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkipGram(Objective):
-    """Skip-gram with negative sampling. The defaults are those of the released word2vec, except that negatives are shared."""
+    """Skip-gram with negative sampling. The defaults are the same as in the released word2vec, except that negatives are
+    shared."""
 
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""

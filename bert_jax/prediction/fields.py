@@ -259,8 +259,8 @@ class FileReader:
         names = by_delimiter[delimiter]
         if SENTENCE in names and any(f.words for f in self.fields):
             raise UserError(
-                f"{self.name} has a word in each row, whose sentence is in the column {SENTENCE!r}; give a sentence in each row, "
-                'or as JSON lines with "words"'
+                f"{self.name} has one word per row, with the number of its sentence in the column {SENTENCE!r}; give one "
+                'sentence per row, or JSON lines with "words"'
             )
         columns = self._found_columns(names) or {}
         used = {i for some in columns.values() for i in some}

@@ -69,8 +69,7 @@ def translate(
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
     if not 1 <= beams <= config.of_decoder.vocab_size // 2:
-        words = counted(config.of_decoder.vocab_size, "word")
-        raise UserError(f"beams={beams} must be between 1 and half of the {words} of the target")
+        raise UserError(f"beams={beams} must be between 1 and half of the target vocabulary's {config.of_decoder.vocab_size:,}")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:
         raise UserError(

@@ -124,7 +124,7 @@ def corpus_sources(corpus: Corpus) -> list[str]:
 
 
 def published_translations(corpus: Corpus) -> tuple[Published, ...]:
-    """Returns the published scores of other systems that learned from the same pairs, those of WMT14."""
+    """Returns the published scores of other systems that learned from the same pairs, if these are from WMT14."""
     if corpus.languages and any(source.startswith(WMT14) for source in corpus_sources(corpus)):
         return published(f"newstest2014 {'-'.join(corpus.languages)}")
     return ()

@@ -73,7 +73,9 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
     path = next((directory / name for name in _FILES[split] if (directory / name).is_file()), None)
     if path is None and split != "test":
         names = " or ".join(_FILES[split])
-        raise UserError(f"config.task.data_dir={directory} has no {names}, the {split} split of {config.name}; give another")
+        raise UserError(
+            f"config.task.data_dir={directory} has no {names}, the {split} split of {config.name}; give another directory"
+        )
     return [] if path is None else read_boolq(path, may_lack_labels=split == "test")
 
 

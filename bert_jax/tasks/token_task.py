@@ -294,7 +294,10 @@ def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
             )
         if not paths and split != "test":
             looked = " or ".join(names[split])
-            raise UserError(f"config.task.data_dir={directory} has no {looked}, the {split} split of {config.name}; give another")
+            raise UserError(
+                f"config.task.data_dir={directory} has no {looked}, the {split} split of {config.name}; give another "
+                "directory"
+            )
         if paths:
             found[split] = paths[0]
     return found

@@ -293,11 +293,12 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
     if experiment_class(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(
-                f"--step={options.step} does not exist in {given}, which fine-tunes; leave it out (its only step is finetune)"
+                f"--step={options.step} does not apply to {given}, a fine-tuning experiment; leave it out (the only step of "
+                "fine-tuning is finetune)"
             )
         if options.phase is not None:
             raise UserError(
-                f"--phase={options.phase} does not exist in {given}, which fine-tunes and has no phases; leave it out"
+                f"--phase={options.phase} does not apply to {given}, a fine-tuning experiment without phases; leave it out"
             )
         require_saveable(given, "finetune", options)
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
@@ -306,7 +307,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
         return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
         raise UserError(
-            f"--step=finetune does not exist in {given}, which pretrains; give an experiment of experiments/finetune/"
+            f"--step=finetune does not apply to {given}, a pretraining experiment; give one of experiments/finetune/"
         )
     kind = options.step or "train"
     require_saveable(given, kind, options)

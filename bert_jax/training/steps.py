@@ -274,8 +274,7 @@ class Program:
 
     @functools.cached_property
     def init_state(self) -> jax.stages.Wrapped:
-        """A function (function, *arguments) -> the state before step 0. Its parameters are those that `function(*arguments)`
-        returns."""
+        """A function (function, *arguments) -> the state before step 0. `function(*arguments)` returns its parameters."""
 
         def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)

@@ -105,7 +105,7 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, ca
     relations = [line.split()[0] for line in said.splitlines()[2:]]
     assert relations[:4] == ["all", relations[1], "det", relations[3]]
     assert "permuted-heads" in said
-    assert "1 relation of fewer than 10 dependents: see dependencies.tsv" in said
+    assert "1 relation with fewer than 10 dependents: see dependencies.tsv" in said
     assert "38 dependents left out: the sentence was cut, and the head is in another window" in said
     names = {"dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv"}
     assert {path.name for path in out.iterdir()} == names | {"published.tsv"}

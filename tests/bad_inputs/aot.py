@@ -64,19 +64,19 @@ CASES = [
     Case(
         "the step of another command",
         "--step=finetune",
-        "--step=finetune does not exist in $experiment, which pretrains; give an experiment of experiments/finetune/",
+        "--step=finetune does not apply to $experiment, a pretraining experiment; give one of experiments/finetune/",
     ),
     Case("a phase that is not there", "--phase=7", "--phase=7 does not exist in $experiment; give a phase from 0 to 1"),
     Case(
         "a phase of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --phase=0",
-        "--phase=0 does not exist in $repository/experiments/finetune/squad.py:v1.1, which fine-tunes and has no phases; leave "
-        "it out",
+        "--phase=0 does not apply to $repository/experiments/finetune/squad.py:v1.1, a fine-tuning experiment without phases; "
+        "leave it out",
     ),
     Case(
         "a step of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --step=eval",
-        "--step=eval does not exist in $repository/experiments/finetune/squad.py:v1.1, which fine-tunes; leave it out",
+        "--step=eval does not apply to $repository/experiments/finetune/squad.py:v1.1, a fine-tuning experiment; leave it out",
     ),
     Case("no rows", "--rows=0", "--rows=0 must be at least 1"),
     Case(

@@ -100,7 +100,7 @@ CASES = [
         "--source=$text",
         "--source=$text: no source '$text'; known: arrow, embedded, jsonl, parallel, parquet, text, tfds (embedded, text:GLOB,",
     ),
-    Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x: embedded takes no name"),
+    Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x must not have a name; write embedded"),
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",

@@ -879,7 +879,7 @@ CASES = [
     Case(
         "no dev file",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "config.task.data_dir=data has no valid.txt or eng.testa, the dev split of conll2003; give another",
+        "config.task.data_dir=data has no valid.txt or eng.testa, the dev split of conll2003; give another directory",
         copies="data=conll",
         spoil=remove("data/valid.txt"),
     ),

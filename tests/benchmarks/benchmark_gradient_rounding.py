@@ -5,9 +5,9 @@ batches.
 
 A batch of real text is split into one part per device. The gradients of the kernels and tables of a small BERT on each part are
 rounded to bfloat16 and added one after another in bfloat16. This is the worst case, a ring; a torus of two or three dimensions
-adds fewer numbers in a row. The model is MODEL, a Hugging Face directory, or freshly initialised. The table shows the norm of the
-difference from the float32 sum, relative to the norm of the gradient (*rounding*), and likewise the norm of the difference
-between the gradients of two such batches (*noise*). All figures go to --json=FILE.
+adds fewer numbers one after another. The model is MODEL, a Hugging Face directory, or freshly initialised. The table shows the
+norm of the difference from the float32 sum, relative to the norm of the gradient (*rounding*), and likewise the norm of the
+difference between the gradients of two such batches (*noise*). All figures go to --json=FILE.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pat
     t, error = welch(a, b)
     difference = a.mean(0) - b.mean(0)
     p = part_as_large(a, b)
-    print(f"largest |t| {np.abs(t).max():.2f}: {100 * p:.1f} % of all ways to deal the curves out to two sides show as much")
+    print(f"largest |t| {np.abs(t).max():.2f}: {100 * p:.1f} % of all ways to split the curves into two sides reach it")
     rounded = functools.partial(np.round, decimals=5)
     curves = {"ours": rounded(ours.mean(0)).tolist(), "plain": rounded(plain.mean(0)).tolist()}
     compared = {"at": at, "difference": difference.tolist(), "standard_error": error.tolist(), "t": t.tolist()}

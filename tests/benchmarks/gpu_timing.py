@@ -36,8 +36,8 @@ def timed(step: Callable[[], float], finish: Callable[[], Any], steps: int, bloc
 
 
 def largest_rate(multiply: Callable[[int], None], side: int) -> float:
-    """Returns the FLOP/s of products of square matrices, the best of five measurements; `multiply(times)` computes this many and
-    waits for the last."""
+    """Returns the FLOP/s of products of square matrices, the best of five measurements. `multiply(times)` computes that many
+    products and waits for the last one."""
     multiply(PRODUCTS)
     seconds = []
     for _ in range(5):

@@ -3,7 +3,7 @@ is JSON.
 
 It trains on the pairs of a file in batches of a given number of pairs, each padded to its longest pair. Similar lengths are put
 together within 50 batches, as transformers' Trainer does with `group_by_length`. The optimizer, schedule, label smoothing and
-mean of the last weights are those of our run. Then it translates the held-out sources, with similar lengths together.
+mean of the last weights are the same as in our run. Then it translates the held-out sources, with similar lengths together.
 """
 
 from __future__ import annotations

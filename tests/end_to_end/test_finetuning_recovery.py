@@ -52,8 +52,8 @@ CAREFUL = (
 Evaluations come every 3 steps, states every 4."""
 LAST_STEP = 60
 IMPROVING = (3, 6, 12, 24, 33)
-"""The evaluations of such a run that count as better than all before (see `given_improvements`); it ends after four more, at
-45."""
+"""The steps of such a run whose evaluations count as the best so far (see `given_improvements`). The run ends four evaluations
+after the last one, at step 45."""
 SMALL_FILES = 24_000
 """A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
 spread over files differs from one save to the next)."""

@@ -47,7 +47,7 @@ def spoil() -> None:
 
 
 def pass_over() -> None:
-    """Replaces the batches from the ninth on by those of four steps later."""
+    """Replaces each batch from the ninth on by the batch of four steps later."""
 
     def later(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
         return make(step if step < 8 else step + 4)

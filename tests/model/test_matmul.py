@@ -1,4 +1,4 @@
-"""Matrix products, compared with float64, and their gradients; on a CPU, those of bfloat16 run in bfloat16."""
+"""Matrix products and their gradients, compared with float64. On a CPU, products in bfloat16 really run in bfloat16."""
 
 from __future__ import annotations
 

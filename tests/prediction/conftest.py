@@ -60,7 +60,7 @@ def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives short texts rows as long as those of longer ones, so that each question compiles once."""
+    """Makes the rows of short texts as long as the rows of longer texts, so that each question compiles once."""
     monkeypatch.setattr(packing, "LENGTHS", tuple(length for length in packing.LENGTHS if length >= 64))
     monkeypatch.setattr(packing, "USUAL", (64,))
 

@@ -671,7 +671,7 @@ def test_the_column_that_a_table_lacks_is_named(tmp_path):
 
 
 def test_a_table_with_a_word_in_each_row_is_no_sentences(tmp_path):
-    with pytest.raises(UserError, match=r"t.csv has a word in each row, whose sentence is in the column 'Sentence #'; give a s"):
+    with pytest.raises(UserError, match=r"t.csv has one word per row, with the number of its sentence in the column 'Sent"):
         read_any(tmp_path / "t.csv", "Sentence #,words\nSentence: 1,a\n,b\n", WORDS)
 
 

@@ -110,7 +110,7 @@ def test_slow_callers_do_not_block_others(calls: Calls, monkeypatch: pytest.Monk
     call[0].sendall(b"!")
     assert parts.recv(1) == b"!"
     assert all(is_closed(stranger) for stranger in strangers)
-    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # of those who connect now
+    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # for callers that connect from now on
     late = caller(calls)
     assert calls.next(0.2) is None
     assert is_closed(late)

@@ -182,8 +182,8 @@ def flipped(path: pathlib.Path, share: float) -> None:
 
 
 def test_a_flipped_bit_never_changes_the_restored_state(tmp_path: pathlib.Path, caplog):
-    """Either the state is skipped and the one before is used, or the bit means nothing: then the arrays are those that were
-    saved."""
+    """Either the state is skipped and the one before it is used, or the bit has no meaning and the arrays equal the saved
+    ones."""
     save_all(tmp_path / "saved", 1, 2)
     files = sorted(path for path in (tmp_path / "saved/2").rglob("*") if path.is_file() and path.stat().st_size)
     largest = max(files, key=lambda path: path.stat().st_size)

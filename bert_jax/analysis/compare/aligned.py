@@ -115,7 +115,7 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     """Yields a text of any length as windows of the same words, split into the pieces of both models. Each window is short enough
     for both position tables.
 
-    The words are those of the model that splits less: a SentencePiece model only splits at white space, the others also at
+    The words come from the model that splits less: a SentencePiece model only splits at white space, other models also at
     punctuation marks. If a word is longer than a position table, only its first pieces are read. Raises UserError if the text has
     no tokens."""
     engines = (engine, other)

@@ -59,7 +59,7 @@ def print_scores(found: DependencyScores, controls: dict[str, DependencyScores],
             if own is not None:
                 print(f"{'':14} {own.name:>5}  {name:17} {100 * own.accuracy:8.1f}  {_beaten(found, control, best)}")
     if len(rows) < len(found.best):
-        print(f"{counted(len(found.best) - len(rows), 'relation')} of fewer than {least:,} dependents: see dependencies.tsv")
+        print(f"{counted(len(found.best) - len(rows), 'relation')} with fewer than {least:,} dependents: see dependencies.tsv")
 
 
 def print_fits(found: DependencyScores, least: int) -> None:

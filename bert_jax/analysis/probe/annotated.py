@@ -68,7 +68,7 @@ class AnnotatedFile:
 
 
 def is_conllu(path: str) -> bool:
-    """Returns whether the name ends as those of CoNLL-U files do, possibly compressed."""
+    """Returns whether this is the name of a CoNLL-U file, possibly compressed."""
     return bare_name(pathlib.Path(path).name).endswith(CONLLU)
 
 

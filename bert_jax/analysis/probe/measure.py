@@ -209,8 +209,8 @@ def _possible(
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(
-            f"{files[0].path} and {files[1].path} have no kind of label in common of which the first has two or more; give two "
-            "files of the same format"
+            f"{files[0].path} and {files[1].path} have no kind of label in common with two or more labels in the first file; "
+            "give two files of the same format"
         )
     for probe in ("structure", "parsers"):
         if probe in options.probes and not all(trees):

@@ -68,8 +68,8 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """Returns the number of hash classes, of which one is compared, for a corpus of `sentences` sentences. 1 compares all lines,
-    which makes the rate exact."""
+    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared, so with
+    one class the rate is exact."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 

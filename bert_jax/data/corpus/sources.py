@@ -133,7 +133,7 @@ def parse_source(text: str, flag: str = "--source") -> Source:
         known = ", ".join((*KINDS.values(), "FILE.py:NAME:ARGUMENT"))
         raise UserError(f"{flag}={text}: no source {kind!r}; {nearest(kind, KINDS)} ({known})")
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
-        raise UserError(f"{flag}={text}: embedded takes no name" if name else f"{flag}={text} is incomplete; write {KINDS[kind]}")
+        raise UserError(f"{flag}={text} {'must not have a name' if name else 'is incomplete'}; write {KINDS[kind]}")
     if kind == "tfds":
         tfds_text.parse_name(name)
     return Source(kind, name, flag)

@@ -227,8 +227,8 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 BLOCK_TOKENS = 1 << 29
-"""Larger splits are read and planned in blocks of about this many tokens (`plan.Blocks`). A block takes 170 MB of offsets and, at
-length 128, 105 MB of plan. The English Wikipedia has about 2.5 x 10^9 tokens."""
+"""Larger splits are read and planned in blocks of about this many tokens (`plan.Blocks`). A block takes 170 MB for its offsets
+and, at length 128, 105 MB for its plan. The English Wikipedia has about 2.5 x 10^9 tokens."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Runs any `tokenizer.json` with the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
 
-Words are those of the library's pre-tokenizer (`word_ids`), so a subword alone does not show whether it starts a word. `append`
+The library's pre-tokenizer defines the words (`word_ids`), so a subword alone does not show whether it starts a word. `append`
 therefore marks each id that starts a word.
 
 With most tokenizers, the rules never span a single space: a text can be cut before each space and its parts encoded separately. A

@@ -192,7 +192,7 @@ def _columns(line: Line, names: Sequence[str]) -> list[str]:
     if names is not COLUMNS:
         row = [row[names.index(name)] if name in names else "_" for name in COLUMNS]
     if not _ID.fullmatch(row[0]):
-        raise UserError(f"{line.place}the ID {cut(row[0], 20)!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
+        raise UserError(f"{line.place}{cut(row[0], 20)!r} is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
     if not row[1].strip():
         raise UserError(f"{line.place}column 2, the word, is empty; correct the line")
     return [row[0], row[1], *(value.strip() or "_" for value in row[2:])]

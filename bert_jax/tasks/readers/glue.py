@@ -1,7 +1,7 @@
 """The nine tasks of GLUE and its diagnostic set AX: their files, and submissions to the leaderboard.
 
-The formats are those of the benchmark's download: separated by TABs, with quotes as ordinary characters, and with indices from 0
-in test files. The labels are in the order of the original BERT (run_classifier.py)."""
+The formats are the same as in the benchmark's download: columns separated by TABs, quotes as ordinary characters, and indices
+from 0 in test files. The labels are in the order of the original BERT (run_classifier.py)."""
 
 from __future__ import annotations
 

@@ -105,13 +105,13 @@ class AnswerPlaces:
         """Reports the numbers of moved and lost answers, if there are any."""
         if self.moved:
             say(
-                f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with the same text; the first is one "
-                f"of {cut(self.moved[0])}"
+                f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with the same text; the first belongs "
+                f"to the question {cut(self.moved[0])}"
             )
         if self.lost:
             say(
-                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, which only count in the scores; the "
-                f"first is one of {cut(self.lost[0])}"
+                f"{path}: {counted(len(self.lost), 'answer')} not in the context: not used in training, only in the scores; the "
+                f"first belongs to the question {cut(self.lost[0])}"
             )
 
 

@@ -94,7 +94,7 @@ def example(text: str, pronoun: str, a: str, b: str, label: str | None = "A", ge
     ("text", "pronoun", "a", "b", "words"),
     [
         ('"Ada", "She" and Bob.', "She", "Ada", "Bob", ("She", "Ada", "Bob")),  # between signs without spaces
-        ("Jr met King Jr., his II", "his", "Jr", "King Jr", ("his", "Jr", "King")),  # a name that is only such a word
+        ("Jr met King Jr., his II", "his", "Jr", "King Jr", ("his", "Jr", "King")),  # a name that consists only of "Jr"
         ("Ada B. C met herself, Bob-Jim IV", "herself", "Ada B. C", "Bob-Jim IV", ("herself", "C", "Jim")),
         ("Mary Ann's brother met Bob O'Neil; hers", "hers", "Mary Ann", "Bob O'Neil", ("hers", "Ann", "Neil")),
     ],

@@ -39,7 +39,7 @@ def test_sources_are_parsed(text, source):
         ("text", "write text:GLOB"),
         ("text:", "write text:GLOB"),
         ("tfds", "write tfds:NAME"),
-        ("embedded:x", "embedded takes no name"),
+        ("embedded:x", "embedded:x must not have a name"),
         ("tfds:a b", "is not NAME"),
     ],
 )

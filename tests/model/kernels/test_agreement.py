@@ -219,8 +219,8 @@ QKV, NORMED = "values gradient of query key value", "values gradient of x y scal
 def test_measured_quantities_depend_on_dtype_dropout_and_masks(
     operation: str, platform: str, dtype: str, rate: float, checks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    """bfloat16 rounds small differences away: the only slope that is still visible is that of the values, along which any step is
-    exact."""
+    """bfloat16 rounds small differences away. Only the slope along the values can still be measured, because any step along them
+    is exact."""
     case, seen = Case(1, 16, 1, 128, dtype, rate), {}
 
     def differences(of: Case, names: Any, *_: Any) -> list[Figure]:

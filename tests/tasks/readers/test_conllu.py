@@ -42,7 +42,7 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows the ID 1; number the words of a sentence from 1"),
         (row(2, "a"), "line 1: the ID 2 is the first; number the words of a sentence from 1"),
         (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... is the first; number the words of a sentence from 1"),
-        (row("²", "a"), "line 1: the ID '²' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
+        (row("²", "a"), "line 1: '²' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
         (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
         (row("1-2", "a"), "line 1: a sentence without a word"),

@@ -158,8 +158,8 @@ def test_answers_are_located_in_their_context(tmp_path: pathlib.Path):
     answers = [(("two", 12), ("one", 0)), (("two", 4),), (), (("one", 8),), (("six", None),)]
     assert read == [QuestionExample(str(i), "q", context, given, given == ()) for i, given in enumerate(answers)]
     assert [line.split(": ")[1].split(" ")[0] for line in said] == ["moved", "1"]
-    assert "moved 1 answer to the nearest place with the same text; the first is one of 3" in said[0]
-    assert "the first is one of 4" in said[1]
+    assert "moved 1 answer to the nearest place with the same text; the first belongs to the question 3" in said[0]
+    assert "the first belongs to the question 4" in said[1]
     path = put(tmp_path / "a.csv", "question,context,answers,start", f"q,{context},two,12", f"q,{context},,")
     read = read_own_data(OwnDataConfig(train=path, answer_start="start"), "span", "train")
     assert [e.answers for e in read if isinstance(e, QuestionExample)] == [(("two", 12),), ()]

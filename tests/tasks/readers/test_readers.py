@@ -55,7 +55,7 @@ def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_match(tmp_path: p
     assert read_squad(path, say=said.append)[0].answers == (("two", 8), ("one", 12), ("six", None))
     assert len(said) == 2
     assert "moved 2 answers to the nearest place with the same text" in said[0]
-    assert "1 answer not contained in the context" in said[1]
+    assert "1 answer not in the context" in said[1]
 
 
 def test_the_nearest_match_equals_an_exhaustive_search():
@@ -175,7 +175,7 @@ def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
     [
         ("\tNo\tno", "\t\tno", "line 10: column 2, the word, is empty; correct the line"),
         ("\tPRON\t", "\t\t", "line 3: 'I' has no upos; choose the other column, or tag the file first"),
-        ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
+        ("1\tI", "x\tI", "line 3: 'x' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
     ],
 )
 def test_bad_lines_of_conllu_are_named(tmp_path: pathlib.Path, good: str, faulty: str, message: str):

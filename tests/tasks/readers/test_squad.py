@@ -109,7 +109,7 @@ def test_an_answer_may_differ_from_the_context_in_white_space(tmp_path: pathlib.
 def test_an_answer_with_other_words_counts_only_in_scores(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "Adaran", "answer_start": 0}]})
     assert questions[0].answers == (("Adaran", None),)
-    assert said == ["1 answer not contained in the context, which only count in the scores; the first is one of q"]
+    assert said == ["1 answer not in the context: not used in training, only in the scores; the first belongs to the question q"]
 
 
 # -------------------------------------------------------------------------------------------------------------- no answer

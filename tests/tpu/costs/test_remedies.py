@@ -272,7 +272,7 @@ def test_a_model_is_sharded_further_only_if_that_can_help(
 
 
 def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytest.MonkeyPatch):
-    """Those are all numbers that divide the rows of a device and leave no more than fit; none saves enough here."""
+    """Three numbers divide the rows of a device into microbatches that are small enough; none of them saves enough here."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
 
