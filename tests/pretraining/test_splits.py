@@ -47,7 +47,7 @@ def test_a_corpus_of_another_vocabulary_is_refused_with_a_remedy():
     with pytest.raises(
         UserError,
         match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out \(it is then "
-        rf"{size}, or build",
+        rf"{size}\), or build",
     ):
         check_corpus(of_size(9), CORPUS, OTHER)
     with pytest.raises(UserError, match=rf"config\.model\.vocab_size={size + 8:,}, but"):
