@@ -29,7 +29,7 @@ def test_an_absolute_path_is_shown_without_a_directory(here: pathlib.Path):
     assert missing_path(here / "rums") == f"{here}/rums (did you mean {here}/runs?)"
 
 
-def test_a_link_that_leads_nowhere_is_told_with_its_target(here: pathlib.Path):
+def test_a_link_that_leads_nowhere_is_named_with_its_target(here: pathlib.Path):
     (here / "link").symlink_to("gone")
     (here / "loop").symlink_to("loop")
     assert missing_path("link") == "link (a link to gone, which does not exist)"

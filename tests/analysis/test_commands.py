@@ -181,7 +181,7 @@ def test_a_page_shows_one_text():
         only(["a", "b", "c"])
 
 
-def test_a_page_of_an_unreadable_line_is_refused(tmp_path: pathlib.Path):
+def test_an_unreadable_line_or_no_text_gives_no_page(tmp_path: pathlib.Path):
     for content, says in (
         (b"\xff\n", r"line 1: byte 1 is not UTF-8"),
         (b"", "there is no text; give one text, or two as a pair"),

@@ -87,7 +87,7 @@ def test_options_have_documented_defaults_and_ranges(kind):
                 kind(**{name: type(value)(-1)})
 
 
-def test_limits_on_the_memory_of_an_analysis():
+def test_the_memory_of_an_analysis_has_documented_limits():
     windows = (statistics.WINDOWS, antecedents.SECTIONS, analyser.MOST_TOKENS)
     assert windows == (128, 64, 4_096)
     assert (hits.MOST_RELATIONS, comparison.MOST_PRODUCTS) == (255, 2**29)

@@ -44,7 +44,7 @@ def test_a_key_depends_on_the_order_of_its_parts_and_accepts_any_integer():
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 1000])
-def test_below_is_uniform_below_the_limit(limit):
+def test_numbers_below_a_limit_are_uniform(limit):
     numbers = uniform_integers(limit, random_bits(make_key(3), np.arange(N)))
     assert numbers.min() == 0
     assert numbers.max() == limit - 1
@@ -52,6 +52,6 @@ def test_below_is_uniform_below_the_limit(limit):
         assert stats.chisquare(np.bincount(numbers, minlength=limit)).pvalue > 1e-4
 
 
-def test_below_accepts_a_limit_for_each_number_and_returns_zero_for_zero():
+def test_each_number_may_have_its_own_limit_and_a_limit_of_zero_gives_zero():
     limits = np.array([0, 1, 5, 0])
     assert (uniform_integers(limits, np.full(4, 2**64 - 1, np.uint64)) == [0, 0, 4, 0]).all()

@@ -22,7 +22,7 @@ def test_an_empty_range_gives_no_batches():
     assert list(prefetch(lambda step: step, 7, 5)) == []
 
 
-def test_a_batch_may_be_none():
+def test_the_prefetched_function_may_return_none():
     assert list(prefetch(lambda step: None, 0, 3)) == [None] * 3
 
 

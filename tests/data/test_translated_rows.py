@@ -126,7 +126,7 @@ def test_a_corpus_of_documents_is_refused():
         plan_epoch(corpus_of([[3, 4]] * 8), CONFIG, seed=0, epoch=0)
 
 
-def test_settings_of_masks_and_of_pairs_are_refused():
+def test_translation_refuses_settings_of_masks_and_pairs():
     with pytest.raises(
         UserError, match="pairs=original does not apply to translation, which has no masks and no sentence pairs; set none"
     ):

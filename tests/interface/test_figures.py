@@ -40,7 +40,7 @@ def figure_of(*texts: str) -> Figure:
 
 
 @pytest.mark.parametrize("form", FIGURE_FORMATS)
-def test_any_text_is_drawn(form: str):
+def test_a_figure_can_show_any_text(form: str):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawn = rendered(figure_of(*HOSTILE), form, tight=form != "png")

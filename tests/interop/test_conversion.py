@@ -160,7 +160,7 @@ def test_weights_of_another_format_take_precedence_over_bert_config_json(tmp_pat
     assert load_model(tmp_path).parts == ("mlm_head",)
 
 
-def test_an_original_lacks_its_index_or_its_configuration(tmp_path):
+def test_an_original_without_its_index_or_its_configuration_is_refused(tmp_path):
     (tmp_path / "bert_config.json").write_text("{}")
     with pytest.raises(UserError, match="holds no TensorFlow checkpoint: it has no file"):
         load_model(tmp_path)

@@ -103,7 +103,7 @@ def test_at_most_twelve_tensors_are_listed(tiny, tensors, count, rest):
     assert str(caught.value).endswith(f"{listed}; `convert --drop='other.*'` leaves them out")
 
 
-def test_a_layer_too_many_is_refused(tiny, tensors):
+def test_tensors_of_one_more_layer_are_refused(tiny, tensors):
     _, config = tiny
     layer = "bert.encoder.layer.0."
     tensors |= {name.replace(layer, "bert.encoder.layer.2."): x for name, x in tensors.items() if name.startswith(layer)}

@@ -70,7 +70,7 @@ def test_batched_products_have_the_gradients_of_the_plain_expression(axes):
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(5, 9), (9, 5)])
-def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
+def test_a_dense_layer_has_the_gradients_of_the_plain_expression(inner, outer):
     rng = np.random.default_rng(0)
     x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
     weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)

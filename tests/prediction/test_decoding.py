@@ -168,7 +168,7 @@ def test_a_draw_among_one_token_or_at_a_low_temperature_is_the_most_probable_tok
         np.testing.assert_array_equal(found, logits.argmax(-1))
 
 
-def test_top_k_and_nucleus_keep_the_tokens_of_their_definitions():
+def test_top_k_and_nucleus_keep_the_tokens_that_their_definitions_name():
     logits = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32) * 3
     for row in logits:
         decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=12, nucleus=True)
@@ -180,7 +180,7 @@ def test_top_k_and_nucleus_keep_the_tokens_of_their_definitions():
 
 
 @pytest.mark.parametrize("columns", [7, 200, 640, 1_001])
-def test_the_best_words_of_a_large_vocabulary_are_those_of_a_sort(columns):
+def test_the_best_words_of_a_large_vocabulary_equal_those_of_a_full_sort(columns):
     """Rounded logits have ties, of which the first word wins, and barred words are -inf."""
     logits = np.round(np.random.default_rng(2).standard_normal((5, columns)), 1).astype(np.float32)
     logits[1, columns // 2 :], logits[2] = -np.inf, 0.0

@@ -389,7 +389,7 @@ def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
 @pytest.mark.parametrize(
     "cell", ["a b", "['a', 'b']", "['a' 'b']", "('a', 'b')", '["it\'s"]', "[1, 2.5]", "[laughter] a", "[ a ]", "(a) b", "[true]"]
 )
-def test_the_words_in_a_cell_are_those_of_training(tmp_path, cell):
+def test_words_in_a_cell_are_read_as_in_training(tmp_path, cell):
     path = tmp_path / "t.tsv"
     (record,) = read_any(path, f"words\n{cell}\n", WORDS)
     rows = [{"words": record.values["words"], "labels": ["O"] * len(record.values["words"])}]

@@ -53,6 +53,6 @@ def test_each_phase_is_a_slanted_triangle():
     assert float(rate(jnp.int32(150))) == pytest.approx(0.02)
 
 
-def test_a_triangle_has_no_power_and_no_other_end():
+def test_a_triangular_schedule_refuses_a_decay_power_and_an_end_rate():
     with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular does not use decay_power and end_learning_rate"):
         OptimizerConfig(schedule="slanted_triangular", decay_power=0.5)

@@ -64,7 +64,7 @@ def test_a_held_out_split_without_pairs_is_refused():
 
 
 @pytest.mark.parametrize("words", [0, 9, "all"])
-def test_a_table_for_the_target_has_the_words_of_the_corpus(words):
+def test_the_embedding_table_of_the_target_has_the_size_of_the_vocabulary(words):
     corpus = dataclasses.replace(corpus_of([[3, 4]] * 8), languages=("en", "de"))
     size = corpus.vocabulary.size
     model = {**published("transformer_base"), "vocab_size": size, "decoder_vocab_size": size if words == "all" else words}

@@ -283,7 +283,7 @@ def test_the_command_line_has_the_restarts_the_command_and_its_arguments(monkeyp
     assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]
 
 
-def test_the_documented_exit_statuses_are_those_of_the_code():
+def test_the_documented_exit_statuses_are_the_ones_in_the_code():
     rows = re.findall(
         r"^\| ([\d, ]+) \| .* \| (starts again|ends)[^|]* \|$",
         (REPOSITORY / "bert_jax" / "runtime" / "README.md").read_text(),

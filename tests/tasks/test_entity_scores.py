@@ -129,7 +129,7 @@ def test_broken_rules_are_read_as_conlleval_reads_them(tags, found):
         assert entities(convert(tags.split(), scheme)) == found
 
 
-def test_scores_by_hand():
+def test_scores_equal_counts_by_hand():
     labels = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG"]]
     said = [["S-PER", "O", "O", "S-LOC"], ["S-PER"]]  # another scheme; PER is too short, LOC is right, ORG is labelled PER
     overall, types = entity_scores(said, labels)

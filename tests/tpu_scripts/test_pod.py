@@ -133,7 +133,7 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
 RUN = "run pod --restarts=3 pretrain --workdir=gs://my-bucket/a '--config.b=[1, 2]'"
 
 
-def test_a_pod_run_from_the_request_to_the_results(cloud: Cloud):
+def test_a_pod_run_goes_from_the_request_to_the_results(cloud: Cloud):
     made = cloud.pod("create pod --zone=us-west4-a --type=v5litepod-16 --spot")
     assert made.returncode == 0
     assert "nothing is charged before it is ACTIVE" in made.stderr

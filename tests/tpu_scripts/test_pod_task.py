@@ -42,7 +42,7 @@ def test_the_task_has_the_fields_for_recovering_slices(task: dict[str, Any]):
     assert used == set(task["envs"])
 
 
-def test_the_runtimes_equal_those_of_the_script(task: dict[str, Any]):
+def test_the_task_and_the_script_use_the_same_runtimes(task: dict[str, Any]):
     made = (REPOSITORY / "tpu_scripts" / "pod.sh").read_text()
     runtimes = set(re.findall(r"runtime=([\w-]+)", made))
     assert runtimes == set(re.findall(r"(?:v2-alpha-\w+(?:-lite)?|tpu-ubuntu\w+-base)", TASK.read_text()))

@@ -278,7 +278,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         raise UserError(f"tfds:{name} is not in the catalogue{_name_hint(name)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"tfds:{name} needs {error.name} to be prepared, which is not installed; prepare it on a machine "
+            f"tfds:{name} needs the package {error.name} to be prepared; prepare it on a machine "
             "that has it, and give its directory with --tfds-directory"
         ) from error
     except Exception as error:

@@ -127,7 +127,8 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
                 wrong = [name for name in ("ID", "FORM") if name not in columns]
                 wrong += [name for name in columns if columns.count(name) > 1]
                 if wrong:
-                    raise UserError(f"{line.place}global.columns has {columns.count(wrong[0])} columns {wrong[0]}; give it one")
+                    times = counted(columns.count(wrong[0]), "time")
+                    raise UserError(f"{line.place}global.columns names {wrong[0]} {times}; name it once")
             if _NEWDOC.match(line.text):
                 document, documents = document + documents, True
         elif line.problem or not is_blank(line.text):

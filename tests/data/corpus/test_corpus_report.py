@@ -206,7 +206,7 @@ def test_a_warning_starts_above_its_limit(right, wrong, says):
     assert re.search(says, warning)
 
 
-def test_the_text_of_a_report():
+def test_the_text_of_a_report_equals_the_expected_lines():
     report = a_report(
         duplicate_lines_sampled=2, eval_fractions={"asked": 0.01, "used": 0.125, "least": 0.125}, warnings=["first", "second"]
     )

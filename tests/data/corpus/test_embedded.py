@@ -130,7 +130,7 @@ def test_text_resumes_at_the_indentation_before_a_block_of_code():
         "The f(x) = g(y) for x_1 in h(z_2), q[i:j] != r.\n",
     ],
 )
-def test_code_is_removed(code):
+def test_code_tables_and_formulas_are_not_prose(code):
     assert prose.paragraphs(f"{code}\nThis paragraph of prose is what should remain.") == [
         "This paragraph of prose is what should remain."
     ]

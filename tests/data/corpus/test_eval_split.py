@@ -98,7 +98,7 @@ def test_the_least_usable_fraction_holds_out_enough_and_leaves_training_document
     assert usable_fraction(hashes, 0.25) == 0.25
 
 
-def test_the_wanted_number_of_held_out_documents_by_corpus_size():
+def test_the_wanted_number_of_held_out_documents_grows_with_the_corpus():
     wanted = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 29: 2, 30: 3, 99: 9, 100: 10, 119: 10, 5000: 10}
     assert {documents: min_eval_documents(documents) for documents in wanted} == wanted
 

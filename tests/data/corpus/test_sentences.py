@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentence_boundaries_by_hand(case):
+def test_sentence_boundaries_equal_boundaries_marked_by_hand(case):
     sentences = case.split(" | ")
     glue = "" if "。" in case else " "
     assert split_sentences(glue.join(sentences)) == sentences

@@ -367,7 +367,7 @@ def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
 
 
 @pytest.mark.parametrize("named", [{}, {"cls_token": "<eos>", "sep_token": "<eos>"}])
-def test_the_tokens_around_a_text_are_those_of_the_post_processor(tmp_path, named):
+def test_the_post_processor_gives_the_tokens_around_a_text(tmp_path, named):
     """The config.json of mmBERT has <eos> as [CLS] and [SEP], but its tokenizer puts <bos> before a text."""
     directory = plain(
         tmp_path, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],

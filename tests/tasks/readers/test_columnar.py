@@ -74,7 +74,7 @@ def test_classes_are_found_in_every_spelling(tmp_path: pathlib.Path, feature: An
     assert load(train=str(tmp_path / "b.parquet")).train == EXAMPLES
 
 
-def test_numbers_of_another_file_are_those_of_the_classes(tmp_path: pathlib.Path):
+def test_numbers_in_another_file_are_read_as_the_numbered_classes(tmp_path: pathlib.Path):
     train = put(tmp_path / "a.parquet", ROWS, label=CLASSES)
     for rows in (ROWS, [row | {"label": float(row["label"])} for row in ROWS]):
         assert load(train=train, dev=put(tmp_path / "dev.parquet", rows)).dev == EXAMPLES

@@ -63,7 +63,7 @@ def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.P
         ("# a\n\n# b\n", [["#/a"], ["#/b"]]),  # nothing else could be a word
     ],
 )
-def test_a_hash_may_be_a_word(tmp_path: pathlib.Path, text: str, words: list[list[str]]):
+def test_a_hash_sign_may_be_a_word(tmp_path: pathlib.Path, text: str, words: list[list[str]]):
     assert read(tmp_path, text) == (words, [])
 
 
@@ -130,7 +130,7 @@ def test_line_ends_of_other_systems_are_accepted(tmp_path: pathlib.Path, end: st
     assert read(tmp_path, f"{WORDS}\n{WORDS}".replace("\n", end)) == ([SENTENCE, SENTENCE], [])
 
 
-def test_a_sentence_that_does_not_end_is_told(tmp_path: pathlib.Path):
+def test_a_sentence_that_does_not_end_is_reported(tmp_path: pathlib.Path):
     assert read(tmp_path, "a O\n" * 1_000)[1] == []
     found, said = read(tmp_path, "a O\n" * 1_001 + "\nb O\n")
     assert [len(words) for words in found] == [1_001, 1]

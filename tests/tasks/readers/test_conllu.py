@@ -60,12 +60,12 @@ def test_both_readers_name_the_same_line(tmp_path: pathlib.Path, faulty: str, pr
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_both_read_the_line_ends_of_other_systems(tmp_path: pathlib.Path, end: str):
+def test_both_readers_accept_the_line_ends_of_other_systems(tmp_path: pathlib.Path, end: str):
     text = f"\ufeff# newdoc\n{GOOD}\n\n# text = b\n{GOOD}".replace("\n", end)
     assert both(tmp_path, text) == ([("the", "house")] * 2, [])
 
 
-def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
+def test_both_readers_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
     told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
 
@@ -83,12 +83,12 @@ def test_columns_named_by_the_file_are_read_in_any_order(tmp_path: pathlib.Path)
     ("head", "problem"),
     [
         ("ID FORM UPOS", "line 2: 10 columns between TABs, not the 3 of global.columns; correct the line"),
-        ("FORM UPOS", "line 1: global.columns has 0 columns ID; give it one"),
-        ("ID UPOS", "line 1: global.columns has 0 columns FORM; give it one"),
-        ("ID FORM FORM", "line 1: global.columns has 2 columns FORM; give it one"),
+        ("FORM UPOS", "line 1: global.columns names ID 0 times; name it once"),
+        ("ID UPOS", "line 1: global.columns names FORM 0 times; name it once"),
+        ("ID FORM FORM", "line 1: global.columns names FORM 2 times; name it once"),
     ],
 )
-def test_a_file_that_names_other_columns_than_it_has_is_refused(tmp_path: pathlib.Path, head: str, problem: str):
+def test_a_file_whose_header_does_not_fit_its_columns_is_refused(tmp_path: pathlib.Path, head: str, problem: str):
     path = tmp_path / "x.conllup"
     path.write_text(f"# global.columns = {head}\n{GOOD}")
     with pytest.raises(UserError) as error:

@@ -321,7 +321,7 @@ def test_unreadable_word_columns_are_refused(
         labels_of(put(tmp_path / name, *rows), "token", **settings)
 
 
-def test_numbers_for_tags_and_a_single_tag_are_told(tmp_path: pathlib.Path):
+def test_numbers_for_tags_and_a_single_tag_are_reported(tmp_path: pathlib.Path):
     said: list[str] = []
     path = put(tmp_path / "a.jsonl", {"words": ["a", "b"], "labels": [0, 1]})
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
@@ -335,7 +335,7 @@ def test_numbers_for_tags_and_a_single_tag_are_told(tmp_path: pathlib.Path):
     assert said == [f"WARNING: every word of {tmp_path}/b.conll has the label 'O', so there is nothing to learn"]
 
 
-def test_columns_that_are_not_read_are_told(tmp_path: pathlib.Path):
+def test_columns_that_are_not_read_are_reported(tmp_path: pathlib.Path):
     for kind, name, row in (("sequence", "text_b", "a,b,x"), ("span", "answer_start", "q,a b a,a,4")):
         header = f"text,{name},label" if kind == "sequence" else f"question,context,answers,{name}"
         path, said = put(tmp_path / f"{kind}.csv", header, row), list[str]()
@@ -366,7 +366,7 @@ def test_the_case_of_a_suffix_does_not_matter(tmp_path: pathlib.Path):
 TEXT_A = {"text": "a", "label": "x"}
 
 
-def test_the_column_of_a_treebank_is_that_of_the_labels(tmp_path: pathlib.Path):
+def test_the_labels_of_a_treebank_come_from_the_requested_column(tmp_path: pathlib.Path):
     rows = ["1\ta\t_\tDET\tDT\t_\t0\troot\t_\t_", "2\tb\t_\tNOUN\tNN\t_\t1\tdep\t_\t_"]
     path = put(tmp_path / "a.conllu", *rows)
     assert labels_of(path, "token") == labels_of(path, "token", labels="upos") == [(("a", "b"), ("DET", "NOUN"))]
@@ -733,7 +733,7 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
 
 
-def test_a_file_of_two_splits_is_told(tmp_path: pathlib.Path):
+def test_a_file_given_for_two_splits_is_reported(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", "one,x", "two,y")
     (tmp_path / "link.csv").symlink_to(path)
     other = put(tmp_path / "b.csv", "text,label", "three,x")

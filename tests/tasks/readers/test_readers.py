@@ -223,7 +223,7 @@ def gap_row(a: str = "FALSE", b: str = "TRUE", pronoun: str = "Her", offset: int
     return f"t-1\t“Ann” and Bea. Her dog.\t{pronoun}\t{offset}\tAnn\t1\t{a}\tBea\t10\t{b}\thttp://x\n"
 
 
-def test_gap_labels_and_genders(tmp_path: pathlib.Path):
+def test_gap_rows_have_their_labels_and_genders(tmp_path: pathlib.Path):
     offset = "“Ann” and Bea. Her dog.".index("Her")
     read = read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=offset)))
     text = "“Ann” and Bea. Her dog."
