@@ -177,6 +177,7 @@ def emulator() -> Iterator[Emulator]:
         for name, value in emulator.environment.items():
             patch.setenv(name, value)
         objects.set_up.cache_clear()
+        objects.set_up()  # before gcsfs is imported: it would look for another service, and try again for minutes
         yield emulator
         objects.set_up.cache_clear()
 

@@ -237,6 +237,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _explanation(error: Exception, path: str) -> str | None:
     """Describes a storage error with a remedy. Returns None for other errors."""
+    set_up()  # gcsfs reads its settings when it is imported
     import aiohttp
     import google.auth.exceptions
     import requests
