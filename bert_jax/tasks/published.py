@@ -70,7 +70,7 @@ def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
         yield f"  {row.system}: {'  '.join(f'{name} {row.scores[name]:.4g}' for name in names)} ({row.source})"
 
 
-def of_prover(counts: Sequence[Sequence[int]]) -> dict[str, float]:
+def prover_scores(counts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Returns the scores of a prover of entailment from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
@@ -97,8 +97,10 @@ def page() -> str:
         about = f"Source: {table['source']}; {counted(rows, 'row')}.{_sentence(table['note'])}"
         parts.append(f"\n### {table['title']}\n\n{textwrap.fill(about, _WIDTH)}")
         if "counts" in table:
-            names = list(of_prover(table["counts"][0][2]))
-            lines = [(system, *(f"{100 * v:.2f}" for v in of_prover(counts).values())) for system, _, counts in table["counts"]]
+            names = list(prover_scores(table["counts"][0][2]))
+            lines = [
+                (system, *(f"{100 * score:.2f}" for score in prover_scores(counts).values())) for system, _, counts in table["counts"]
+            ]
         else:
             tasks = {task for task, _ in table["columns"]}
             names = [score if len(tasks) == 1 else f"{task.removeprefix('glue/')}: {score}" for task, score in table["columns"]]
@@ -127,7 +129,7 @@ def _rows(table: Mapping[str, Any], task: str) -> Iterator[Published]:
     split, note, scale = table["split"], table["note"], table["scale"]
     if "counts" in table:
         for system, source, counts in table["counts"] if task == "sick/entailment" else ():
-            yield Published(system, split, source, note, of_prover(counts))
+            yield Published(system, split, source, note, prover_scores(counts))
         return
     for system, *values in table["rows"]:
         of_task = zip(table["columns"], values, strict=True)

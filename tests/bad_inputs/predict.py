@@ -390,12 +390,12 @@ CASES = [
     ),
     *(
         Case(
-            f"{verb} of a text in UTF-16",
-            f"{verb} --input=a.txt",
+            f"{command} of a text in UTF-16",
+            f"{command} --input=a.txt",
             "a.txt is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
             files={"a.txt": "was it fine\n".encode("utf-16")},
         )
-        for verb in ("embed", CLASSIFY, "fill-mask")
+        for command in ("embed", CLASSIFY, "fill-mask")
     ),
     Case(
         "a text in UTF-32",

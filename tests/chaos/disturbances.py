@@ -200,7 +200,7 @@ def damaged(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
     """Damages the newest checkpoint of a killed run."""
     trial.killed_after(2)
     step = damage_newest(trial, damage)
-    require_passed_over(trial.finish(), step)
+    require_unreadable_reported(trial.finish(), step)
     return f"went on from the one before; {trial.compare()}"
 
 
@@ -217,7 +217,7 @@ def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
         (copy / pathlib.Path(path).relative_to(saved)).write_bytes(damage(data))
     prepare = {trial.processes - 1: functools.partial(network.see_instead, str(copy), str(saved))}
     ends = trial.whole(trial.start(prepare=prepare, pause=0.0), "the run does not go on")
-    require_passed_over(ends[0].output, step)
+    require_unreadable_reported(ends[0].output, step)
     return f"went on from the one before; {trial.compare()}"
 
 
@@ -292,16 +292,16 @@ def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
     If process 0 dies, JAX aborts all others at once with an error about the coordination service; our own error is only there if
     it was faster.
     """
-    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
+    reports = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
     if victim == 0:
-        fates += r"|remote target coordination_service"
-    if not any(re.search(fates, end.output) for end in ends) and not trial.is_done():
+        reports += r"|remote target coordination_service"
+    if not any(re.search(reports, end.output) for end in ends) and not trial.is_done():
         raise Wrong(f"process {victim} is not named: {ends}")
     if any("Traceback" in end.output for end in ends):
         raise Wrong(f"a traceback: {ends}")
 
 
-def require_passed_over(output: str, step: int) -> None:
+def require_unreadable_reported(output: str, step: int) -> None:
     """Raises Wrong unless the run has reported that it could not read the checkpoint."""
     if f"the checkpoint of step {step} cannot be read" not in output:
         raise Wrong(f"the damaged checkpoint of step {step} was not noticed: {output}")

@@ -46,7 +46,7 @@ def spoil() -> None:
     _change_batches(spoilt)
 
 
-def pass_over() -> None:
+def take_later_batches() -> None:
     """Replaces each batch from the ninth on by the batch of four steps later."""
 
     def later(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief, tmp_path):
     assert steps == list(range(1, BRIEF_STEPS + 1))
     goodput = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
     assert goodput["seconds"]["repeated_steps"] > 0
-    (control,) = forked.run(tmp_path, command(brief, tmp_path / "control", *FLAGS), prepare=pass_over)
+    (control,) = forked.run(tmp_path, command(brief, tmp_path / "control", *FLAGS), prepare=take_later_batches)
     assert control.status == 0, control.output
     assert results(tmp_path / "control")["rollbacks"] == 0
     assert_same_weights(tmp_path / "bad", tmp_path / "control")

@@ -145,15 +145,15 @@ def test_tagging_with_an_lstm_equals_the_unpacked_model(labelled):
 
 
 @pytest.mark.parametrize(
-    ("head", "verb"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
+    ("head", "command"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
 )
-def test_many_rows_are_answered_like_single_rows(labelled, head, verb):
+def test_many_rows_are_answered_like_single_rows(labelled, head, command):
     """The slots of a batch are those of all its rows, here on eight devices."""
     model, one_row = labelled(head)
     texts = mixed_texts(30, longest=30, seed=9)
     engine = Engine(model)
     engine.tokens = 128
-    many, one = (getattr(predictor, verb)(texts) for predictor in (Predictor(engine), one_row))
+    many, one = (getattr(predictor, command)(texts) for predictor in (Predictor(engine), one_row))
     for ours, theirs in zip(many, one, strict=True):
         for x, y in zip(ours.get("tags", [ours]), theirs.get("tags", [theirs]), strict=True):
             assert x["probability"] == pytest.approx(y["probability"], abs=WITHIN)

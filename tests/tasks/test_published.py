@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.tasks.published import of_prover, page, published, score_lines
+from bert_jax.tasks.published import page, prover_scores, published, score_lines
 from bert_jax.tasks.registry import NAMES
 from bert_jax.tasks.scores import GLUE, accuracy, macro_precision, macro_recall
 
@@ -30,7 +30,7 @@ def test_prover_scores_over_proofs_equal_those_of_the_authors(system: str) -> No
 def test_prover_scores_equal_scores_of_the_counted_pairs() -> None:
     labels, answers = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 2, 2, 1, 0, 2, 2, 1, 2])
     counts = [[sum((labels == i) & (answers == j)) for j in range(3)] for i in range(3)]
-    assert of_prover(counts) == pytest.approx(
+    assert prover_scores(counts) == pytest.approx(
         {
             "precision": macro_precision(answers, labels),
             "recall": macro_recall(answers, labels),

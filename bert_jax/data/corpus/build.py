@@ -80,7 +80,7 @@ def build_corpus(
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-        languages = sources.languages_of(items)
+        languages = sources.source_languages(items)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
                 "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a Marian "
@@ -89,7 +89,7 @@ def build_corpus(
         held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
         if config.eval_sources and not held_out:
             raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
-        if held_out and (own := sources.languages_of(held_out)) != languages:
+        if held_out and (own := sources.source_languages(held_out)) != languages:
             if own is None or languages is None or UNNAMED not in (own, languages):
                 raise UserError(
                     f"--eval-source is {_direction(own)}, but --source is {_direction(languages)}; hold out texts of the same "

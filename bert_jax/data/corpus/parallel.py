@@ -57,7 +57,7 @@ class PairFile:
         return self.paths[1] if len(self.paths) == 2 else ",".join(self.fields)
 
 
-def sides_of(name: str, flag: str = "--source") -> list[str]:
+def parse_sides(name: str, flag: str = "--source") -> list[str]:
     """Returns the one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):

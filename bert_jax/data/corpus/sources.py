@@ -192,7 +192,7 @@ def _parts(records: int) -> tuple[int, ...]:
 
 def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
     """Returns the files of a parallel: source."""
-    sides = [Source(source.kind, side, source.flag) for side in parallel.sides_of(source.name, source.flag)]
+    sides = [Source(source.kind, side, source.flag) for side in parallel.parse_sides(source.name, source.flag)]
     paths = [_text_files(side) for side in sides]
     for side, found in zip(sides, paths, strict=True):
         for path in found:
@@ -204,7 +204,7 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
     ]
 
 
-def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
+def source_languages(items: Sequence[Item]) -> tuple[str, str] | None:
     """Returns the languages of a corpus of pairs, the source language first; None for a corpus of documents.
 
     Raises UserError for pairs in two directions, and for a mix of pairs and documents."""

@@ -126,7 +126,7 @@ def _encoded(text: str, model: SentencePiece, ids: Mapping[str, int]) -> list[in
 
 def _decoded(ids: Sequence[int], model: SentencePiece, pieces: Sequence[str]) -> str:
     kept = [pieces[i] for i in ids if pieces[i] not in SPECIALS.values()]
-    return model.text_of(kept).replace(WORD_START, " ").strip()
+    return model.join_pieces(kept).replace(WORD_START, " ").strip()
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:

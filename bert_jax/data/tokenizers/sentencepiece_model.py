@@ -101,7 +101,7 @@ class SentencePiece:
         pieces: list[str] = self._processor.encode(self._prepared(text), out_type=str)
         return pieces
 
-    def text_of(self, pieces: Sequence[str]) -> str:
+    def join_pieces(self, pieces: Sequence[str]) -> str:
         """Returns the text of pieces."""
         return str(self._processor.decode_pieces(list(pieces)))
 
