@@ -99,7 +99,8 @@ def page() -> str:
         if "counts" in table:
             names = list(prover_scores(table["counts"][0][2]))
             lines = [
-                (system, *(f"{100 * score:.2f}" for score in prover_scores(counts).values())) for system, _, counts in table["counts"]
+                (system, *(f"{100 * score:.2f}" for score in prover_scores(counts).values()))
+                for system, _, counts in table["counts"]
             ]
         else:
             tasks = {task for task, _ in table["columns"]}
