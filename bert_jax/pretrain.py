@@ -157,7 +157,7 @@ def pretrain(
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
-        verified = run.goodput.during(TimeCategory.STAGING)(verified)
+        verified = run.goodput.during(TimeCategory.DOWNLOADING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         parts = Parts(
             run=run,

@@ -46,7 +46,7 @@ class TimeCategory(enum.StrEnum):
     SAVING = "saving"
     """Training waits for a checkpoint to be saved; most of a save runs in the background."""
     RESTORING = "restoring"
-    STAGING = "staging"
+    DOWNLOADING = "downloading"
     """Training waits for downloads from a bucket (corpus, model, data, workdir) or for the verification of the corpus."""
     OTHER = "other"
     """Starting processes, reading data, exporting the model."""

@@ -90,13 +90,13 @@ def start_run(
     nested plain values. `may_change` and `completed` are explained in `workdir.open_workdir`. Several processes either form one
     `jax.distributed` run, or are `independent`: each then uses its own devices for its share of the runs of a sweep."""
     goodput = GoodputRecorder()
-    goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
+    goodput.preceded_by(TimeCategory.DOWNLOADING, seconds_spent())
     quiet_libraries()
     enable_compilation_cache()
     hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
     index = hosts.index if hosts else 0
     with contextlib.ExitStack() as stack:
-        stack.enter_context(measured_by(functools.partial(goodput.during, TimeCategory.STAGING)))
+        stack.enter_context(measured_by(functools.partial(goodput.during, TimeCategory.DOWNLOADING)))
         mirror = None
         if is_remote(flags.workdir):
             from bert_jax.storage.mirror import Mirror

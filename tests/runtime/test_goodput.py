@@ -52,9 +52,9 @@ def test_time_before_the_recorder_counts_for_its_start():
     clock = Clock(100.0)
     goodput = ledger_of(clock)
     goodput.continue_after([{"start": 1, "began": BEGAN, "step": 3, "seconds": {"training": 60.0}}])
-    goodput.preceded_by(TimeCategory.STAGING, 30.0)
+    goodput.preceded_by(TimeCategory.DOWNLOADING, 30.0)
     clock.now += 5
-    assert seconds(goodput) == {"training": 60, "staging": 30, "other": 5, "between_starts": 10}
+    assert seconds(goodput) == {"training": 60, "downloading": 30, "other": 5, "between_starts": 10}
 
 
 def test_the_outer_category_continues_after_an_error_in_a_block():
@@ -223,7 +223,7 @@ NESTED = [
     TimeCategory.COMPILING,
     TimeCategory.RESTORING,
     TimeCategory.WAITING,
-    TimeCategory.STAGING,
+    TimeCategory.DOWNLOADING,
 ]
 
 

@@ -292,7 +292,7 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
         (run.workdir / "metrics.jsonl").touch()
         with downloading():  # data of a task, for example
             time.sleep(0.01)
-        assert run.goodput.totals()["seconds"]["staging"] >= 0.01
+        assert run.goodput.totals()["seconds"]["downloading"] >= 0.01
     with pytest.raises(UserError, match="holds a run with a different configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
