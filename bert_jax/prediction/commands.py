@@ -74,8 +74,8 @@ def generate_flags(flags: Flags) -> None:
     flags.add_argument("--tokens", type=count, default=50, metavar="N", help="maximum number of new tokens")
     temperature = "sample tokens; below 1, probable ones more often (default: the most probable token)"
     flags.add_argument("--temperature", type=positive, metavar="T", help=temperature)
-    flags.add_argument("--top-k", type=count, metavar="K", help="sample from the K most probable tokens")
-    nucleus = "sample from the most probable tokens whose probabilities sum to P"
+    flags.add_argument("--top-k", type=count, metavar="K", help="sample from the K most probable tokens (default: all)")
+    nucleus = "sample from the most probable tokens whose probabilities sum to P (default: all tokens)"
     flags.add_argument("--top-p", type=InRange(float, Interval(gt=0, le=1)), metavar="P", help=nucleus)
     beams = "beam search with N hypotheses; 1: no beam search"
     flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=1, metavar="N", help=beams)

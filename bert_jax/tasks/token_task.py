@@ -62,7 +62,7 @@ _tag_scores = scorer({"accuracy": accuracy})
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class _LabelledWords:
     """The words that a feature labels, and their positions in the feature."""
 
     example: int
@@ -82,7 +82,7 @@ class TokenTask:
     has_entities: bool
     """Whether the tags mark entities, which are scored as a whole, or are classes of single words."""
     say: Say = note
-    _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict)
+    _labelled: dict[str, list[_LabelledWords]] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> TokenHead:
@@ -103,7 +103,7 @@ class TokenTask:
         """
         examples, room = self.splits[split], self.config.length - 2
         ids_of = {label: i for i, label in enumerate(self.labels)}
-        found: list[tuple[Feature, _Place]] = []
+        found: list[tuple[Feature, _LabelledWords]] = []
         unread, long = 0, 0
         for members in _texts(examples, self.config.context):
             words = [word for i in members for word in examples[i].words]
@@ -128,8 +128,8 @@ class TokenTask:
                         target = np.full_like(row, -1)
                         target[columns] = labels[a - first : b - first]
                     feature = Feature(i, (row,), (np.zeros_like(row),), target, columns.astype(np.int32))
-                    found.append((feature, _Place(i, len(row), a - first, columns)))
-        if split not in self._places:
+                    found.append((feature, _LabelledWords(i, len(row), a - first, columns)))
+        if split not in self._labelled:
             if unread:
                 self.say(
                     f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer can read, "
@@ -141,7 +141,7 @@ class TokenTask:
                     f"rest of these words is not read"
                 )
         found.sort(key=lambda pair: pair[0].example)  # in the user's file, the sentences of a document need not follow each other
-        self._places[split] = [place for _, place in found]
+        self._labelled[split] = [place for _, place in found]
         return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
@@ -199,10 +199,10 @@ class TokenTask:
 
     def _predicted(self, split: str, logits: Sequence[np.ndarray]) -> list[list[str]]:
         """Returns the predicted label of every word of every sentence."""
-        if split not in self._places:
+        if split not in self._labelled:
             raise ValueError(f"call features({split!r}, tokenizer) first: it stores the positions of the words")
         predicted = [[""] * len(example.words) for example in self.splits[split]]
-        for place, values in zip(self._places[split], logits, strict=True):
+        for place, values in zip(self._labelled[split], logits, strict=True):
             best = values[place.columns].argmax(1)
             predicted[place.example][place.word : place.word + len(best)] = [self.labels[i] for i in best.tolist()]
         return predicted

@@ -24,7 +24,7 @@ from typing import TypeVar
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
 Ids = TypeVar("Ids", tuple[int, ...], bytes)
-_Place = tuple[int, int]  # characters [start, end) of a text
+_Span = tuple[int, int]  # characters [start, end) of a text
 _CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
 
 # Characters that `str.split` treats as white space, but the original as control characters: it drops them and joins their
@@ -187,10 +187,10 @@ class WordPiece:
         """Returns the characters [start, end) of `text` of each word in `basic_words`."""
         return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
-    def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Place]]]:
+    def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Span]]]:
         """Returns the words of `basic_words` and, for every character of a word, its span [start, end) of `text`."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
-        words: list[tuple[str, list[_Place]]] = []
+        words: list[tuple[str, list[_Span]]] = []
         for token, places in _tokens_with_offsets(text, _spaced if self.split_cjk else _cleaned):
             folded, spans = _folded_with_offsets(token, places, self.lowercase, strip)
             start = 0
@@ -225,10 +225,10 @@ class ChunkCache(dict[str, Ids]):
         return value
 
 
-def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Place]]]:
+def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Span]]]:
     """Returns the chunks between white space after cleaning, with the span in `text` of each character."""
-    tokens: list[tuple[str, list[_Place]]] = []
-    token, places = "", list[_Place]()
+    tokens: list[tuple[str, list[_Span]]] = []
+    token, places = "", list[_Span]()
 
     def close() -> None:
         nonlocal token, places
@@ -253,13 +253,13 @@ def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[s
     return tokens
 
 
-def _folded_with_offsets(token: str, places: list[_Place], lowercase: bool, strip: bool) -> tuple[str, list[_Place]]:
+def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip: bool) -> tuple[str, list[_Span]]:
     """Does `_fold`, keeping the span of each character. A dropped combining mark extends the span of the previous character.
 
     Lower-casing and decomposition keep the order of characters, except for the canonical reordering of marks. Spans are therefore
     collected per character, while the text is folded as a whole.
     """
-    spans: list[_Place] = []
+    spans: list[_Span] = []
     for character, place in zip(token, places, strict=True):
         kept = _fold(character, lowercase, strip)
         if not kept and spans:
