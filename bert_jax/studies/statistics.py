@@ -56,7 +56,7 @@ def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A pair of arms, of which `higher` was expected to score above `lower`."""
+    """A pair of arms; `higher` was expected to score above `lower`."""
 
     higher: str
     lower: str

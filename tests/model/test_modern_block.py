@@ -169,7 +169,8 @@ def test_mixed_layers_split_into_a_prefix_a_period_and_a_remainder(changes, pref
 
 @functools.cache
 def mixed_and_trained(every: int, **scan: int) -> tuple[Any, Any]:
-    """Returns a loss of every layer, and its gradients, of layers of which each `every`-th is full, by default one by one."""
+    """Returns a loss on the outputs of all layers, and its gradients. Every `every`-th layer is full. By default, the layers are
+    not scanned."""
     config = dataclasses.replace(SMALL, layer_types=modern_block(7, every)["layer_types"], hidden_dropout=0.3, remat="dots")
     params, batch = drawn_parameters(config), jax.device_get(random_batch(config=config))
     model = pretraining_model(dataclasses.replace(config, **scan), next_sentence=False)

@@ -148,7 +148,7 @@ def test_tagging_with_an_lstm_equals_the_unpacked_model(labelled):
     ("head", "command"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
 )
 def test_many_rows_are_answered_like_single_rows(labelled, head, command):
-    """The slots of a batch are those of all its rows, here on eight devices."""
+    """Slots are numbered over all rows of a batch, here on eight devices."""
     model, one_row = labelled(head)
     texts = mixed_texts(30, longest=30, seed=9)
     engine = Engine(model)

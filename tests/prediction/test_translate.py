@@ -1,5 +1,5 @@
 """`translate`: the translation of a text does not depend on the other texts, untranslatable texts are rejected, and the scores
-equal those of sacrebleu."""
+equal sacrebleu's scores."""
 
 from __future__ import annotations
 

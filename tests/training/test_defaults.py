@@ -1,4 +1,4 @@
-"""The default settings are those of the papers and of the released codes, or leave something out."""
+"""The default settings follow the papers and the released code, or leave something out."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_the_cores_of_a_chip_share_its_memory():
 def test_a_chip_has_the_figures_of_its_data_sheet(
     name: str, memory: int, bandwidth: int, link: int, network: int, dimensions: int, devices: int
 ):
-    """The units are those of the data sheets: GiB, GB/s, and Gbit/s of a link and of the network."""
+    """The units are the same as in the data sheets: GiB, GB/s, and Gbit/s of a link and of the network."""
     chip = CHIPS[name]
     assert (chip.memory_bytes, chip.bandwidth) == (memory * 1024**3, bandwidth * 1e9)
     assert (chip.link_bandwidth, chip.network_bandwidth) == (link / 8 * 1e9, network / 8 * 1e9)
