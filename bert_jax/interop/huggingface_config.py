@@ -181,7 +181,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
+        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the whole file')
     if supported := next((name for name in named if name in family.classes), None):
         return supported
     if named and fields.get("model_type") not in FAMILIES:

@@ -594,7 +594,7 @@ CASES = [
     ),
     scored(
         "a configuration without a shape",
-        "model/config.json: hidden_size is missing, so the model's shape is unknown; copy the model's whole file",
+        "model/config.json: hidden_size is missing, so the model's shape is unknown; copy the whole file",
         spoil=keys("model/config.json", hidden_size=None),
     ),
     scored(

@@ -137,7 +137,7 @@ class Key:
         if not name:
             if self.default is REQUIRED:
                 raise UserError(
-                    f"{source}: {self.theirs} is missing, so the model's shape is unknown; copy the model's whole file"
+                    f"{source}: {self.theirs} is missing, so the model's shape is unknown; copy the whole file"
                 )
             name, value = self.theirs, self.default
         translated = self.translated(name, value, source)
