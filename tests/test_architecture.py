@@ -187,6 +187,15 @@ def test_the_top_level_entries_are_fixed():
     assert top - TOP_LEVEL - DOTFILES == set()
 
 
+def test_scripts_find_the_package_before_they_import_it():
+    """An environment such as the TPU compiler's does not have the package installed."""
+    for script in [*(REPOSITORY / "tests/benchmarks").glob("*.py"), REPOSITORY / "tests/mutations/run.py"]:
+        lines = script.read_text().splitlines()
+        path = next((n for n, line in enumerate(lines) if line.startswith("sys.path.insert")), 0)
+        early = [n + 1 for n, line in enumerate(lines[:path]) if line.startswith(("from bert_jax", "from tests", "import bert_jax"))]
+        assert not early, f"{script}: line {early[0]} stands before sys.path.insert"
+
+
 def test_no_module_is_called_utils():
     drawers = re.compile(r"(^|_)(utils?|commons?|helpers?|misc)(_|$)")
     assert [file for file in tracked() if any(drawers.search(part) for part in file.removesuffix(".py").split("/"))] == []

@@ -35,12 +35,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.configs.command_line import parse_flags
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.batches import BatchSource, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus

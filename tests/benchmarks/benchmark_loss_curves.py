@@ -30,9 +30,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.configs.command_line import parse_flags
-from bert_jax.pretraining.splits import check_corpus
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import flax.linen as nn
@@ -42,6 +39,7 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource, to_device
 from bert_jax.data.corpus.store import open_corpus
@@ -51,6 +49,7 @@ from bert_jax.interface.command import run_main
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import pretraining_program
+from bert_jax.pretraining.splits import check_corpus
 from bert_jax.pretraining.start import initial_parameters, pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH

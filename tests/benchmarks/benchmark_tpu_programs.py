@@ -28,10 +28,9 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.configs.command_line import parse_flags
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.objectives.flops import model_row_flops

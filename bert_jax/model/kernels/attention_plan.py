@@ -90,7 +90,9 @@ class TpuPlan:
         rows, length, width = shape
         head_width = width // heads
         groups = -(-width // max(LANES, head_width))
-        rate, asked = round(rate * 65536) / 65536, None if queried is None else padded_length(queried)
+        # With several blocks of keys, libtpu 0.0.42 crashes on a v6e if the queries are not whole tiles of 256.
+        tile = LANES if length <= BLOCK else 2 * LANES
+        rate, asked = round(rate * 65536) / 65536, None if queried is None else padded_length(queried, tile)
         return cls(rows, padded_length(length), groups, head_width, rate, radius, interpret, asked)
 
     @property
@@ -181,9 +183,9 @@ def _largest_divisor(of: int, limit: int) -> int:
     return max(d for d in range(1, of + 1) if of % d == 0 and d <= max(limit, 1))
 
 
-def padded_length(length: int) -> int:
+def padded_length(length: int, tile: int = LANES) -> int:
     """Rounds `length` up to whole tiles, or to whole blocks if it exceeds a block."""
-    multiple = LANES if length <= BLOCK else BLOCK
+    multiple = tile if length <= BLOCK else BLOCK
     return -(-length // multiple) * multiple
 
 

@@ -39,6 +39,15 @@ def test_a_row_is_padded_to_whole_tiles_and_beyond_512_to_whole_blocks(length: i
 
 
 @pytest.mark.parametrize(
+    ("length", "queries", "padded"),
+    [(512, 1, 128), (512, 129, 256), (512, 300, 384), (513, 1, 256), (1_024, 315, 512), (8_192, 257, 512), (8_192, 513, 1_024)],
+)
+def test_queries_at_some_tokens_fill_tiles_of_256_if_a_row_has_several_blocks(length: int, queries: int, padded: int):
+    plan = TpuPlan.of((2, length, 256), 4, 0.0, queried=queries, interpret=True)
+    assert plan.query_length == padded
+
+
+@pytest.mark.parametrize(
     ("heads", "head_width", "groups", "lanes", "heads_of_a_group"),
     [(4, 64, 2, 128, 2), (3, 64, 2, 128, 2), (8, 16, 1, 128, 8), (9, 16, 2, 128, 8), (2, 128, 2, 128, 1), (3, 256, 3, 256, 1)],
 )

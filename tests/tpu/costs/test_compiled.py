@@ -190,3 +190,18 @@ def test_the_self_test_of_each_kernel_compiles_for_a_tpu():
     pytest.importorskip("libtpu")
     done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "attention compiles 9\nresidual_norm compiles 3\n", done.stderr
+
+
+SOME_QUERIES = """
+from bert_jax.tpu.costs.compiler import Compiler
+from bert_jax.tpu.costs.topologies import parse_topology
+from tests.benchmarks.benchmark_long_attention import last
+print(last(Compiler(parse_topology("v6e:2x2")), 1_024, "full", "some") > 0)
+"""
+
+
+def test_attention_of_some_tokens_of_long_rows_compiles_for_a_v6e():
+    """With other tiles of queries, libtpu ended with a segmentation fault."""
+    pytest.importorskip("libtpu")
+    done = subprocess.run([sys.executable, "-c", SOME_QUERIES], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
