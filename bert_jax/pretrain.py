@@ -41,7 +41,7 @@ from bert_jax.interface.figures import in_formats
 from bert_jax.interface.named import source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
-from bert_jax.model.config import Execution
+from bert_jax.model.config import IN_FILES, Execution
 from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -241,6 +241,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for note in notes:
             log.info("%s", note)
-        with file_errors_explained(source_file(experiment.objective), OBJECTIVE):
+        own = {OBJECTIVE: experiment.objective} | {f"config.model.{name}": getattr(experiment.model, name) for name in IN_FILES}
+        with contextlib.ExitStack() as explained:
+            for key, value in own.items():
+                explained.enter_context(file_errors_explained(source_file(value), key))
             splits = Splits(train, eval_split, verification, of_phases)
             return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)

@@ -20,6 +20,7 @@ from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, read_training
 from bert_jax.interop.directory import aside
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN
 from bert_jax.interop.huggingface import (
@@ -50,6 +51,7 @@ from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
+from bert_jax.model.config import Architecture
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.storage.paths import checked, is_remote
@@ -368,6 +370,12 @@ def _check_tf1(model: Model) -> None:
             f"the format tf1 supports only direction=both and positions=learned, but the model has {model.config.direction} and "
             f"{model.config.positions}; choose another --format"
         )
+    if not BERT.represents(model.config):
+        written = BERT.read(BERT.write(model.config, {}, {}), "")
+        values = ((field.name, written.get(field.name, field.default)) for field in dataclasses.fields(Architecture))
+        name, only = next((name, only) for name, only in values if getattr(model.config, name) != only)
+        has = f"{name}={getattr(model.config, name)}"
+        raise UserError(f"the format tf1 supports only {name}={only}, but the model has {has}; choose another --format")
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
 

@@ -15,7 +15,7 @@ from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import Family, export_family, family_named
 from bert_jax.model import ENCODERS, POSITIONS
-from bert_jax.model.config import Architecture, ModelConfig
+from bert_jax.model.config import IN_FILES, Architecture, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.heads.outputs import OUTPUTS
@@ -85,14 +85,15 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """Returns the fields under "bert_jax" in `config.json`, of three kinds. Positions that are not learned (transformers reads a
-    fixed table as a learned one), with the user's file that computes them. Other settings that have no key in the family. A task
-    head without a transformers class."""
+    """Returns the fields under "bert_jax" in `config.json`, of four kinds. Positions that are not learned (transformers reads a
+    fixed table as a learned one). Other settings that have no key in the family. The user's files that compute positions, norms
+    or activations. A task head without a transformers class."""
     family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
-    if file := file_record(config.positions, "config.model.positions"):
-        fields["positions_file"] = dict(file)
+    for name in IN_FILES:
+        if file := file_record(getattr(config, name), f"config.model.{name}"):
+            fields[f"{name}_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
     stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
     read = family.read(family.write(stored, {}, {}), "")
@@ -127,6 +128,9 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     values |= {"encoder": family.model_type} if family.model_type in ENCODERS else {}
     values |= _lost_fields(recorded(fields), source)
     values["positions"] = _positions(recorded(fields), values.get("positions", "learned"), source)
+    for name in IN_FILES:
+        if is_in_file(given := values.get(name, "")):
+            values[name] = _in_same_file(given, name, recorded(fields), source)
     characters = recorded(fields).get("character_cnn", False)
     if not isinstance(characters, bool):
         raise UserError(f'{source}: "character_cnn" under "{OURS}" is {characters!r}, not true or false; export the model again')
@@ -153,21 +157,28 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
     """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if it is not there. Raises UserError for
-    unknown positions, or if the user's file that computes them is missing or differs from the one used in training."""
-    positions, file = ours.get("positions", usual), ours.get("positions_file")
-    if positions in POSITIONS:
+    unknown positions."""
+    positions = ours.get("positions", usual)
+    if positions in POSITIONS or (isinstance(positions, str) and is_in_file(positions)):
         return str(positions)
-    if not isinstance(positions, str) or not is_in_file(positions) or not isinstance(file, dict):
-        raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
-    _, name, _ = split_named(positions)
-    for place in (positions, f"{file.get('path')}:{name}"):
+    raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
+
+
+def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
+    """Returns the FILE.py:NAME of the user's file that computes the `field` of a model. Raises UserError if the file is missing
+    or differs from the one used in training."""
+    file = ours.get(f"{field}_file")
+    if not isinstance(file, dict):
+        raise UserError(f'{source}: {field}={given}, but "{field}_file" is not under "{OURS}"; export the model again')
+    _, name, _ = split_named(given)
+    for place in (given, f"{file.get('path')}:{name}"):
         with contextlib.suppress(UserError):  # there is no such file
             if (found := file_record(place, source)) and found["sha256"] == file.get("sha256"):
                 return place
     raise UserError(
-        f'{source}: {positions} computes the positions of this model, but the file is missing or has changed since training '
+        f"{source}: {given} computes the {field} of this model, but the file is missing or has changed since training "
         f'(sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")} from "source" under "{OURS}", '
-        '"positions_file"'
+        f'"{field}_file"'
     )
 
 

@@ -113,8 +113,9 @@ class Architecture:
     type_vocab_size: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 2
     """The number of token types. 0 means that the model has none and ignores the token types of a batch (ModernBERT,
     arXiv:2412.13663)."""
-    activation: Annotated[str, OneOf(tuple(ACTIVATIONS))] = "gelu"
-    """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), "relu", or "silu" (EuroBERT, arXiv:2503.05500)."""
+    activation: Annotated[str, NamedIn(tuple(ACTIVATIONS))] = "gelu"
+    """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), "relu", "silu" (EuroBERT, arXiv:2503.05500), or FILE.py:NAME,
+    your own elementwise function."""
     layer_norm_epsilon: Epsilon = 1e-12
     """Added to the variance, or the mean square, in every norm. ModernBERT and EuroBERT use 1e-5."""
     encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
@@ -290,6 +291,10 @@ class Architecture:
     def direction_width(self) -> int:
         """The width of the output of one direction of an LSTM."""
         return self.hidden_size // (2 if self.direction == "both" else 1)
+
+
+IN_FILES = ("positions", "norm", "activation")
+"""The fields of `Architecture` that may name a user's file as FILE.py:NAME."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -559,6 +559,13 @@ CASES = [
         spoil=keys("model/config.json", is_decoder=True),
     ),
     Case(
+        "a model with another block in the format of the original",
+        "--from=model --format=tf1",
+        "the format tf1 supports only norm_placement=post, but the model has norm_placement=pre; choose another --format",
+        copies="model",
+        spoil=keys("model/config.json", bert_jax={"model": {"norm_placement": "pre"}}),
+    ),
+    Case(
         "a full disk",
         says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
         file_size=10_000,

@@ -437,6 +437,23 @@ def test_an_error_in_the_user_file_shows_its_line(refused: dict[str, tuple[Done,
     assert "seed).sum() + nothing" in refused["objective=MINE/bad.py:Unknown"][0].output
 
 
+BROKEN = {
+    "model.positions": "class F:\n    def scores(self, scores, tokens, layer):\n        return scores + nothing",
+    "model.norm": "def F(x, epsilon): return x + nothing",
+    "model.activation": "def F(x): return x + nothing",
+}
+"""Keys of the model -> the user's file, which raises a NameError when the model is traced."""
+
+
+def test_an_error_in_a_function_of_the_model_names_its_key_and_shows_its_line(experiment: pathlib.Path):
+    files = dict(zip(BROKEN, written(experiment.parent, [*BROKEN.values()], "broken"), strict=True))
+    for key, file in files.items():
+        done = run(experiment, f"broken-{key}", {key: f"{experiment.parent}/{file}:F"})
+        assert done.status == 2, done.output
+        assert f"error: config.{key}={experiment.parent}/{file} raises NameError; correct the file here:" in done.output
+        assert "+ nothing" in done.output
+
+
 @pytest.mark.parametrize("body", POLICIES)
 def test_an_unusable_mask_policy_is_refused_in_one_sentence(refused: dict[str, tuple[Done, pathlib.Path]], body: str):
     done, _ = refused[body]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 
 import pytest
 
@@ -68,6 +69,25 @@ def test_positions_that_are_not_learned_are_stored_in_our_own_fields(positions: 
     assert config_from_json(as_json(config) | {"bert_jax": own_fields(config, None)}, "") == config
     with pytest.raises(UserError, match='c: "positions" under "bert_jax" is \'sideways\'; known: learned, sinusoidal, none'):
         config_from_json(as_json() | {"bert_jax": {"positions": "sideways"}}, "c")
+
+
+@pytest.mark.parametrize("field", ["positions", "norm", "activation"])
+def test_a_setting_in_a_user_file_is_read_only_with_the_same_file(field: str, tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Mine:\n    def scores(self, scores, tokens, layer): return scores\n")
+    config = dataclasses.replace(CONFIG, **{field: f"{file}:Mine"})
+    fields = as_json(config) | {"model_type": "bert_jax", "bert_jax": own_fields(config, None)}
+    assert fields["bert_jax"][f"{field}_file"]["source"] == file.read_text()
+    assert config_from_json(fields, "c.json") == config
+
+    moved = {field: "elsewhere/mine.py:Mine"} if field == "positions" else {"model": {field: "elsewhere/mine.py:Mine"}}
+    assert config_from_json(fields | {"bert_jax": fields["bert_jax"] | moved}, "c.json") == config  # by its absolute path
+    file.write_text(file.read_text() + "# changed\n")
+    with pytest.raises(UserError, match=f"mine.py:Mine computes the {field} of this model, but the file is missing or has chan"):
+        config_from_json(fields, "c.json")
+    del fields["bert_jax"][f"{field}_file"]
+    with pytest.raises(UserError, match=f'c.json: {field}=.*mine.py:Mine, but "{field}_file" is not under "bert_jax"; export'):
+        config_from_json(fields, "c.json")
 
 
 def test_execution_settings_are_not_exported():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.config import Target
-from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words, truncated_normal
+from bert_jax.model.config import ModelConfig, Target
+from bert_jax.model.layers import Dense, Dropout, Norm, activation, dropout, hash_word, random_words, row_words, truncated_normal
 from bert_jax.model.matmul import sum_rows
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
@@ -97,3 +98,14 @@ def test_rows_are_summed_by_a_matrix_product_if_that_is_faster(platform: str, ro
     assert ("stablehlo.dot_general" in program) == bool(rows)
     assert not rows or f"tensor<{rows}x5xf32>" in program
     assert rows or "across dimensions = [0]" in program
+
+
+def test_a_norm_and_an_activation_may_be_in_a_user_file(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("def norm(x, epsilon): return x / (abs(x).mean(-1, keepdims=True) + epsilon)\ndef cube(x): return x**3\n")
+    config = ModelConfig(norm=f"{file}:norm", activation=f"{file}:cube", layer_norm_epsilon=0.5)
+    x = np.float32([[1, -2, 3], [0, 0, 6]])
+    params = {"scale": np.float32([1, 2, 3]), "bias": np.float32([0, 0, 1])}
+    y = Norm(config).apply({"params": params}, x)
+    np.testing.assert_allclose(y, x / np.float32([[2.5], [2.5]]) * params["scale"] + params["bias"], rtol=1e-6)
+    np.testing.assert_array_equal(activation(config.activation)(x), x**3)

@@ -171,6 +171,8 @@ class Key:
             spelt = carried.get(self.theirs)
             same = isinstance(spelt, str) and self.values.get(spelt) == value
             value = spelt if same else next((theirs for theirs, ours in self.values.items() if ours == value), None)
+            if value is None and None not in self.values:  # a user's own function
+                return {}
         return {} if value == self.unless else dict.fromkeys(self.names, value)
 
 
