@@ -150,9 +150,9 @@ class ExampleConfig:
 def _most_predictions(config: ExampleConfig) -> int:
     """Returns the maximum number of predicted tokens of all examples in a packed row.
 
-    most[n] is the maximum for n tokens in up to a certain number of examples, which is doubled until it reaches P. Because of
-    rounding, several short examples can need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for
-    eight at length 512, compared with 77.
+    most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples can
+    need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for eight at length 512, compared with
+    77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)
@@ -161,10 +161,10 @@ def _most_predictions(config: ExampleConfig) -> int:
     def together(a: Int64[np.ndarray, " L"], b: Int64[np.ndarray, " L"]) -> Int64[np.ndarray, " L"]:
         return np.array([np.max(a[: n + 1] + b[n::-1]) for n in lengths])
 
-    doubled = np.maximum.accumulate(count)
-    most, left = np.zeros_like(doubled), min(config.packed_examples, config.length // shortest)
-    while left:
-        most = together(most, doubled) if left % 2 else most
-        left //= 2
-        doubled = together(doubled, doubled) if left else doubled
-    return int(most[-1])
+    def most(examples: int) -> Int64[np.ndarray, " L"]:
+        if examples == 1:
+            return np.maximum.accumulate(count)
+        half = most(examples // 2)
+        return together(together(half, half), most(1)) if examples % 2 else together(half, half)
+
+    return int(most(min(config.packed_examples, config.length // shortest))[-1])

@@ -1,8 +1,8 @@
 """Builds the rows of a batch, from the plan of an epoch or from labelled examples.
 
 `assemble_rows` gathers the spans of all examples at once, chooses their targets, masks them (unless they are next tokens), and
-packs the examples into rows, without a loop over rows. Examples are masked as rows of [E, L] before packing, so packing does not
-change their masks.
+packs the examples into rows, without a loop over rows. Examples are masked before packing, one in each row of an array, so
+packing does not change their masks.
 
 `pack_features` and `assemble_features` pack features, i.e. tokenised labelled examples. A batch contains the examples of a step,
 packed into few rows. Attention is limited to each sequence (`sequence_ids`). The examples of a step are a random sample and not
@@ -34,11 +34,16 @@ _FEW = 16  # examples per row up to which they are made in one array
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
     """Returns the batch of the plan's rows with indices `rows`. -1 gives an empty row: only padding, nothing to predict.
 
-    input_ids int32 [B, L] token_type_ids int32 [B, L] 0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding sequence_ids int32 [B, L] 0 =
-    padding, 1..P = the number of the example in the row position_ids int32 [B, L] from 0 for every example; 0 at padding
-    masked_positions int32 [B, M] positions in the row, ascending; 0 where unused masked_targets int32 [B, M] the original tokens;
-    with targets="next" those after the positions; -1 where unused cls_positions int32 [B, P] positions in the row of the [CLS]s;
-    0 where unused nsp_labels int32 [B, P] 0 = B follows A, 1 = random; -1 = no example, or pairs="none"
+    All arrays are int32:
+
+        input_ids         [B, L]  the tokens
+        token_type_ids    [B, L]  0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
+        sequence_ids      [B, L]  0 = padding, 1..P = the number of the example in the row
+        position_ids      [B, L]  from 0 for every example; 0 at padding
+        masked_positions  [B, M]  positions in the row, ascending; 0 where unused
+        masked_targets    [B, M]  the original tokens; with targets="next" those after the positions; -1 where unused
+        cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
+        nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
     With targets="centres", `centres` int32 [B, M] replaces the masked arrays: the positions of targets="next", -1 where unused.
     For targets="translated" see `_assemble_pairs`."""

@@ -12,9 +12,9 @@ from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_o
 from bert_jax.errors import UserError, broken_link, missing_path
 from bert_jax.files import read_json
 from bert_jax.interop.directory import CARD, CONFIG, MODULES, aside
-from bert_jax.interop.weights import NOT_READ, PYTORCH, READ, SAFETENSORS_INDEX, WEIGHTS, weights_file
+from bert_jax.interop.weights import NOT_READ, PYTORCH, READ, SAFETENSORS_INDEX, WEIGHTS, read_start, weights_file
 from bert_jax.storage.fetching import fetched
-from bert_jax.storage.formats import COMPRESSIONS, HEAD_BYTES, recognise
+from bert_jax.storage.formats import COMPRESSIONS, recognise
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
@@ -66,7 +66,8 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        if path.is_file() and path.suffix not in _OF_WEIGHTS and (other := recognise(read_start(path), path.name)):
+        other = recognise(read_start(path), path.name) if path.is_file() and path.suffix not in _OF_WEIGHTS else None
+        if other and other.kind not in COMPRESSIONS.values():  # word vectors may be compressed
             raise UserError(
                 f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
             )
@@ -112,15 +113,6 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
 ADAPTER = "adapter_config.json"
 _OF_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack", ".gguf", ".ot"}
 """Suffixes of files with weights, which a message names if none of them is read."""
-
-
-def read_start(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file, as many as `recognise` needs. Raises UserError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; name another model") from error
 
 
 def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:

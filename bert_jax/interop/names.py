@@ -307,7 +307,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
             found = renamed.pop(buffer).ravel()
             wanted = values(found.size, config)
             rounding = 0.0 if found.dtype.kind in "iu" else 4 * float(jnp.finfo(found.dtype).eps)
-            if found.shape != wanted.shape or np.abs(found.astype(np.float64) - wanted).max(initial=0) > rounding:
+            if found.shape != wanted.shape or not np.allclose(found.astype(np.float64), wanted, rtol=0, atol=rounding):
                 raise UserError(f"{source}: {in_file[buffer]} is not {content}, ...; other values cannot be represented")
     return renamed
 

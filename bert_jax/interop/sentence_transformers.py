@@ -8,7 +8,7 @@ import json
 import pathlib
 from typing import Any
 
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_json, write_json
 from bert_jax.interop import TEXT_POOLINGS
@@ -57,11 +57,13 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(source / LIMITS)
         general = _read_if_there(directory / GENERAL)
-        longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 only writes the second one
+        longest, stated = limits.get("max_seq_length"), f"{source / LIMITS}: max_seq_length"
+        if not longest:  # sentence-transformers 6 only writes this one
+            longest, stated = tokenizer.max_length, f"{source / CONFIG_FILE}: model_max_length"
         if longest is not None and (type(longest) is not int or longest < SHORTEST):
             raise UserError(
-                f"{source / LIMITS}: max_seq_length={json.dumps(longest)} must be a whole number of tokens, at least {SHORTEST}: "
-                "[CLS], one token of the text, and [SEP]; correct it, or remove it"
+                f"{stated}={json.dumps(longest)} must be a whole number of tokens, at least {SHORTEST}: [CLS], one token of the "
+                "text, and [SEP]; correct it, or remove it"
             )
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
             unknown.append("do_lower_case")

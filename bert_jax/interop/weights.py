@@ -53,13 +53,22 @@ def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
         raise UserError(refusal.format(found=f"NaN or infinity in {broken[0]}{more}"))
 
 
+def read_start(path: pathlib.Path) -> bytes:
+    """Returns the first bytes of a file, as many as `recognise` needs. Raises UserError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; name another model") from error
+
+
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        with path.open("rb") as file:
-            if (found := recognise(file.read(HEAD_BYTES), path.name)) and found.kind not in ("zip", "excel"):
-                raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}") from error
+        found = recognise(read_start(path), path.name, unpacks=False)
+        if found and found.kind not in ("zip", "excel"):
+            raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}") from error
         size = counted(path.stat().st_size, "byte")
         raise UserError(f"{path} ({size}) is damaged or incomplete ({error}); copy or export the model again") from error
 

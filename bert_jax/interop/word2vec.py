@@ -30,8 +30,8 @@ from bert_jax.files import read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.locate import VECTORS, read_start
-from bert_jax.interop.weights import check_finite
+from bert_jax.interop.locate import VECTORS
+from bert_jax.interop.weights import check_finite, read_start
 from bert_jax.model.config import ModelConfig
 from bert_jax.storage.formats import (
     COMPRESSIONS,

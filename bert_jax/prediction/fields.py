@@ -237,7 +237,9 @@ class FileReader:
                 yield Line(number, decoded or ("?" if problem else "\n"), len(line), problem)
 
         rest = text()
-        header = next(line for line in rest if not line.text.isspace())
+        header = next((line for line in rest if not line.text.isspace()), None)
+        if header is None:
+            raise UserError(f"{self.name} is empty; give a table whose first line names the column {self.fields[0].name!r}")
         if re.fullmatch(r"sep=.\s*", header.text):  # Excel's line
             header = next(rest, Line(header.number, ""))
         if header.problem:

@@ -21,13 +21,13 @@ from bert_jax.errors import UserError, missing_path
 from bert_jax.prediction.fields import JSON_LINES, Field, FileReader, Record, argument_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed
+from bert_jax.tasks.readers.conll import COLUMN_FILES
 from bert_jax.tasks.readers.conllu import CONLLU
 
 COUNTED_BYTES = 1 << 30
 """The lines of larger files are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
 """How long to wait for a pipe without a writer."""
-COLUMN_FILES = (".conll", *CONLLU, ".bio", ".iob", ".iob2", ".bioes", ".bilou")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def read_texts(
     if not input_path:
         check_not_files(texts)
     suffix = "" if not input_path or input_path == "-" else _suffix(input_path)
-    if suffix in COLUMN_FILES:
+    if suffix in (*COLUMN_FILES, *CONLLU):
         raise UserError(
             f"--input={input_path} holds annotated words, one per line, but a text is expected on each line; write the texts to "
             "another file, one per line"

@@ -91,11 +91,14 @@ _SUFFIXES = {
 """Compressions that have no signature at the start of the file."""
 
 
-def recognise(head: bytes, name: str = "") -> Format | None:
+def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | None:
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
-    `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8."""
+    `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
+    whether the reader decompresses files, so that another name is a remedy."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
+    if found and not unpacks and found.kind in COMPRESSIONS.values():
+        return _compressed(found.kind)
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found

@@ -193,7 +193,13 @@ def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_p
 
 @pytest.mark.parametrize(
     ("dtype", "change", "is_read"),
-    [(np.float32, 1e-7, True), (np.float32, 1e-4, False), (np.float16, 0.0, True), (np.float16, 0.02, False)],
+    [
+        (np.float32, 1e-7, True),
+        (np.float32, 1e-4, False),
+        (np.float32, np.nan, False),
+        (np.float16, 0.0, True),
+        (np.float16, 0.02, False),
+    ],
 )
 def test_stored_positions_may_differ_by_rounding_only(dtype, change, is_read, tmp_path: pathlib.Path):
     """Old files have them, computed by another numpy and perhaps rounded to 16 bits."""

@@ -202,6 +202,12 @@ def test_other_files_are_not_vectors(tmp_path, content):
         load_model(tmp_path / "pytorch_model.bin")
 
 
+def test_compressed_vectors_that_are_named_as_a_model_must_be_converted(tmp_path):
+    (tmp_path / "words.vec.gz").write_bytes(gzip.compress(b"1 2\nthe 0.5 1\n"))
+    with pytest.raises(UserError, match=r"words\.vec\.gz is a file; .* must be converted first: .*--from=.*words\.vec\.gz"):
+        find_model_directory(tmp_path / "words.vec.gz")
+
+
 @pytest.mark.parametrize("make", [text, binary])
 def test_a_file_is_streamed_in_memory_for_the_wanted_words_only(tmp_path, make: Callable[..., bytes]):
     words, table = [f"w{n}" for n in range(4000)], np.ones((4000, 100), np.float32)

@@ -240,6 +240,19 @@ def test_texts_are_truncated_at_the_limit_of_the_directory(made_for, predictor, 
     np.testing.assert_allclose(found, wanted, atol=WITHIN)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"limits": {"max_seq_length": 2}}, "sentence_bert_config.json: max_seq_length=2 must be"),
+        ({"limits": {}, "longest": 2}, "tokenizer_config.json: model_max_length=2 must be"),
+    ],
+    ids=["old", "new"],
+)
+def test_a_limit_without_room_for_text_is_refused_where_it_is_stated(made_for, settings, named):
+    with pytest.raises(UserError, match=named):
+        made_for("Pooling", pooling=older(mean_tokens=True), **settings).embed(["the"])
+
+
 @pytest.mark.parametrize("settings", [{}, {"limits": {"max_seq_length": None}}, {"limits": {"max_seq_length": 999}}])
 def test_texts_are_truncated_at_the_position_table_by_default(made_for, predictor, settings):
     made = made_for("Pooling", pooling=older(mean_tokens=True), **settings)

@@ -436,6 +436,9 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
         ("t.json", "it was fine\n", "is not read as JSON (Expecting value"),
         ("t.json", '{"texts": ["a"]}', "holds one object, with texts; give a list of objects with 'text'"),
         ("t.conllu", "1\ta\n", "holds annotated words, one per line"),
+        ("t.bmes", "in O\n", "holds annotated words, one per line"),
+        ("t.csv", "", "is empty; give a table whose first line names the column 'text'"),
+        ("t.csv", "\ufeff\n \n", "is empty; give a table whose first line names the column 'text'"),
     ],
 )
 def test_files_without_texts_are_refused(tmp_path, name, content, message):

@@ -293,7 +293,7 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     data = path.read_bytes()
     if unicode_encoding(data[:HEAD_BYTES]):
         raise UserError(f"vocabulary {path} is not UTF-8{conversion(data[:HEAD_BYTES])}")
-    if found := recognise(data[:HEAD_BYTES], path.name):
+    if found := recognise(data[:HEAD_BYTES], path.name, unpacks=False):
         raise UserError(f"vocabulary {path} {found.what}, not text; {found.remedy}")
     try:
         text = data.decode("utf-8-sig")

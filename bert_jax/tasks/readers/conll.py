@@ -16,6 +16,8 @@ from bert_jax.tasks.entity_scores import is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.tables import Say, note
 
+COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
+"""Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
 """The number of words above which a sentence is probably several, without empty lines between them."""

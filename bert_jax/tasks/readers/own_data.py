@@ -39,7 +39,7 @@ from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.entity_scores import as_tags, is_tag
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.conll import begins_document, conll_width, read_conll
+from bert_jax.tasks.readers.conll import COLUMN_FILES, begins_document, conll_width, read_conll
 from bert_jax.tasks.readers.conllu import CONLLU, TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
     COLUMNAR,
@@ -60,8 +60,6 @@ from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
 SPLITS = ("train", "dev", "test")
-COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
-"""Suffixes of files with a word and its tag on each line."""
 _MOST_SHOWN, _MOST_LISTED = 5, 30
 LARGEST = 1e6
 """The largest label of a regression, since squares are summed in float32. Labels near 1 are learned best."""
@@ -717,10 +715,10 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
         listed = ", ".join(names)
         if keys is not None:
             raise row.location.error(f"{config.label} is {label!r}, not one of its choices' labels {listed}; {CORRECT_ROW}")
-        remedy = f"; set first_choice={1 - first}" if label == str(first + len(choices)) or label == str(first - 1) else ""
-        raise row.location.error(
-            f"{config.label} is {label!r}, not one of {listed} (first_choice={first}){remedy or f'; {CORRECT_ROW}'}"
-        )
+        other = 0 if first else 1
+        counts_from_other = label in map(str, range(other, other + len(choices)))
+        remedy = f"set first_choice={other}" if counts_from_other else CORRECT_ROW
+        raise row.location.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {remedy}")
     right = None if label is None else names.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 

@@ -121,6 +121,12 @@ def test_every_form_gives_the_same_pairs_in_order_for_any_number_of_shards(form,
     assert train.languages == named
 
 
+def test_a_first_row_of_two_equal_words_is_a_pair(tmp_path, tokenizer):
+    (tmp_path / "a.tsv").write_text("".join(f"{text}\t{text}\n" for text in ("Text", "the", "Original")))
+    train, _ = build(tmp_path / "corpus", f"parallel:{tmp_path}/a.tsv", tokenizer)
+    assert stored(train) == [("Text", "Text"), ("the", "the"), ("Original", "Original")]
+
+
 def test_only_line_feeds_end_lines(tmp_path, tokenizer):
     some = [(f"the cat{mark}sat", f"die Katze{mark}saß {n}") for n, mark in enumerate("\u2028\u0085\x0b\r\x0c")]
     train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", [*some, *PAIRS]), tokenizer, keep=["duplicate-documents"])

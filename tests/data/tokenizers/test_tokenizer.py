@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pathlib
 import re
@@ -161,6 +162,10 @@ def test_the_casing_of_a_vocabulary_is_inferred_from_its_capitals_and_alphabet(p
         (lambda d: d, r"holds neither vocab.txt nor spiece.model"),
         (lambda d: (d / "spiece.model").write_bytes(b"junk") and d / "spiece.model", "not a SentencePiece model"),
         (lambda d: (d / "vocab.txt").write_bytes(b"[UNK]\n\xff\n") and d / "vocab.txt", "not UTF-8 at byte 6"),
+        (
+            lambda d: (d / "vocab.txt.gz").write_bytes(gzip.compress(b"[UNK]\n")) and d / "vocab.txt.gz",
+            "vocab.txt.gz is compressed with gzip, not text; decompress it first$",
+        ),
     ],
 )
 def test_a_file_that_is_not_a_vocabulary_is_refused_in_one_sentence(tmp_path, make, message):

@@ -200,6 +200,8 @@ def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path:
     ("row", "problem"),
     [
         ({"choices": ["x", "y"], "label": "C"}, r"label is 'C', not one of 0, 1 \(first_choice=0\); correct the row"),
+        ({"choices": ["x", "y"], "label": 2}, r"label is '2', not one of 0, 1 \(first_choice=0\); set first_choice=1"),
+        ({"choices": ["x", "y"], "label": -1}, r"label is '-1', not one of 0, 1 \(first_choice=0\); correct the row"),
         ({"choices": {"text": ["x", "y"], "label": ["A", "B"]}, "label": "0"}, "'0', not one of its choices' labels A, B"),
         ({"choices": {"text": ["x", "y"], "label": ["A"]}, "label": "A"}, "choices has 2 texts and the labels A; give each"),
         ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "choices has 2 texts and the labels A, A; give"),
