@@ -41,7 +41,7 @@ from bert_jax.storage.formats import (
     recognise,
     unicode_encoding,
 )
-from bert_jax.storage.records import BOM
+from bert_jax.storage.records import without_bom
 
 FASTTEXT = b"\xba\x16\x4f\x2f"
 """The first bytes of a fastText model, whose `.bin` format differs from word2vec's."""
@@ -228,7 +228,7 @@ def _read_form(path: pathlib.Path) -> _Form:
     with _opened(path) as file:
         blocks = _guarded(path, (file.readline(_LONGEST_LINE) for _ in range(2)))
         first, second = next(blocks), next(blocks)
-    fields = first.removeprefix(BOM).split()
+    fields = without_bom(first).split()
     if len(fields) == 2 and all(re.fullmatch(rb"[0-9]+", field) for field in fields):
         named = " ".join(field.decode()[:20] for field in fields)
         is_binary = bool(_BINARY.search(second)) or (".bin" in path.suffixes and not _are_numbers(second.split()[1:]))
@@ -269,7 +269,7 @@ def _text_rows(
     path: pathlib.Path, file: IO[bytes], form: _Form
 ) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
     for number, line in enumerate(_guarded(path, file), 1 if form.count is None else 2):
-        line = line.removeprefix(BOM) if number == 1 else line
+        line = without_bom(line) if number == 1 else line
         if not line.strip():
             continue
         word, *numbers = line.rsplit(None, form.width)

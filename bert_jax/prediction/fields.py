@@ -32,7 +32,15 @@ from bert_jax.storage.records import (
     table_rows,
     without_bom,
 )
-from bert_jax.tasks.readers.own_rows import SENTENCE, is_quoted, plain, short, written_list
+from bert_jax.tasks.readers.own_rows import (
+    CHOICES_OBJECT,
+    SENTENCE,
+    is_quoted,
+    plain,
+    short,
+    written_list,
+    written_object,
+)
 from bert_jax.tasks.readers.squad import read_squad
 
 MOST_BYTES = 64 << 20
@@ -386,7 +394,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
     if len(cells) > 1:
         return [text.strip() for text in cells]
     try:
-        items = written_list(cell)
+        items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
     except ValueError:  # `_problem` says that it is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell

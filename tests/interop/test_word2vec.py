@@ -40,6 +40,7 @@ FORMATS = {
     "vectors.txt": text(),
     "windows.txt": text(end="\r\n"),
     "glove.6B.5d.txt": text(header=False),
+    "two_marks.txt": b"\xef\xbb\xbf" * 2 + text(header=False),
     "wiki.fr.vec": text(end=" \n"),
     "GoogleNews.bin": binary(),
     "no_line_ends.bin": binary(end=b""),

@@ -363,6 +363,9 @@ def test_choices_may_be_an_object_of_texts_and_labels(tmp_path: pathlib.Path):
     line = '{"prompt": "p", "choices": {"text": ["a b", 7], "label": ["A", "B"]}}\n'
     (record,) = read_any(tmp_path / "arc.jsonl", line, CHOICE)
     assert (record.values, record.problem) == ({"prompt": "p", "choices": ["a b", "7"]}, None)
+    for cell in ('{""text"": [""a b"", 7], ""label"": [""A"", ""B""]}', "{'text': ['a b', 7], 'label': ['A', 'B']}"):
+        (record,) = read_any(tmp_path / "arc.csv", f'prompt,choices\np,"{cell}"\n', CHOICE)
+        assert (record.values, record.problem) == ({"prompt": "p", "choices": ["a b", "7"]}, None)
     (record,) = read_any(tmp_path / "torn.jsonl", line.replace('["a b", 7]', '"a b"'), CHOICE)
     assert record.problem == 'its choices is "a b", not a list of texts'
 

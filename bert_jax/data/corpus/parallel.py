@@ -23,7 +23,7 @@ from bert_jax.data.corpus.cleaning import without_controls
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import bare_name, conversion, open_packed, reading_explained
-from bert_jax.storage.records import BOM
+from bert_jax.storage.records import without_bom
 
 UNNAMED = ("source", "target")
 """The names of the two sides if the files do not show their languages."""
@@ -151,7 +151,7 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
     quotes: tables have neither."""
     quoted = total = 0
     for line in itertools.islice((line for line in _lines(path) if not line.isspace()), _FIRST_ROWS):
-        cells = line.removeprefix(BOM).decode("utf-8", "replace").rstrip("\r\n").split("\t")
+        cells = without_bom(line).decode("utf-8", "replace").rstrip("\r\n").split("\t")
         if len(cells) < max(map(int, fields)):
             return  # the row is reported when it is read
         pair = [cells[int(field) - 1].strip() for field in fields]
@@ -195,7 +195,7 @@ def _text_fields(given: str, path: str) -> Pair:
     """Returns the two text fields of the first record."""
     try:
         first = next(line for line in _lines(path) if not line.isspace())
-        record = _record(first.removeprefix(BOM).decode("utf-8", "replace"))
+        record = _record(without_bom(first).decode("utf-8", "replace"))
     except _BadPair as error:
         raise UserError(
             f"{given}: the first record of {path} {error}; correct it, or name the fields with "
@@ -254,7 +254,7 @@ def read_pairs(
     that is skipped. Counts skipped pairs and replaced bytes."""
 
     def decoded(path: str, number: int, line: bytes) -> str:
-        line = line.removeprefix(BOM) if number == 0 else line
+        line = without_bom(line) if number == 0 else line
         try:
             return line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

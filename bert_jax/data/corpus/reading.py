@@ -19,7 +19,7 @@ from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import conversion, open_packed, reading_explained
-from bert_jax.storage.records import BOM, KINDS, is_cut, read_lines
+from bert_jax.storage.records import KINDS, is_cut, read_lines, without_bom
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
@@ -121,7 +121,7 @@ def _document(
     """Yields the document in `data`, which starts at byte `place`. Yields nothing for a bad record if the options skip bad
     records."""
     if place == 0:
-        data = data.removeprefix(BOM)
+        data = without_bom(data)
     text: str | None = _decode(item, place, data, options, counts)
     if item.kind == "jsonl":
         text = _record_text(item, place, text or "", options, counts)

@@ -46,8 +46,8 @@ from bert_jax.storage.formats import (
     unicode_encoding,
 )
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.storage.records import BOM, refuse_broken_links
 from bert_jax.storage.records import KINDS as COLUMNAR
+from bert_jax.storage.records import refuse_broken_links, without_bom
 
 KINDS = {
     "embedded": "embedded",
@@ -407,7 +407,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
-    text = head.removeprefix(BOM).decode("utf-8", "replace")
+    text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):

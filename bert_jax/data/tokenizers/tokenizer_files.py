@@ -296,7 +296,7 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     if found := recognise(data[:HEAD_BYTES], path.name, unpacks=False):
         raise UserError(f"vocabulary {path} {found.what}, not text; {found.remedy}")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(
             f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "

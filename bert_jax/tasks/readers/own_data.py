@@ -42,6 +42,7 @@ from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample,
 from bert_jax.tasks.readers.conll import COLUMN_FILES, begins_document, conll_width, read_conll
 from bert_jax.tasks.readers.conllu import CONLLU, TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
+    CHOICES_OBJECT,
     COLUMNAR,
     DELIMITERS,
     JSON,
@@ -723,16 +724,12 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
 
-_OBJECT = re.compile(r"\s*\{\s*['\"](text|label)['\"]\s*:")
-"""The start of an object of choices that is written in a cell."""
-
-
 def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Returns the choices in one column, and the label of each choice if the column has an object of texts and labels, as in
     ARC: {"text": ["red", "blue"], "label": ["A", "B"]}."""
     (name,) = config.choices
     value = row.value(name)
-    if isinstance(value, str) and _OBJECT.match(value):
+    if isinstance(value, str) and CHOICES_OBJECT.match(value):
         value = row.written(name)
     if isinstance(value, dict) and value.keys() == {"text", "label"}:
         parts = replace(row, values={f"{name}.{part}": held for part, held in value.items()}, has_cells=False)

@@ -309,13 +309,12 @@ class Row:
             return self._written(name, bare, strict=True)
         if begins not in ("{'", '{"', "[{", "{}"):
             return value
-        with contextlib.suppress(ValueError):
-            return parse_json(bare)
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return ast.literal_eval(bare)
-        raise self.location.error(
-            f'{name} is {short(value)}, not a readable object; write it as {{"text": ["a"]}}, or as JSON lines'
-        )
+        try:
+            return written_object(bare)
+        except ValueError as error:
+            raise self.location.error(
+                f'{name} is {short(value)}, not a readable object; write it as {{"text": ["a"]}}, or as JSON lines'
+            ) from error
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """Returns the value as a list of the names of labels; None if it is optional and missing."""
@@ -377,6 +376,20 @@ class Row:
             return written_list(text, strict=strict)
         except ValueError as error:
             raise self.location.error(f"{name} is {short(text)}, {error}") from error
+
+
+CHOICES_OBJECT = re.compile(r"\s*\{\s*['\"](text|label)['\"]\s*:")
+"""The start of an object with the texts and labels of choices that is written in a cell."""
+
+
+def written_object(text: str) -> Any:
+    """Returns the object that a text writes in JSON or Python. Raises ValueError for any other text."""
+    with contextlib.suppress(ValueError):
+        return parse_json(text)
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError("not an object that can be read") from error
 
 
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:

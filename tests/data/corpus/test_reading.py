@@ -190,6 +190,8 @@ def test_progress_fractions_grow_to_one(tmp_path):
 def test_a_byte_order_mark_is_skipped(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfHello there.\n")
     assert texts(read(f"text:{tmp_path}/a.txt")) == ["Hello there."]
+    (tmp_path / "a.jsonl").write_text('\ufeff\ufeff{"text": "Hello there."}\n', encoding="utf-8")
+    assert texts(read(f"jsonl:{tmp_path}/a.jsonl")) == ["Hello there."]
 
 
 def test_wrapped_prose_inside_a_record_becomes_paragraphs(tmp_path):

@@ -75,8 +75,11 @@ def test_recorded_casing_takes_precedence_over_inferred_casing(tmp_path):
 
 @pytest.mark.parametrize(
     ("before", "end", "after"),
-    [("", "\r\n", ""), ("", "\r", ""), ("\ufeff", "\n", ""), ("", "\n", "\n \n"), ("\ufeff", "\r", "\r\r"), ("", "\n", "a\n")],
-)
+    [
+        ("", "\r\n", ""), ("", "\r", ""), ("\ufeff", "\n", ""), ("\ufeff" * 2, "\n", ""), ("", "\n", "\n \n"),
+        ("\ufeff", "\r", "\r\r"), ("", "\n", "a\n"),
+    ],
+)  # fmt: skip
 def test_line_ends_a_byte_order_mark_and_blank_last_lines_do_not_change_a_vocabulary(tmp_path, before, end, after):
     unix = load_tokenizer(vocabulary(tmp_path, [*SPECIALS, *LETTERS]))
     text = end.join([*SPECIALS, *LETTERS])

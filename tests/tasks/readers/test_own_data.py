@@ -207,6 +207,7 @@ def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path:
         ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "choices has 2 texts and the labels A, A; give"),
         ({"choices": {"text": "x y", "label": ["A", "B"]}, "label": "A"}, 'choices.text is "x y", not a list of texts'),
         ({"choices": {"text": ["x", "y"]}, "label": "A"}, "choices is .*, not a list of texts"),
+        ({"choices": "{'text': ['x'], []: 1}", "label": "A"}, "choices is .*, not a readable object; write it as"),
         ({"choices": {"text": ["x", None], "label": ["A", "B"]}, "label": "A"}, "item 2 of choices.text is null"),
     ],
 )
