@@ -378,7 +378,7 @@ class Row:
             raise self.location.error(f"{name} is {short(text)}, {error}") from error
 
 
-CHOICES_OBJECT = re.compile(r"\s*\{\s*['\"](text|label)['\"]\s*:")
+CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
 """The start of an object with the texts and labels of choices that is written in a cell."""
 
 
