@@ -108,19 +108,18 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 
 def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """Initialises the parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
-    return _initial_layers(key, config.plain())
+    """Returns fresh parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
+    return stacked_initial_layers(Block(config.plain(), parent=None), key)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """With jit, JAX traces it once; a run needs the layers, and their shapes, four times."""
-    return stacked_initial_layers(Block(config, parent=None), key, config)
+@functools.partial(jax.jit, static_argnames=("block", "decodes"))
+def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], *, decodes: bool = False) -> LayerParams:
+    """Returns fresh parameters of the layers of `block.config`, stacked; `block` is the module of a layer. A block that `decodes`
+    also has attention on an encoder's output.
 
-
-def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:
-    """Initialises the stacked parameters of `num_layers` layers; `block` is the module of a layer. A block that `decodes` also
-    has attention on an encoder's output."""
+    A run needs the layers, or only their shapes, four times; jit makes JAX trace them once.
+    """
+    config = block.config
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)

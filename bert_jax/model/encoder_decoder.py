@@ -74,7 +74,7 @@ class DecoderBlock(nn.Module):
 
 def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
     """Returns fresh parameters of every layer of a decoder, stacked."""
-    return stacked_initial_layers(DecoderBlock(config.plain(), parent=None), key, config, decodes=True)
+    return stacked_initial_layers(DecoderBlock(config.plain(), parent=None), key, decodes=True)
 
 
 class Decoder(Encoder):

@@ -35,6 +35,7 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
     SENTENCE,
+    is_choices,
     is_quoted,
     plain,
     short,
@@ -470,7 +471,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)
-        if f.many and isinstance(items, dict) and items.keys() == {"text", "label"}:
+        if f.many and is_choices(items):
             items = items["text"]
             given = given | {f.name: items}
         if f.many and isinstance(items, list):

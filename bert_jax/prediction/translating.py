@@ -69,7 +69,8 @@ def translate(
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
     if not 1 <= beams <= config.of_decoder.vocab_size // 2:
-        raise UserError(f"beams={beams} must be between 1 and half of the target vocabulary's {config.of_decoder.vocab_size:,}")
+        most = config.of_decoder.vocab_size // 2
+        raise UserError(f"beams={beams} must be at least 1 and at most {most:,}, half of the target's vocabulary")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:
         raise UserError(

@@ -125,7 +125,7 @@ def test_grouping_sources_by_length_does_not_change_translations(case: str):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"beams": 0}, "beams=0 must be between 1 and half of the target vocabulary.s 97"),
+        ({"beams": 0}, "beams=0 must be at least 1 and at most 48, half of the target's vocabulary"),
         ({"penalty": "marian"}, "penalty='marian' is unknown"),
         ({"max_length": 30}, "max_length=30 must be between 1 and 29"),
         ({"sources": [[5] * 31]}, "a source has 31 tokens, but .* reads 1 to 30; split it"),

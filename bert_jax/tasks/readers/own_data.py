@@ -50,6 +50,7 @@ from bert_jax.tasks.readers.own_rows import (
     Row,
     class_names,
     data_files,
+    is_choices,
     label_text,
     read_own_rows,
     short,
@@ -731,7 +732,7 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[st
     value = row.value(name)
     if isinstance(value, str) and CHOICES_OBJECT.match(value):
         value = row.written(name)
-    if isinstance(value, dict) and value.keys() == {"text", "label"}:
+    if is_choices(value):
         parts = replace(row, values={f"{name}.{part}": held for part, held in value.items()}, has_cells=False)
         texts, keys = parts.texts(f"{name}.text") or (), parts.labels(f"{name}.label") or ()
         if len(texts) != len(keys) or len(set(keys)) != len(keys):

@@ -21,7 +21,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
 from bert_jax.errors import UserError, missing_path, nearest
@@ -380,6 +380,11 @@ class Row:
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
 """The start of an object with the texts and labels of choices that is written in a cell."""
+
+
+def is_choices(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Returns whether a value is an object of the texts and labels of choices."""
+    return isinstance(value, dict) and value.keys() == {"text", "label"}
 
 
 def written_object(text: str) -> Any:
