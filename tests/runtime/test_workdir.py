@@ -44,9 +44,8 @@ import os, pathlib, sys, time
 from bert_jax.runtime.workdir import locked
 held = locked(pathlib.Path(sys.argv[1]), ".lock")
 held.__enter__()
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)  # the child has let go of the lock: it does so inside os.fork
 time.sleep(600)
 """
 
