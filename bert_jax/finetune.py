@@ -29,7 +29,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.configs.command_line import Flags, parse_flags
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
@@ -42,7 +42,6 @@ from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
-from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
@@ -66,7 +65,6 @@ MAY_CHANGE = (
     "checkpoints.*",
     "mesh.*",
     "training.accumulation",
-    "task.module",
     "task.data_dir",
     "task.own.train",
     "task.own.dev",
@@ -215,12 +213,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     flags = parse_flags("finetune", __doc__, argv, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
-    with file_errors_explained(experiment.task.module, "config.task.module"):
-        return train_runs(experiment, flags)
-
-
-def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
-    """Trains the runs of `experiment` in the workdir of `flags`. Returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}

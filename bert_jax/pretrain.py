@@ -31,17 +31,15 @@ import jax
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
-from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.figures import in_formats
-from bert_jax.interface.named import source_file
-from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
-from bert_jax.model.config import IN_FILES, Execution
+from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -241,9 +239,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for note in notes:
             log.info("%s", note)
-        own = {OBJECTIVE: experiment.objective} | {f"config.model.{name}": getattr(experiment.model, name) for name in IN_FILES}
-        with contextlib.ExitStack() as explained:
-            for key, value in own.items():
-                explained.enter_context(file_errors_explained(source_file(value), key))
-            splits = Splits(train, eval_split, verification, of_phases)
-            return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)
+        splits = Splits(train, eval_split, verification, of_phases)
+        return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)

@@ -210,7 +210,7 @@ ENDINGS = {
     "h": r"has no \w+, so it cannot .*; name a model that can$",
     "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
-    "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
+    "L": r"is a bilm model, which cannot generate text; name a left-to-right BERT$",
     "s": r"the same vector for a token in every text, so it cannot generate text; name a model trained with .*left_to_right$",
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",

@@ -54,6 +54,7 @@ RENAMED = {
     "skip_gram": "objective_options",
     "model.rematerialisation": "model.remat",
     "model.scan_unroll": "model.scan_layers",
+    "task.module": "task.name",
     "spikes.back": "spikes.rollback_steps",
     "spikes.times": "spikes.max_rollbacks",
 }

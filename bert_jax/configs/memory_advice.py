@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
-from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.config import DATA, FSDP, MeshConfig
 from bert_jax.sharding.device_errors import MemoryAdvice, require_memory
 from bert_jax.sharding.rules import row_multiple
 
@@ -104,7 +104,7 @@ def _recomputing(now: str) -> list[str]:
 
 
 def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
-    data, fsdp = mesh.shape["data"], 2 * mesh.shape["fsdp"]
+    data, fsdp = mesh.shape[DATA], 2 * mesh.shape[FSDP]
     fixed = f"--config.mesh.data={data // 2} " if config.data != -1 else ""
     return [] if data % 2 else [f"{fixed}--config.mesh.fsdp={fsdp}"]
 

@@ -21,8 +21,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import load_named, source_file
-from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.named import load_named
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -181,8 +180,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.model import Model  # importing it imports JAX and takes a second
 
         kind = objective_class(self.objective, self.model)
-        with file_errors_explained(source_file(self.objective), OBJECTIVE):
-            plain = kind(**self.objective_options)
+        plain = kind(**self.objective_options)
         if self.teacher:
             from bert_jax.objectives.distillation import Distillation  # not needed by other runs
             from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -237,7 +235,7 @@ class PretrainingExperiment:
         objective, natural = self.trained_objective, natural_objective(self.model)
         if wrong := trains_sentence(objective, f"config.objective={self.objective}", self.model, natural):
             raise UserError(wrong)
-        if self.next_sentence and self.model.encoder != "transformer":
+        if self.next_sentence and self.model.encoder_kind != "transformer":
             raise UserError(
                 f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, which model.encoder="
                 f"{self.model.encoder} does not learn; set config.examples.pairs=none"
@@ -529,8 +527,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     if examples.get("targets", kind.rows) != kind.rows:
         raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out")
     given = values.get(OBJECTIVE_OPTIONS, {})
-    with file_errors_explained(source_file(objective), OBJECTIVE):
-        options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
+    options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
     return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
 

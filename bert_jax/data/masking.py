@@ -29,8 +29,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.counter_rng import hash_bits, lower_half, random_bits, random_bits_32, uniform_integers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.interface.named import is_in_file, load_named, source_file
-from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.named import is_in_file, load_named
 
 KEY = "config.examples.masking"
 UNUSED = np.uint16(0xFFFF)  # fills unused columns of the positions
@@ -171,27 +170,26 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
     assert tables.spell is not None, "a user's mask policy needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
-    with file_errors_explained(source_file(config.masking), KEY):
-        for i, length in enumerate(examples.length.tolist()):
-            ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
-            cuts = np.flatnonzero(begins[i, allowed])[1:]
-            words = tuple(tuple(word.tolist()) for word in np.split(allowed, cuts)) if len(allowed) else ()
-            example = Example(ids, tuple(tables.pieces[token] for token in ids.tolist()), words, int(most[i]), tables.spell)
-            rng = np.random.Generator(np.random.Philox(key=int(examples.key[i, 0])))
-            returned = policy(example, config.masked_fraction, rng)
-            try:
-                chosen = list(dict.fromkeys(map(operator.index, returned)))
-            except TypeError as error:
-                raise UserError(f"{KEY}={config.masking} returned {returned!r:.60}, not a sequence of integers") from error
-            if wrong := set(chosen).difference(allowed.tolist()):
-                place = min(wrong)
-                what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside"
-                raise UserError(
-                    f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return only "
-                    "positions in example.words"
-                )
-            kept = sorted(chosen[: example.limit])
-            positions[i, : len(kept)] = kept
+    for i, length in enumerate(examples.length.tolist()):
+        ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
+        cuts = np.flatnonzero(begins[i, allowed])[1:]
+        words = tuple(tuple(word.tolist()) for word in np.split(allowed, cuts)) if len(allowed) else ()
+        example = Example(ids, tuple(tables.pieces[token] for token in ids.tolist()), words, int(most[i]), tables.spell)
+        rng = np.random.Generator(np.random.Philox(key=int(examples.key[i, 0])))
+        returned = policy(example, config.masked_fraction, rng)
+        try:
+            chosen = list(dict.fromkeys(map(operator.index, returned)))
+        except TypeError as error:
+            raise UserError(f"{KEY}={config.masking} returned {returned!r:.60}, not a sequence of integers") from error
+        if wrong := set(chosen).difference(allowed.tolist()):
+            place = min(wrong)
+            what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside"
+            raise UserError(
+                f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return only "
+                "positions in example.words"
+            )
+        kept = sorted(chosen[: example.limit])
+        positions[i, : len(kept)] = kept
     return positions, None
 
 

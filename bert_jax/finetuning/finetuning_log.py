@@ -51,7 +51,7 @@ class FinetuningLog(RunLog):
                 f"{counted(job.last_step, 'step')} of {counted(training.batch_size, 'example')} in rows of "
                 f"{counted(job.data.shape.length, 'token')}; an epoch is {counted(job.batches.steps_per_epoch, 'step')}"
             )
-        if job.config.encoder == "transformer":
+        if job.config.encoder_kind == "transformer":
             self.note(in_words(job.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
         frozen = job.config.num_layers + 2 - training.epochs  # head, layers and embeddings are unfrozen one per epoch
         if training.gradual_unfreezing and frozen > 0:

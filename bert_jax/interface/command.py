@@ -24,6 +24,7 @@ from typing import NoReturn, Self
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
 from bert_jax.interface.progress import CLEAR_LINE
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import shortened, without_controls
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -73,13 +74,15 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     device that JAX does not find, or an operating-system error with a known remedy. 130: Ctrl-C. 141: the reader of standard
     output has closed it.
 
-    Text and file names are UTF-8 in every locale. Closed standard streams are opened on the null device first.
+    An exception in a user's file (FILE.py:NAME in a setting) is shown with the lines of that file. Text and file names are UTF-8
+    in every locale. Closed standard streams are opened on the null device first.
     """
     _in_utf8()
     _prepare_streams()
     try:
         try:
-            status = main() or 0
+            with file_errors_explained():
+                status = main() or 0
             _flush_stdout()
         except Exception as error:
             if _interrupted:  # a library has converted the KeyboardInterrupt

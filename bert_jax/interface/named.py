@@ -6,13 +6,13 @@
 
 Built-in objects are imported when they are loaded, so that a run imports only what it uses. To declare such a key, annotate it
 with `ranges.NamedIn(tuple(OBJECTIVES))`. `file_record` returns the information about the user's file that a run stores.
-Exceptions that the file's functions raise later become a UserError inside `python_files.file_errors_explained(source_file(value),
-key)`."""
+Exceptions that the file's functions raise later are reported as the file's (`python_files.file_errors_explained`)."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import pathlib
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, TypedDict
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.python_files import find_module, load_module
+from bert_jax.interface.python_files import find_module, load_module, loaded_for
 
 IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
 """FILE.py:NAME, or FILE.py:NAME:REST for values with an argument."""
@@ -60,10 +60,7 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
             raise UserError(f"{key}={value!r}: {nearest(value, known)}; {key}=FILE.py:NAME loads your own")
         where, _, attribute = known[value].partition(":")
         return getattr(importlib.import_module(where), attribute)
-    found = _found(file, key)
-    if found not in _loaded:
-        _loaded[found] = load_module(found[0], key, "")
-    module = _loaded[found]
+    module = file_module(value, key)
     public = [one for one, x in vars(module).items() if getattr(x, "__module__", None) == module.__name__ and one[0] != "_"]
     if not name:
         names = f"it defines {', '.join(public)}" if public else "it defines no class or function"
@@ -74,8 +71,29 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     return getattr(module, name)
 
 
+def file_module(value: str, key: str) -> ModuleType:
+    """Returns the user's file of FILE.py:NAME as a module. Raises UserError as `load_named` does."""
+    found = _found(source_file(value), key)
+    loaded_for(pathlib.Path(found[0]), key)
+    if found not in _loaded:
+        _loaded[found] = load_module(pathlib.Path(found[0]), key)
+    return _loaded[found]
+
+
+def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
+    """Raises UserError unless a user's `function`, called `what` in the message, can be called with these positional arguments,
+    for example "step, steps", or with these and `more`."""
+    try:
+        signature = inspect.signature(function)
+        (signature.bind_partial if more else signature.bind)(*arguments.split(", "))
+    except TypeError as error:
+        raise UserError(f"{what} must be a function of ({arguments}), but it cannot be called with them ({error})") from error
+    except ValueError:  # a function of C, which has no signature
+        pass
+
+
 def source_file(value: str) -> str:
-    """Returns the FILE of FILE.py:NAME; "" for a plain name. For `python_files.file_errors_explained`."""
+    """Returns the FILE of FILE.py:NAME; "" for a plain name."""
     return split_named(value)[0]
 
 

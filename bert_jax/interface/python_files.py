@@ -1,6 +1,6 @@
 """Loads the user's Python files: experiment files, whose function `get_config()` or `get_config(argument)` returns nested
-settings, and the task modules named in those settings. An exception in such a file becomes a UserError with the file's part of
-the traceback."""
+settings, and the files that those settings name (`interface/named.py`). An exception in such a file becomes a UserError with the
+file's part of the traceback."""
 
 from __future__ import annotations
 
@@ -84,31 +84,45 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
     return [key for key in dict.fromkeys(keys) if isinstance(key, str)]
 
 
-def load_module(given: str, flag: str, wanted: str) -> ModuleType:
-    """Loads the Python file `given` as a module. A relative path is looked up in the current directory, then in the checkout.
+def load_module(file: pathlib.Path, flag: str) -> ModuleType:
+    """Loads a user's Python file as a module. `flag` is the flag or key that named the file. Raises UserError if it raises an
+    exception."""
+    return _module(file, flag, "give your own Python file as FILE.py:NAME")
 
-    `flag` is the flag that named the file. `wanted` is a sentence about the expected file, for the error message. Raises
-    UserError if the file does not exist or raises an exception."""
-    return _module(find_module(given, flag, wanted), flag, wanted)
+
+_loaded_for: dict[str, list[str]] = {}
+"""The path of each user's file whose objects this process uses -> the keys or flags that named it, for error messages."""
+
+
+def loaded_for(file: pathlib.Path, flag: str) -> None:
+    """Records that `flag` named a user's file, so that `file_errors_explained` recognises exceptions of its functions."""
+    flags = _loaded_for.setdefault(str(file), [])
+    if flag not in flags:
+        flags.append(flag)
 
 
 @contextlib.contextmanager
-def file_errors_explained(given: str, flag: str) -> Iterator[None]:
-    """Converts exceptions whose traceback passes through the file `given`, also sys.exit, to a UserError with that part of the
-    traceback. Other exceptions are not changed; if `given` is empty, no exception is."""
+def file_errors_explained() -> Iterator[None]:
+    """Converts exceptions that pass through a user's file (see `loaded_for`), also sys.exit, to a UserError with the part of the
+    traceback that starts in the file. Other exceptions are not changed.
+
+    Every command runs inside this context (`interface/command.py`), and so does every run within its workdir
+    (`runtime/launch.py`). Functions that call a user's function need not handle its exceptions."""
     try:
         yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        file = find_module(given, flag, "") if given else None
         # a generator that raises StopIteration ends with a RuntimeError, whose traceback does not pass through it
         fault = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
-        if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(fault.__traceback__)}:
+        frames = traceback.extract_tb(fault.__traceback__)
+        file = next((frame.filename for frame in reversed(frames) if frame.filename in _loaded_for), None)
+        if file is None:
             raise
+        flag = " and ".join(_loaded_for[file])
         if isinstance(fault, SystemExit):
             raise UserError(f"{flag}={file} ended the program (sys.exit({fault.code!r})); correct the file") from error
-        raise _fault(fault, file, flag) from error
+        raise _fault(fault, pathlib.Path(file), flag) from error
 
 
 def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
@@ -181,6 +195,7 @@ def _fault(error: BaseException, file: pathlib.Path, flag: str) -> UserError:
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
     traced = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
+    traced = traced.partition("--------------------\nFor simplicity, JAX has removed")[0]  # a note about frames of JAX
     return UserError(f"{flag}={file} raises {type(error).__name__}; correct the file here:\n{traced.rstrip()}")
 
 

@@ -82,7 +82,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal
     cards, whatever their directory."""
     head, config = model.head, model.config
-    is_bert = config.encoder == "transformer"
+    is_bert = config.encoder_kind == "transformer"
     family = export_family(config)
     architecture = architecture_name(model.params, head, config.direction, family)
     use = next(use for end, use in _USES.items() if architecture.endswith(end))

@@ -125,7 +125,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
         f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
-        if config.encoder != "transformer"
+        if config.encoder_kind != "transformer"
         else f"{config.in_words}, {counted(config.max_position, 'position')}{other}, "
         f"{counted(config.type_vocab_size, 'token type')}, activation {config.activation}{reads}",
         f"vocabulary: {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",

@@ -86,11 +86,12 @@ def config_to_json(
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     """Returns the fields under "bert_jax" in `config.json`, of four kinds. Positions that are not learned (transformers reads a
-    fixed table as a learned one). Other settings that have no key in the family. The user's files that compute positions, norms
-    or activations. A task head without a transformers class."""
+    fixed table as a learned one). Other settings that have no key in the family. The user's files that compute layers, positions,
+    norms or activations. A task head without a transformers class."""
     family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
+    fields |= {"encoder": config.encoder} if is_in_file(config.encoder) else {}
     for name in IN_FILES:
         if file := file_record(getattr(config, name), f"config.model.{name}"):
             fields[f"{name}_file"] = dict(file)
@@ -127,6 +128,8 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     values = family.read(fields, source)
     values |= {"encoder": family.model_type} if family.model_type in ENCODERS else {}
     values |= _lost_fields(recorded(fields), source)
+    if is_in_file(own := str(recorded(fields).get("encoder", ""))):
+        values["encoder"] = own
     values["positions"] = _positions(recorded(fields), values.get("positions", "learned"), source)
     for name in IN_FILES:
         if is_in_file(given := values.get(name, "")):

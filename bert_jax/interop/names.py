@@ -24,6 +24,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
 from bert_jax.interop.families.bert import BERT
@@ -50,6 +51,8 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     plain = head is not None and family.has_class_for(head)
     own = {head.subtree} if head is not None and not plain else set()
     table = [row for row in family.table if row.ours in parameters and row.subtree not in own]
+    if is_in_file(config.encoder):  # the layers have their own names and shapes
+        table = [row for row in table if row.subtree != "encoder"]
     table = [row for row in table if row.when is None or row.when(config)]
     found: dict[str, Row] = {}
     taken: dict[tuple[str, tuple[int, int]], str] = {}
@@ -65,7 +68,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     """Returns path -> boxed shape of every parameter, with stacked layers and padded vocabulary."""
     one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # tracing it is faster
-    tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
+    tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder_kind == "transformer")
     if head is not None:
         from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
 

@@ -21,6 +21,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_a
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
 from bert_jax.interop.families.family import Row
@@ -93,7 +94,7 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     """Keeps only the layers `keep`, in ascending order. Layer 0 is the one after the embeddings. Raises UserError for invalid
     lists."""
     layers = model.config.num_layers
-    if not layers:
+    if not layers or is_in_file(model.config.encoder):
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
     if model.config.decoder_layers:
         raise UserError(

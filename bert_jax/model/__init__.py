@@ -32,9 +32,10 @@ imported when they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bert_jax.interface.named import load_named
+from bert_jax.errors import UserError
+from bert_jax.interface.named import load_named, require_call
 
 if TYPE_CHECKING:
     from bert_jax.model.config import ModelConfig
@@ -74,8 +75,26 @@ NORMS: Mapping[str, str] = {
 """`config.model.norm` -> a function of (float32 array, epsilon) that normalises the last axis, before scale and bias."""
 
 
+def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
+    """Returns the classes of `config.encoder`: the input of the first layer, and the stack of layers. A user's own layers read
+    the input of a Transformer. Raises UserError if a user's file does not define them."""
+    key = "config.model.encoder"
+    embeddings, layers = ENCODERS[config.encoder_kind]
+    if config.encoder in ENCODERS:
+        return tuple(load_named("part", {"part": part}, key) for part in (embeddings, layers))  # type: ignore[return-value]
+    from bert_jax.model.encoder import Encoder, WholeRows  # which imports this module
+
+    own = load_named(config.encoder, ENCODERS, key)
+    if not (isinstance(own, type) and issubclass(own, Encoder | WholeRows)):
+        raise UserError(
+            f"{key}={config.encoder} is {own!r}, not an encoder; make it a class that inherits from "
+            "bert_jax.model.encoder.WholeRows, or from Encoder"
+        )
+    require_call(own.__call__, "self, x, tokens, seed", f"__call__ of {key}={config.encoder}")
+    return load_named("part", {"part": embeddings}, key), own
+
+
 def natural_objective(config: ModelConfig) -> str:
     """Returns the name of the default objective of a model, which its encoder declares."""
-    layers = load_named("layers", {"layers": ENCODERS[config.encoder][1]}, "config.model.encoder")
-    name: str = layers.objectives[config.direction]
+    name: str = encoder_classes(config)[1].objectives[config.direction]
     return name

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.layers import (
@@ -24,6 +25,7 @@ from bert_jax.model.layers import (
     hash_word,
     initializer,
     row_words,
+    same_shape,
 )
 from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
@@ -218,7 +220,11 @@ class SelfAttention(nn.Module):
         rotates = kernel is not None and kernel.rotates(c)
         if acts_on(c, "queries_and_keys") and not rotates:
             seen = tokens.only(queried) if cached and queried is not None else tokens
-            query, key = positions.queries_and_keys(query, key, seen, layer)
+            turned = positions.queries_and_keys(query, key, seen, layer)
+            what = f"queries_and_keys of config.model.positions={c.positions}"
+            if not isinstance(turned, tuple | list) or len(turned) != 2:
+                raise UserError(f"{what} must return a pair, the queries and the keys")
+            query, key = (same_shape(what, x, y) for x, y in zip((query, key), turned, strict=True))
         each = c.num_heads // c.key_value_heads  # query heads per key head
         by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
         by_head &= not self.is_mutable_collection(INTERMEDIATES)
@@ -249,8 +255,12 @@ class SelfAttention(nn.Module):
                 mask &= near(columns, length, radius)
             if tokens.visible is not None:
                 mask &= tokens.visible[:, None]
-            adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
-            context = _attended(self, (query, key, value), mask, settings, adjust)
+
+            def adjust(scores: Float[Array, "B H Q L"]) -> Float[Array, "B H Q L"]:
+                what = f"scores of config.model.positions={c.positions}"
+                return same_shape(what, scores, positions.scores(scores, tokens, layer))
+
+            context = _attended(self, (query, key, value), mask, settings, adjust if acts_on(c, "scores") else None)
         return output_projection(c)(context)
 
     def _kept(self, name: str, new: Float[Array, "B G Q K"], start: Int[Array, ""]) -> Float[Array, "B G L K"]:

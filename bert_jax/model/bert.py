@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named
-from bert_jax.model import ENCODERS
+from bert_jax.interface.named import is_in_file
+from bert_jax.model import encoder_classes
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
@@ -31,8 +32,7 @@ class Bert(nn.Module):
 
     def setup(self) -> None:
         """Declares embeddings, encoder and pooler."""
-        kinds = dict(zip(("embeddings", "encoder"), ENCODERS[self.config.encoder], strict=True))
-        embeddings, encoder = (load_named(part, {part: kind}, "config.model.encoder") for part, kind in kinds.items())
+        embeddings, encoder = encoder_classes(self.config)
         self.embeddings, self.encoder = embeddings(self.config), encoder(self.config)
         self.pooler = Pooler(self.config)
 
@@ -44,8 +44,23 @@ class Bert(nn.Module):
         Raises UserError, outside jit, for ids beyond their tables.
         """
         embedded = self._embed(tokens, dropout_seed)
-        last, layers = self.encoder(embedded, tokens, dropout_seed)
+        last, layers = self._checked(embedded, self.encoder(embedded, tokens, dropout_seed))
         return last, jnp.concatenate([embedded[None], layers])
+
+    def _checked(
+        self, embedded: Float[Array, "B L D"], returned: Any
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """Returns the result of the encoder. Raises UserError if a user's own returns anything else."""
+        if is_in_file(self.config.encoder):
+            shapes = [embedded.shape, (self.config.num_layers, *embedded.shape)]
+            if not isinstance(returned, tuple) or [getattr(x, "shape", None) for x in returned] != shapes:
+                found = jax.tree.map(lambda x: getattr(x, "shape", x), returned)
+                raise UserError(
+                    f"config.model.encoder={self.config.encoder} returns arrays of the shapes {found}; it must return the output "
+                    f"of the last layer and of all layers, {shapes[0]} and {shapes[1]}"
+                )
+        last, layers = returned
+        return last, layers
 
     def encode_queried(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B Q D"]:
         """Returns the output of the last layer at `tokens.queried` only, which is cheaper (see `Encoder.queried`)."""
@@ -70,8 +85,14 @@ def attention_weights(
     attention.
     """
     if not config.has_attention:
-        raise UserError(f"a model with encoder={config.encoder} has no attention; use a Transformer")
+        raise UserError(_without_attention(config))
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])
+    if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
+        raise UserError(_without_attention(config))
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
     return weights
+
+
+def _without_attention(config: ModelConfig) -> str:
+    return f"a model with encoder={config.encoder} has no attention; use a Transformer"

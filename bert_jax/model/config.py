@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, Self
 from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import is_in_file, split_named
 from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS
@@ -118,7 +119,7 @@ class Architecture:
     your own elementwise function."""
     layer_norm_epsilon: Epsilon = 1e-12
     """Added to the variance, or the mean square, in every norm. ModernBERT and EuroBERT use 1e-5."""
-    encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
+    encoder: Annotated[str, NamedIn(tuple(ENCODERS))] = "transformer"
     """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), with a decoder of
     `decoder_layers` that attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language
     model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per direction and cells of width `intermediate_size`; with
@@ -126,7 +127,7 @@ class Architecture:
     characters; its hidden states are read at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both
     directions of the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static":
     context-independent word vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token
-    types."""
+    types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
@@ -252,9 +253,15 @@ class Architecture:
         return self.direction == "both" and self.type_vocab_size > 1
 
     @property
+    def encoder_kind(self) -> str:
+        """The name of the encoder in ENCODERS. A user's own counts as "transformer", since it has the same embeddings, heads and
+        objectives."""
+        return "transformer" if is_in_file(self.encoder) else self.encoder
+
+    @property
     def has_attention(self) -> bool:
-        """Whether the encoder has attention, i.e. is a Transformer."""
-        return self.encoder in ("transformer", "encoder_decoder")
+        """Whether the encoder is a Transformer, which has attention, or a user's own, which may have it."""
+        return self.encoder_kind in ("transformer", "encoder_decoder")
 
     @property
     def spells_words(self) -> bool:
@@ -265,7 +272,7 @@ class Architecture:
     def cls_reads_text(self) -> bool:
         """Whether the [CLS] token, and so the pooler, can represent the text. This needs a bidirectional Transformer: in a
         left-to-right model [CLS] sees only itself."""
-        return self.encoder == "transformer" and self.direction == "both"
+        return self.encoder_kind == "transformer" and self.direction == "both"
 
     @property
     def in_words(self) -> str:
@@ -279,6 +286,8 @@ class Architecture:
             return f"{kind} of {layers}, cells {self.intermediate_size} wide{decoder}"
         if self.encoder == "encoder_decoder":
             return f"encoder of {self.num_layers} and decoder of {counted(self.decoder_layers, 'layer')}, {self.hidden_size} wide"
+        if is_in_file(self.encoder):
+            return f"{split_named(self.encoder)[1]} of {layers}"
         return f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property
@@ -293,7 +302,7 @@ class Architecture:
         return self.hidden_size // (2 if self.direction == "both" else 1)
 
 
-IN_FILES = ("positions", "norm", "activation")
+IN_FILES = ("encoder", "positions", "norm", "activation")
 """The fields of `Architecture` that may name a user's file as FILE.py:NAME."""
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter
+from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter, same_shape
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Tokens
 
@@ -64,7 +64,8 @@ class Embeddings(nn.Module):
         if c.scale_embeddings:
             x = x * np.asarray(math.sqrt(c.hidden_size), x.dtype)
         if acts_on(c, "embeddings"):
-            x = self.position_embeddings.embeddings(x, tokens)
+            what = f"embeddings of config.model.positions={c.positions}"
+            x = same_shape(what, x, self.position_embeddings.embeddings(x, tokens))
         if c.type_vocab_size:
             x += self.token_type_embeddings(tokens.types)
         x = self.layer_norm(x) if c.embedding_norm else x

@@ -73,6 +73,8 @@ class Block(nn.Module):
     Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
     """
 
+    feed_forward: ClassVar[type[nn.Module]] = FeedForward
+    """The class of the feed-forward: [B, Q, D] -> [B, Q, D]."""
     config: ModelConfig
 
     @nn.compact
@@ -84,7 +86,7 @@ class Block(nn.Module):
         seeds = layer_seeds(seed, layer, 3)
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
         of_attention, of_feed_forward = tokens.dropout(rate, seeds[1]), tokens.dropout(c.hidden_dropout, seeds[2])
-        attention, feed_forward = SelfAttention(c, name="attention"), FeedForward(c, name="feed_forward")
+        attention, feed_forward = SelfAttention(c, name="attention"), self.feed_forward(c, name="feed_forward")
         attention_norm, feed_forward_norm = "attention_layer_norm", "feed_forward_layer_norm"
 
         def read_out(x: Float[Array, "B _ D"]) -> Float[Array, "B Q D"]:
@@ -107,15 +109,16 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
     return [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i + 1)) for i in range(count)]
 
 
-def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """Returns fresh parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
-    return stacked_initial_layers(Block(config.plain(), parent=None), key)
+@functools.cache
+def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
+    """Returns a function that returns fresh parameters of layers of the class `block`, as `_stacked` does."""
+    return lambda key, config: _stacked(block(config.plain(), parent=None), key, decodes=decodes)  # type: ignore[call-arg]
 
 
 @functools.partial(jax.jit, static_argnames=("block", "decodes"))
-def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], *, decodes: bool = False) -> LayerParams:
-    """Returns fresh parameters of the layers of `block.config`, stacked; `block` is the module of a layer. A block that `decodes`
-    also has attention on an encoder's output.
+def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerParams:
+    """Returns fresh parameters of the layers of `block.config`, boxed with their axis names and stacked along a leading axis
+    "layers". A block that `decodes` also has attention on an encoder's output.
 
     A run needs the layers, or only their shapes, four times; jit makes JAX trace them once.
     """
@@ -222,7 +225,7 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
     """Returns the parameters of a model after `change(layers)` is applied to the layers of its encoder and of its decoder. A
     model without layers is returned unchanged."""
-    stacks = {name: params[name] for name in ("encoder", "decoder") if name in params}
+    stacks = {name: params[name] for name in ("encoder", "decoder") if "layers" in params.get(name, {})}
     return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
 
@@ -247,13 +250,39 @@ unstack.defvjp(
 
 
 class WholeRows(nn.Module):
-    """Mixin for encoders other than Transformers: they compute the last layer at all positions."""
+    """The base class of encoders other than Transformers, which compute the last layer at all positions.
 
+    `config.model.encoder=FILE.py:Mine` names a user's own:
+
+        class Mine(WholeRows):
+            @nn.compact
+            def __call__(self, x, tokens, seed):            # x: the embeddings, [B, L, D]; a seed of None is evaluation
+                outputs = []
+                for n in range(self.config.num_layers):
+                    x = x + ...                             # layers of `model/layers.py`, which name the axes of parameters
+                    outputs.append(x)
+                return x, jnp.stack(outputs)                # the last layer, and all of them [N, B, L, D]
+
+    Several texts may share a row; `tokens.sequence_ids` tells them apart, and is 0 at padding. The name "layers" is reserved for
+    parameters that are stacked over layers, as in `Encoder`.
+
+    A Transformer with other blocks inherits from `Encoder` instead, and names the class of its blocks, for example with another
+    feed-forward:
+
+        class MyBlock(Block):
+            feed_forward = Experts                          # a Flax module: [B, Q, D] -> [B, Q, D]
+
+        class Mine(Encoder):
+            block = MyBlock
+    """
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
+    """`ModelConfig.direction` -> the default objective."""
     config: ModelConfig
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
         """Computes the whole last layer and returns its output at `tokens.queried`."""
-        last = self(x, tokens, seed)[0]
+        last = self(x, tokens.reading(None), seed)[0]
         return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
 
@@ -268,13 +297,13 @@ class Encoder(nn.Module):
     """`ModelConfig.direction` -> the default objective."""
     block: ClassVar[type[nn.Module]] = Block
     """The module of a layer: (x, tokens, seed, layer, *context) -> the hidden states after it."""
-    initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_layers)
-    """(key, config) -> fresh parameters of every layer, stacked."""
+    decodes: ClassVar[bool] = False
+    """Whether layers also read an encoder's output."""
     config: ModelConfig
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
-        layers = layer_parameters(self, self.initial, self.config)
+        layers = layer_parameters(self, initial_layers(self.block, self.decodes), self.config)
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
         if self.config.final_norm:

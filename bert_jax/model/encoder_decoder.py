@@ -15,13 +15,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from bert_jax.model.attention import INTERMEDIATES, CrossAttention, SelfAttention
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
-from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, LayerParams, layer_seeds, stacked_initial_layers
+from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, layer_seeds
 from bert_jax.model.heads.pretraining import word_logits
 from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, parameter
 from bert_jax.model.tokens import Batch, Layer, Tokens
@@ -72,16 +72,11 @@ class DecoderBlock(nn.Module):
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
-def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """Returns fresh parameters of every layer of a decoder, stacked."""
-    return stacked_initial_layers(DecoderBlock(config.plain(), parent=None), key, decodes=True)
-
-
 class Decoder(Encoder):
     """The layers of a decoder (`ModelConfig.of_decoder`), with its own word embeddings if the target has its own vocabulary."""
 
     block: ClassVar[type[nn.Module]] = DecoderBlock
-    initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_decoder_layers)
+    decodes: ClassVar[bool] = True
     own_table: bool = False
 
     def setup(self) -> None:

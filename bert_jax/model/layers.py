@@ -20,7 +20,8 @@ from flax import struct
 from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
-from bert_jax.interface.named import load_named
+from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file, load_named, require_call
 from bert_jax.model import ACTIVATIONS, NORMS
 from bert_jax.model.config import ModelConfig, ResidualNormKernel, Target
 from bert_jax.model.matmul import dense
@@ -237,7 +238,11 @@ def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormP
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
     """Normalises the last axis in float32; the result has the dtype of x."""
     function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
+    if is_in_file(norm.kind):
+        require_call(function, "x, epsilon", f"config.model.norm={norm.kind}")
     y, leading = function(x.astype(jnp.float32), norm.epsilon), x.ndim - 1
+    if is_in_file(norm.kind):
+        y = same_shape(f"config.model.norm={norm.kind}", x, y)
     if norm.scale is not None:
         y = y * with_leading_axes(norm.scale, leading)
     if norm.bias is not None:
@@ -260,7 +265,21 @@ def divide_by_root_mean_square(x: Float[Array, "*shape D"], epsilon: float) -> F
 def activation(name: str) -> Activation:
     """Returns the activation function called `name` (`ModelConfig.activation`)."""
     function: Activation = load_named(name, ACTIVATIONS, "config.model.activation")
-    return function
+    return _checked_activation(function, name) if is_in_file(name) else function
+
+
+@functools.cache
+def _checked_activation(function: Activation, name: str) -> Activation:
+    require_call(function, "x", f"config.model.activation={name}")
+    return lambda x: same_shape(f"config.model.activation={name}", x, function(x)).astype(x.dtype)
+
+
+def same_shape(what: str, given: Float[Array, "*shape"], returned: Any) -> Float[Array, "*shape"]:
+    """Returns the result of a user's function, `what`. Raises UserError unless it is an array with the shape of `given`."""
+    if not isinstance(returned, jax.Array) or returned.shape != given.shape:
+        found = f"an array of shape {returned.shape}" if isinstance(returned, jax.Array) else repr(returned)
+        raise UserError(f"{what} returns {found} for an array of shape {given.shape}; it must keep the shape")
+    return returned
 
 
 @jax.custom_vjp

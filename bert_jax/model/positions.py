@@ -23,13 +23,18 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import is_in_file, load_named, require_call
 from bert_jax.model import POSITIONS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import initializer, parameter
 from bert_jax.model.tokens import Layer, Tokens
 
-PLACES = ("embeddings", "queries_and_keys", "scores")
+PLACES = {
+    "embeddings": "x, tokens",
+    "queries_and_keys": "query, key, tokens, layer",
+    "scores": "scores, tokens, layer",
+}
+"""The methods of positions -> their arguments."""
 
 
 class Learned(nn.Module):
@@ -153,6 +158,9 @@ def _kind(positions: str) -> type[Any]:
             f"config.model.positions={positions} is not a class with one of the methods {', '.join(PLACES)}; see "
             "bert_jax/model/positions.py"
         )
+    for place, arguments in PLACES.items() if is_in_file(positions) else ():
+        if hasattr(kind, place):
+            require_call(getattr(kind, place), f"self, {arguments}", f"{place} of config.model.positions={positions}")
     return kind
 
 

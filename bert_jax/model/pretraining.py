@@ -188,7 +188,7 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
         from bert_jax.model.cove import CoveTranslator
 
         return CoveTranslator(config)
-    return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
+    return (BertForPreTraining if config.encoder_kind == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
 def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int[Array, "B Q"]:

@@ -7,13 +7,19 @@ model FLOPs.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
-from bert_jax.model.config import LSTMS, ModelConfig
+from bert_jax.data import INPUTS
+from bert_jax.interface.named import is_in_file
+from bert_jax.model.config import LSTMS, Execution, ModelConfig
+from bert_jax.objectives.model import Model, unboxed
 
 if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.data.rows import RowShape
@@ -54,6 +60,9 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     if model.encoder == "static":
         return TRAINING * predictions * width * (length + negatives)
     width, shared = model.hidden_size, model.key_value_heads * model.head_width
+    head = predictions * ((width**2 if model.mlm_head == "bert" else 0) + width * model.vocab_size)
+    if is_in_file(model.encoder):
+        return _encoder_flops(model, length) / FORWARD * TRAINING + TRAINING * head
     kernels = 2 * width**2 + 2 * width * shared + (2 if model.gate == "none" else 3) * width * model.intermediate_size
     near = min(length, 2 * model.sliding_radius + 1)
     seen = sum(near if model.layer_type(n) == "sliding" else length for n in range(model.num_layers))
@@ -63,8 +72,16 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
         decoder = length * model.decoder_layers * (kernels + projections + 4 * length * width)
         words = model.decoder_vocab_size or model.vocab_size
         return TRAINING * (encoder + decoder + predictions * width * words)
-    dense = width**2 if model.mlm_head == "bert" else 0
-    return TRAINING * (encoder + predictions * (dense + width * model.vocab_size))
+    return TRAINING * (encoder + head)
+
+
+@functools.lru_cache(maxsize=64)
+def _encoder_flops(model: ModelConfig, length: int) -> float:
+    """Counts the matrix products in the forward pass of the encoder for a row."""
+    found = Model(dataclasses.replace(model, **dataclasses.asdict(Execution(attention="plain", residual_norm="plain"))))
+    params = unboxed(jax.eval_shape(lambda: found.encoder(jax.random.key(0))))
+    batch = {name: jax.ShapeDtypeStruct((1, length), jnp.int32) for name in INPUTS}
+    return counted_flops(lambda params, batch: found.encode(params, batch, None), params, batch)
 
 
 def forward_flops(flops: float) -> float:

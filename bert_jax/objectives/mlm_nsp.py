@@ -89,11 +89,3 @@ class MlmNsp(WordPrediction):
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Adds the accuracy of giving all pairs the same answer."""
         return {**next_sentence_baseline(rows.labels), **super().eval_scores(rows)}
-
-    def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Adds the accuracy of next sentence prediction."""
-        line = super().eval_line(scores)
-        if "nsp_accuracy" in scores:
-            line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
-            line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
-        return line

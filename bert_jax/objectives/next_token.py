@@ -25,6 +25,6 @@ class NextToken(WordPrediction):
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the head of a Transformer, or the softmax of an LSTM."""
-        if model.config.encoder == "transformer":
+        if model.config.encoder_kind == "transformer":
             return {"mlm_head": model.mlm_head(key)}
         return {"softmax": model.softmax(key)}

@@ -40,6 +40,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import require_call
 from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
@@ -90,7 +91,8 @@ class Objective(abc.ABC):
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
     """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived from
     the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score that is
-    not a formula. "loss" is added if it is missing."""
+    not a formula. If "loss" is missing, or inherited from a class whose method `loss` is overridden, it is the value of the
+    method `loss`."""
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
@@ -187,6 +189,8 @@ class Objective(abc.ABC):
         """Returns the scores by name in metrics.jsonl, with titles and baselines filled in."""
         found: dict[str, Score | Formula] = {}
         for title, given in self.scores.items():
+            if title == "loss" and self._is_of_another_loss(given):
+                continue
             if isinstance(given, tuple):
                 given = Score(*given)
             if isinstance(given, Score):
@@ -196,6 +200,11 @@ class Objective(abc.ABC):
                     given = dataclasses.replace(given, baseline=baseline, baseline_title=self.baselines[title].title)
             found[score_name(title)] = given
         return found
+
+    def _is_of_another_loss(self, score: Any) -> bool:
+        """Returns whether the score "loss" was inherited from a class whose method `loss` this objective overrides."""
+        method = next(n for n, kind in enumerate(type(self).__mro__) if "loss" in vars(kind))
+        return any(getattr(kind, "scores", {}).get("loss") is score for kind in type(self).__mro__[method + 1 :])
 
     def shown_scores(self) -> dict[str, Score]:
         """Returns the scores that log lines and figures show."""
@@ -243,6 +252,9 @@ class Objective(abc.ABC):
     def check(self, key: str) -> None:
         """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
         `key` names the objective."""
+        calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
+        for method, arguments in calls.items():
+            require_call(getattr(self, method), arguments, f"{key}: {method}")
         params = unboxed(self.abstract_parameters())
         batch = abstract_rows(1, 16, 4, targets=self.rows)
         sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
@@ -357,9 +369,9 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:
     """Returns the error message if an objective does not train a model of this kind, otherwise "". `natural` is the name of the
     default objective."""
-    if objective.trains is None or model.direction in objective.trains.get(model.encoder, ()):
+    if objective.trains is None or model.direction in objective.trains.get(model.encoder_kind, ()):
         return ""
-    kind = "direction" if model.encoder == "transformer" else "encoder"
+    kind = "direction" if model.encoder_kind == "transformer" else "encoder"
     return (
         f"{key} cannot train a model with {kind}={getattr(model, kind)}; leave it out (then it is {natural}), or change "
         f"config.model.{kind}"

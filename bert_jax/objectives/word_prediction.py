@@ -108,12 +108,14 @@ class WordPrediction(Objective):
         return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Formats accuracy, loss and perplexity, each with the word-frequency baseline."""
+        """Formats accuracy, loss and perplexity with the word-frequency baselines, then all other scores."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
         line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"
         line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-        return line + (f" ({scores['word_perplexity']:.1f} per word)" if "word_perplexity" in scores else "")
+        line += f" ({scores['word_perplexity']:.1f} per word)" if "word_perplexity" in scores else ""
+        others = super().eval_line({name: score for name, score in scores.items() if name not in (accuracy, loss)})
+        return f"{line}, {others}" if others else line
 
 
 def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:

@@ -25,6 +25,7 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
+from bert_jax.sharding.config import DATA
 from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 
 log = logging.getLogger(__name__)
@@ -70,11 +71,11 @@ class Engine:
         self.model = model
         devices = jax.local_devices()
         self.config: ModelConfig = resolve(model.config, devices[0], len(devices))
-        self.mesh = Mesh(np.array(devices), ("data",))
+        self.mesh = Mesh(np.array(devices), (DATA,))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
         with fits_in_memory(self._memory_advice):
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
-        self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
+        self._rows = NamedSharding(self.mesh, PartitionSpec(DATA))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         self._kinds = jax.device_put(piece_kinds(model), self._whole)
         self._waits = devices[0].platform == "cpu" and len(devices) == 1

@@ -53,7 +53,8 @@ class Generate:
         """Raises UserError if the model is not left-to-right or has no MLM head, or if options contradict each other."""
         engine.require_direction("left_to_right", "generate text")
         if engine.config.encoder != "transformer":
-            raise UserError(f"{engine.name} is an LSTM, which cannot generate text here; name a left-to-right BERT")
+            kind = engine.config.encoder
+            raise UserError(f"{engine.name} is a {kind} model, which cannot generate text; name a left-to-right BERT")
         engine.require("mlm_head", "generate text")
         most = engine.config.max_position - 2
         if not 1 <= self.tokens <= most:

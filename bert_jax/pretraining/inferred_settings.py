@@ -63,9 +63,10 @@ def infer_settings(
             model[name] = value
         examples = settled.get("examples", {})
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
-        if of_pairs and model.get("encoder", "transformer") != "transformer":
+        encoder = str(model.get("encoder", "transformer"))
+        if of_pairs and encoder != "transformer" and not is_in_file(encoder):
             settled["examples"] = examples | {"pairs": "none"}
-            notes.append(f"config.examples.pairs is none: model.encoder={model['encoder']} does not learn from pairs")
+            notes.append(f"config.examples.pairs is none: model.encoder={encoder} does not learn from pairs")
         elif of_pairs and there.get("type_vocab_size") == 0 == model.get("type_vocab_size"):
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: {source} has no token types for the texts of a pair")

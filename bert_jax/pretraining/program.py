@@ -9,10 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.configs.pretraining import OBJECTIVE, PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import is_in_file, source_file
-from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.named import is_in_file
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import word_head
@@ -85,9 +84,8 @@ def check_objective(experiment: PretrainingExperiment) -> None:
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
-    with file_errors_explained(source_file(experiment.objective), OBJECTIVE):
-        objective.check(key)
-        exported, parts = objective.exported, objective.model_parameters().keys()
+    objective.check(key)
+    exported, parts = objective.exported, objective.model_parameters().keys()
     if exported is None:
         return
     if exported not in EXPORTED:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from bert_jax.files import JsonObject
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
@@ -139,7 +140,7 @@ def start_run(
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             # for arrays outside the steps; the steps report their own shortage
-            with fits_in_memory(lambda: MemoryAdvice("this run")):
+            with file_errors_explained(), fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":
                     from bert_jax.model.kernels.self_test import compare_kernels_once  # not needed on a CPU

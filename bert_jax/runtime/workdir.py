@@ -53,9 +53,9 @@ def open_workdir(
 
     `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`, `"phases.*.steps"`).
     Any other difference from the stored configuration is a UserError that shows both values; otherwise, no single configuration
-    would describe the run. A changed user's file (FILE.py:NAME in a value) is a UserError too, unless `changed_files`. UserErrors
-    also report a directory that is in use, cannot be written, or holds other files. `completed` adds the defaults of newer keys
-    to a stored configuration, so that a newer version can resume the run.
+    would describe the run. A user's file (FILE.py:NAME in a value) may be moved; if its content has changed, that is a UserError
+    too, unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other files.
+    `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can resume the run.
 
     Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Otherwise, the next
     write would create a new directory with the old name.
@@ -71,9 +71,11 @@ def open_workdir(
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be restarted with another configuration
-            _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
+            before = stored.get(FILES, {})
+            values = _moved(completed(_values(stored)), before, own, config)
+            _require_same(directory, command, stored[WRITTEN_BY], values, config, may_change)
             if not changed_files:
-                _require_same_files(directory, stored.get(FILES, {}), own, may_change)
+                _require_same_files(directory, before, own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
         with contextlib.suppress(OSError):  # the current directory may have been removed; then there are no relative paths
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
@@ -154,17 +156,32 @@ def own_files(directory: AnyPath) -> Mapping[str, Record]:
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
     """Sets the FILE of the value at `path` to the location of the user's file that a `run` used. Raises UserError if the file has
     changed, except for log sinks, which do not affect the model."""
-    *groups, last = (int(part) if part.isdigit() else part for part in path)
-    for group in groups:
-        values = values[group]
-    value = values[last]
-    values[last] = record["path"] + value.removeprefix(source_file(value))
-    if groups[:1] != ["log"] and pathlib.Path(record["path"]).is_file():
-        now = file_record(values[last])
+    value = _set_file(values, path, record["path"])
+    if path[0] != "log" and pathlib.Path(record["path"]).is_file():
+        now = file_record(value)
         assert now is not None, "the value names a file"
         if now["sha256"] != record["sha256"]:
             says = _changed(f"{run} is a run with a different {record['path']}", ".".join(path), record, now)
             raise UserError(f"{says}; restore that file")
+
+
+def _set_file(values: Any, path: Sequence[str], file: str) -> str:
+    """Sets the FILE of the value at `path` of a nested configuration, and returns the new value."""
+    *groups, last = (int(part) if part.isdigit() else part for part in path)
+    for group in groups:
+        values = values[group]
+    value: str = file + values[last].removeprefix(source_file(values[last]))
+    values[last] = value
+    return value
+
+
+def _moved(stored: JsonObject, before: Mapping[str, Record], own: Mapping[str, Record], config: JsonObject) -> JsonObject:
+    """Returns the `stored` configuration with the present path of each user's file that was moved and has the same content."""
+    values, asked = json.loads(json.dumps(stored)), dict(flatten(config))
+    for key, record in own.items():
+        if key in before and before[key]["sha256"] == record["sha256"]:
+            _set_file(values, key.split("."), source_file(str(asked[key])))
+    return values
 
 
 def _changed(begin: str, key: str, then: Record, now: Record) -> str:

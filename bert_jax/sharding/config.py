@@ -11,10 +11,11 @@ from annotated_types import Interval
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, check_ranges
 
-AXES = ("data", "fsdp", "tensor")
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+AXES = (DATA, FSDP, TENSOR)
 """The axes, from the least to the most communication. To add one, add its name here, its size to `MeshConfig`, and the dimensions
 that it splits to the tables in `rules.py`."""
-ACROSS_SLICES = ("auto", "data", "fsdp")
+ACROSS_SLICES = ("auto", DATA, FSDP)
 REDUCE_DTYPES = ("float32", "bfloat16")
 AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
 

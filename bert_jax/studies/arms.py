@@ -251,7 +251,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
     if model.direction == "left_to_right":
         remedy = other or "set head.pooling=last_token"
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
-    if model.encoder != "transformer":
+    if model.encoder_kind != "transformer":
         remedy = other or "set head.pooling=concat or head.lstm"
         raise UserError(f"the [CLS] of a {model.encoder} does not represent the text; {remedy}")
 

@@ -23,8 +23,8 @@ prediction files from logits.
 
 A task is one file. To add one, as `boolq_task.py` does:
 
-    1. write tasks/NAME_task.py, which the registry finds, or a file elsewhere that `config.task.module=FILE` names. It defines
-           NAMES          the names of its tasks, the values of `config.task.name`
+    1. write tasks/NAME_task.py, which the registry finds, or a file elsewhere, for `config.task.name=FILE.py:NAME`. It defines
+           NAMES          the names of its tasks, the values of `config.task.name`; NAME is one of them
            KIND           the kind of their head in `heads.KINDS`: "sequence", "token", "span", "choice" or "mention"
            load           load(config, say) -> Task: the task `config.name` with its examples from `config.data_dir`. It reads the
                           files into the classes of `examples.py`, and passes them with a head and metrics to `TextTask`,

@@ -1,4 +1,4 @@
-"""The tasks by name, found in the files `tasks/*_task.py` and in the user's file `config.task.module`."""
+"""The tasks by name, found in the files `tasks/*_task.py` or in a user's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
-from bert_jax.interface.python_files import load_module
+from bert_jax.interface.named import file_module, is_in_file, split_named
 from bert_jax.model.heads import KINDS
 from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
@@ -27,9 +27,10 @@ _MODULES = tuple(
 )
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_TASKS)
-"""The values of `TaskConfig.name` without `TaskConfig.module`."""
+"""The values of `TaskConfig.name`, except FILE.py:NAME."""
 EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
 """The experiment in experiments/finetune/ of each task, with its argument."""
+KEY = "config.task.name"
 _WANTED = "a file with tasks defines NAMES, KIND and load (see bert_jax/tasks/__init__.py)"
 _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline", "degeneracy", "write_predictions")
 """The attributes and methods of a `Task`."""
@@ -40,8 +41,8 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
     `say` is called with a sentence about each problem in the data that does not stop the run. Raises UserError for an unknown
     name and for missing or invalid files."""
-    module = _task_module(config)
-    config = _with_local_files(config)
+    module, given = _task_module(config), config.name
+    config = dataclasses.replace(_with_local_files(config), name=task_name(config))
     official = not config.name.startswith("own/")  # the files of an own/ task have a separate key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
@@ -50,10 +51,20 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
-            f"config.task.module={config.module}: the task returned by load lacks {', '.join(lacking)}; see the class Task in "
-            "bert_jax/tasks/task.py"
+            f"{KEY}={given}: the task returned by load lacks {', '.join(lacking)}; see the class Task in bert_jax/tasks/task.py"
         )
+    for split, examples in task.splits.items() if is_in_file(given) else ():
+        if wrong := [example for example in examples if isinstance(example, str | bytes | tuple | list | dict)]:
+            raise UserError(
+                f"{KEY}={given}: the split {split} holds {wrong[0]!r:.60}, which is not an example; use a class of "
+                "bert_jax/tasks/examples.py"
+            )
     return task
+
+
+def task_name(config: TaskConfig) -> str:
+    """Returns the name of the task: `config.name`, or the NAME of FILE.py:NAME."""
+    return split_named(config.name)[1] if is_in_file(config.name) else config.name
 
 
 def _with_local_files(config: TaskConfig) -> TaskConfig:
@@ -81,18 +92,18 @@ def task_head_class(config: TaskConfig) -> type[TaskHead]:
 
 def _task_module(config: TaskConfig) -> Any:
     """Returns the module that defines the task `config.name`. Raises UserError for an unknown name."""
-    known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
-    if config.name not in known:
-        raise UserError(f"config.task.name={config.name!r} is not a task; {nearest(config.name, known)}")
-    return known[config.name]
+    if is_in_file(config.name):
+        return _own_module(config.name)
+    if config.name not in _TASKS:
+        raise UserError(f"{KEY}={config.name!r} is not a task; {nearest(config.name, _TASKS)}; {KEY}=FILE.py:NAME loads your own")
+    return _TASKS[config.name]
 
 
-def _own_tasks(file: str) -> Mapping[str, Any]:
-    """Returns task name -> module, for the tasks in a Python file. Raises UserError for a file without valid NAMES, KIND and
-    load."""
-    module = load_module(file, "config.task.module", _WANTED)
+def _own_module(value: str) -> Any:
+    """Returns the module of a task FILE.py:NAME. Raises UserError for a file without valid NAMES, KIND and load."""
+    module, (file, name, _) = file_module(value, KEY), split_named(value)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
-    where = f"config.task.module={file}"
+    where = f"{KEY}={value}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{where}: NAMES is {names!r}, not a tuple of names; {_WANTED}")
     if kind not in KINDS:
@@ -103,4 +114,8 @@ def _own_tasks(file: str) -> Mapping[str, Any]:
         raise UserError(f"{where}: load is {load!r}, not a function load(config, say); {_WANTED}") from error
     if taken := [name for name in names if name in _TASKS]:
         raise UserError(f"{where}: {taken[0]!r} is a task of this project; give yours another name")
-    return dict.fromkeys(names, module)
+    if not name:
+        raise UserError(f"{where} does not name a task of the file; write {KEY}={file}:{names[0]}")
+    if name not in names:
+        raise UserError(f"{where}: {file} has no task {name!r}; {nearest(name, names)}")
+    return module

@@ -66,6 +66,12 @@ _VALUE = ("score",)  # the name of the output of a regression
 _SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that have their own name in a submission
 
 
+_LABELS: Mapping[str, tuple[type, ...]] = {
+    "classification": (str,), "multi_label": (tuple,), "regression": (float, int, np.number),
+}  # fmt: skip
+"""`TaskHead.problem` -> the types of `TextExample.label`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TextTask:
     """A task with one prediction for each text or pair."""
@@ -93,7 +99,7 @@ class TextTask:
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Returns the official metrics over the examples with a label; {} if no example has one."""
         known, labels = self._labels(split)
-        return self.score(split, self._predictions(logits)[known], labels) if known else {}
+        return self._scored(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
         """Returns the scores of a constant label, set of labels, or value (the mean)."""
@@ -105,7 +111,7 @@ class TextTask:
         def constant(answer: np.ndarray) -> Constant:
             shown = self._shown(answer)
             name = repr(shown) if isinstance(shown, str) else _text(shown) or "no label"
-            return name, self.score(split, np.broadcast_to(answer, labels.shape), labels)
+            return name, self._scored(split, np.broadcast_to(answer, labels.shape), labels)
 
         usual, *_ = self.head.outputs.constants(training)
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
@@ -152,18 +158,32 @@ class TextTask:
         target: np.ndarray | None = None if example.label is None else np.asarray(self._target(example), self.head.outputs.dtype)
         return Feature(number, (ids,), (types,), target)
 
+    def _scored(self, split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Returns the result of `score`. Raises UserError unless it holds numbers, one of them the `metric`."""
+        found = self.score(split, predictions, labels)
+        if not isinstance(found, dict) or not all(isinstance(x, int | float | np.number) for x in found.values()):
+            raise UserError(f"{self.name}: score returns {found!r:.100}; it must return a dict of numbers, name -> score")
+        if self.metric not in found:
+            raise UserError(f"{self.name}: metric={self.metric!r} is not one of the scores; {nearest(self.metric, found)}")
+        return found
+
     def _target(self, example: TextExample) -> int | float | list[bool]:
         """Returns a label as a number: its id, or the value for a regression. For a multi-label task, returns for each label
-        whether it applies."""
-        if isinstance(example.label, str):
-            if example.label not in self.head.labels:
-                known = ", ".join(self.head.labels)
-                raise UserError(f"{self.name}: example {example.id} has the label {example.label!r}, which is not one of {known}")
-            return self.head.labels.index(example.label)
-        if isinstance(example.label, tuple):
-            return [label in example.label for label in self.head.labels]
-        assert example.label is not None
-        return example.label
+        whether it applies. Raises UserError for a label of another kind, or one that the head does not have."""
+        label, wanted = example.label, _LABELS[self.head.problem]
+        if not isinstance(label, wanted):
+            needs = {str: "a name", tuple: "a tuple of names"}.get(wanted[0], "a number")
+            raise UserError(
+                f"{self.name}: example {example.id} has the label {label!r}, but the head with problem={self.head.problem} needs "
+                f"{needs}"
+            )
+        names = label if isinstance(label, tuple) else (label,) if isinstance(label, str) else ()
+        if unknown := [name for name in names if name not in self.head.labels]:
+            known = ", ".join(self.head.labels)
+            raise UserError(f"{self.name}: example {example.id} has the label {unknown[0]!r}, which is not one of {known}")
+        if isinstance(label, tuple):
+            return [name in label for name in self.head.labels]
+        return self.head.labels.index(label) if isinstance(label, str) else label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
         """Returns the numbers of the examples with a label, and their labels as an array."""

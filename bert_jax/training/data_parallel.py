@@ -23,6 +23,7 @@ from bert_jax.model.encoder import stacked_layers, unstacked_layers
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import Objective
+from bert_jax.sharding.config import DATA
 from bert_jax.sharding.mesh import devices_along, torus_dimensions
 from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.steps import Gradients, StepSeed, gradients
@@ -51,7 +52,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     def unstacked_dimensions() -> Any:
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
         layers = {"encoder": config.num_layers, "decoder": config.decoder_layers}
-        stacks = {name: dimensions[name] for name in layers if name in dimensions}
+        stacks = {name: dimensions[name] for name in layers if "layers" in dimensions.get(name, {})}
         return {**dimensions, **{n: {**stack, "layers": [one(stack["layers"])] * layers[n]} for n, stack in stacks.items()}}
 
     def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
@@ -59,17 +60,17 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         if name == "kernel" or (name == "embedding" and sharded):
             array = array.astype(dtype)
         for ring in reversed(rings) if sharded else ():
-            array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True, axis_index_groups=ring)
+            array = jax.lax.all_gather(array, DATA, axis=dimension, tiled=True, axis_index_groups=ring)
         return array.astype(jnp.float32) if name == "embedding" else array  # float32 makes the gradient float32 too
 
     def reduce(gradient: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         if dimension < 0:
-            return jax.lax.psum(gradient.astype(jnp.float32), "data")
+            return jax.lax.psum(gradient.astype(jnp.float32), DATA)
         narrow = gradient.astype(reduce_dtype)
         if on_cpu:
             narrow = narrow.astype(jnp.float32)
         for ring in rings:
-            narrow = jax.lax.psum_scatter(narrow, "data", scatter_dimension=dimension, tiled=True, axis_index_groups=ring)
+            narrow = jax.lax.psum_scatter(narrow, DATA, scatter_dimension=dimension, tiled=True, axis_index_groups=ring)
         return narrow.astype(jnp.float32)
 
     def over_data(
@@ -81,18 +82,18 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             if unstacked:
                 parts = unstacked_layers(params)
                 sharded_dimensions = unstacked_dimensions()
-            with nn.logical_axis_rules(rules_inside_shard_map("data")):
+            with nn.logical_axis_rules(rules_inside_shard_map(DATA)):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
                 grads, sums = gradients(objective, whole, batch, counts, step_seed, accumulation)
             grads = jax.tree.map(reduce, grads, sharded_dimensions)
-            return stacked_layers(grads) if unstacked else grads, jax.lax.psum(sums, "data")
+            return stacked_layers(grads) if unstacked else grads, jax.lax.psum(sums, DATA)
 
         on_each_device = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(specs, PartitionSpec("data"), PartitionSpec(), PartitionSpec()),
+            in_specs=(specs, PartitionSpec(DATA), PartitionSpec(), PartitionSpec()),
             out_specs=(specs, PartitionSpec()),
-            axis_names={"data"},
+            axis_names={DATA},
             check_vma=False,
         )
         return on_each_device(params, batch, counts, step_seed._replace(seed=jnp.asarray(step_seed.seed, jnp.uint32)))
@@ -104,7 +105,7 @@ def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
     """Returns, for each of this device's `rows`, its index among the rows of all devices in the microbatch. The index determines
     its random masks (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
-    return jax.lax.axis_index("data").astype(jnp.uint32) * np.uint32(rows // accumulation) + own
+    return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
@@ -117,7 +118,7 @@ def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional slices the all-reduce
     uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
     """
-    sides = torus_dimensions(devices_along(mesh, "data"))
+    sides = torus_dimensions(devices_along(mesh, DATA))
     if mesh.size < ALL_REDUCE_FROM or len(sides) != 2 or math.prod(sides) < mesh.size:
         return [None]
     indices = np.arange(mesh.size).reshape(sides)

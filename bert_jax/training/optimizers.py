@@ -23,8 +23,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named, source_file
-from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.named import is_in_file, load_named, require_call
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
@@ -191,21 +190,30 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     a user's optimizer does not return an optax transformation."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
-    with file_errors_explained(source_file(config.name), key):
-        direction = optimizer(config, parameters)
+    if is_in_file(config.name):
+        require_call(optimizer, "config, parameters", f"{key}={config.name}")
+    direction = optimizer(config, parameters)
     if not isinstance(direction, optax.GradientTransformation):
         raise UserError(
             f"{key}={config.name} returns {type(direction).__name__}; it must return an "
             "optax.GradientTransformation from gradients to directions"
         )
-    whole = direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
+    if is_in_file(config.name):
+        direction = _checked(direction, f"{key}={config.name}")
+    return direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
+
+
+def _checked(direction: optax.GradientTransformation, key: str) -> optax.GradientTransformation:
+    """Returns a user's transformation, which raises UserError if its directions do not fit the parameters."""
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
-        with file_errors_explained(source_file(config.name), key):
-            return whole.update(grads, state, params)
+        found, state = direction.update(grads, state, params)
+        if jax.tree.structure(found) != jax.tree.structure(grads):
+            raise UserError(f"{key}: update must return a direction for each parameter, in the same tree as the gradients")
+        for (path, one), gradient in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(grads), strict=True):
+            if jnp.shape(one) != gradient.shape:
+                name = "/".join(str(getattr(part, "key", part)) for part in path)
+                raise UserError(f"{key}: the direction of {name} has the shape {jnp.shape(one)}, its gradient {gradient.shape}")
+        return found, state
 
-    def init(params: Params) -> Any:
-        with file_errors_explained(source_file(config.name), key):
-            return whole.init(params)
-
-    return optax.GradientTransformation(init, update)
+    return type(direction)(direction.init, update)

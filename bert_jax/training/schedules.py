@@ -18,12 +18,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named, source_file
-from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.named import is_in_file, load_named, require_call
 from bert_jax.training import SCHEDULES
 
 Rate = Float[Array, ""]
@@ -119,8 +120,9 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
     Raises UserError if the schedule does not exist or needs a parameter that is not a setting.
     """
     schedule = load_named(name, SCHEDULES, key)
-    with file_errors_explained(source_file(name), key):
-        parameters = list(inspect.signature(schedule).parameters.values())[2:]
+    if is_in_file(name):
+        require_call(schedule, "step, steps", f"{key}={name}", more=True)
+    parameters = list(inspect.signature(schedule).parameters.values())[2:]
     given = {parameter.name for parameter in parameters}
     for parameter in parameters:
         is_needed = parameter.default is parameter.empty and parameter.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
@@ -134,11 +136,11 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
         step: Int[Array, ""], steps: Steps, peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
     ) -> Rate:
         named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
-        with file_errors_explained(source_file(name), key):
-            if "peak" in given:
-                found: Rate = schedule(step, steps, peak=peak, **named)
-                return found
-            return peak * schedule(step, steps, **named)
+        found = schedule(step, steps, peak=peak, **named) if "peak" in given else schedule(step, steps, **named)
+        if not isinstance(found, jax.Array | np.ndarray | np.number | int | float) or jnp.shape(found) != ():
+            what = f"an array of shape {jnp.shape(found)}" if isinstance(found, jax.Array) else repr(found)
+            raise UserError(f"{key}={name} must return a number for a step, but returns {what}")
+        return found if "peak" in given else peak * found
 
     return rate
 

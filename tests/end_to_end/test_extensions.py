@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import import_model
 from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.pretraining.replay import Batches, load_experiment
+from tests.documented import python_file
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, command
 from tests.end_to_end.forked import Done, Signal
@@ -47,6 +48,7 @@ def get_config():
 SCORES = ("rtd_accuracy", "rtd_loss", "generator_loss")
 BAD = """import dataclasses
 
+from bert_jax.model.encoder import WholeRows
 from bert_jax.objectives.objective import Objective
 
 
@@ -75,12 +77,40 @@ class Unnamed(Electra):
     scores = {"my loss": ("mine", "masket")}
 
 
+class LastOnly(WholeRows):
+    def __call__(self, x, tokens, seed):
+        return x
+
+
 class Half(Objective):
     scores = {"my loss": ("mine", "masked")}
 
 
+class NoSeed(Words):
+    def sums(self, params, batch):
+        return {}
+
+
+class Short:
+    def scores(self, scores, tokens):
+        return scores
+
+
+class Alone:
+    def queries_and_keys(self, query, key, tokens, layer):
+        return query
+
+
 def function():
     pass
+
+
+def one(x):
+    return x.sum(-1)
+
+
+def two(x, epsilon):
+    return None
 """
 
 
@@ -380,6 +410,51 @@ def test_an_optimizer_a_schedule_and_a_log_sink_serve_fine_tuning_too(toys: path
     assert 0 < rates[-1] < max(rates)
 
 
+# --------------------------------------------------------------------------------------------------------------------- an encoder
+def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path):
+    folder = experiment.parent
+    keys = {"model.encoder": f"{folder}/fourier.py:Fourier"}
+    whole, killed = folder / "fourier", folder / "fourier-killed"
+    done = run(experiment, whole.name, keys)
+    assert done.status == 0, done.output
+    assert "model: Fourier of 2 layers, 16 wide" in done.output
+    assert "NSP accuracy" in done.output
+    death = Signal(ASKED, argument=8, once_there=(f"{killed}/checkpoints/6",))
+    assert run(experiment, killed.name, keys, at=death).status == -9
+    assert run(experiment, killed.name, keys).status == 0
+    assert_same_weights(killed, whole)
+    assert import_model(whole).config.encoder == f"{folder}/fourier.py:Fourier"
+    assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
+    for text in (WORDS, WORDS[:40]):  # in one row, each text as if it were alone
+        (folder / f"{len(text)}.txt").write_text(f"{text}\n")
+    (folder / "both.txt").write_text(f"{WORDS}\n{WORDS[:40]}\n")
+    model = f"--model={whole}"
+    ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", len(WORDS), 40)]
+    refused = {
+        ("analyse", "attention", model, f"--output={folder}/looks", WORDS): "has no attention; use a Transformer",
+        ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
+        ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
+    }
+    both, first, second, *others = forked.run(folder, *ask, *refused)
+    lines = [line for done in (both, first, second) for line in done.output.splitlines() if line.startswith("{")]
+    vectors = [json.loads(line)["embedding"] for line in lines]
+    np.testing.assert_allclose(vectors[:2], vectors[2:], atol=1e-5)
+    for done, says in zip(others, refused.values(), strict=True):
+        assert done.status == 2, done.output
+        assert says in done.output
+
+
+def test_the_mixture_of_experts_of_the_page_trains_on_four_devices_as_on_one(experiment: pathlib.Path):
+    (experiment.parent / "moe.py").write_text(python_file("bert_jax/model/README.md", "class Experts"))
+    losses = []
+    for devices in (1, 4):
+        name, keys = f"moe-{devices}", {"model.encoder": f"{experiment.parent}/moe.py:Moe", "model.hidden_dropout": "0"}
+        done = run(experiment, name, keys | {"model.attention_dropout": "0"}, devices=devices)
+        assert done.status == 0, done.output
+        losses.append([record["train/loss"] for record in records(experiment.parent / name) if "train/loss" in record][:6])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 # ---------------------------------------------------------------------------------------------------------------- what is refused
 REFUSED = {
     "objective=electra": "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;",
@@ -399,6 +474,19 @@ REFUSED = {
     "phases.0.schedule=MINE/wsd.py": "does not name an object in the file; write config.phases.0.schedule=",
     "log.sinks=wandb": "config.log.sinks names wandb, whose package is not installed; `pip install wandb`",
     "model.positions=MINE/alibi.py:Alabi": "/alibi.py has no 'Alabi'; did you mean 'Alibi'?",
+    "model.encoder=MINE/fourier.py:Norm": "fourier.py:Norm is <class 'bert_jax.model.layers.Norm'>, not an encoder; make it a",
+    "model.encoder=MINE/bad.py:LastOnly": "bad.py:LastOnly returns arrays of the shapes ",
+    "model.activation=MINE/bad.py:two": "bad.py:two must be a function of (x), but it cannot be called with them (missing a req",
+    "model.norm=MINE/bad.py:one": "bad.py:one must be a function of (x, epsilon), but it cannot be called with them (too many",
+    "model.activation=MINE/bad.py:one": "bad.py:one returns an array of shape (1,) for an array of shape (1, 32); it must keep",
+    "model.norm=MINE/bad.py:two": "bad.py:two returns None for an array of shape (1, 1, 16); it must keep the shape",
+    "optimizer.name=MINE/bad.py:one": "bad.py:one must be a function of (config, parameters), but it cannot be called with them",
+    "phases.0.schedule=MINE/bad.py:one": "bad.py:one must be a function of (step, steps), but it cannot be called with them",
+    "phases.0.schedule=MINE/bad.py:two": "bad.py:two must return a number for a step, but returns None",
+    "model.positions=MINE/bad.py:Short": "bad.py:Short must be a function of (self, scores, tokens, layer), but it cannot be",
+    "model.positions=MINE/bad.py:Alone": "Alone must return a pair, the queries and the keys",
+    "objective=MINE/bad.py:NoSeed": "bad.py:NoSeed: sums must be a function of (params, batch, seed), but it cannot be called",
+    "model.encoder=transformers": "config.model.encoder='transformers' is not one of transformer,",
 }
 """Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""
 POLICIES = {
@@ -438,6 +526,10 @@ def test_an_error_in_the_user_file_shows_its_line(refused: dict[str, tuple[Done,
 
 
 BROKEN = {
+    "model.encoder": (
+        "from bert_jax.model.encoder import WholeRows\nclass F(WholeRows):\n    def __call__(self, x, tokens, seed):\n"
+        "        return x + nothing"
+    ),
     "model.positions": "class F:\n    def scores(self, scores, tokens, layer):\n        return scores + nothing",
     "model.norm": "def F(x, epsilon): return x + nothing",
     "model.activation": "def F(x): return x + nothing",

@@ -33,16 +33,16 @@ def own(tmp_path_factory: pytest.TempPathFactory, toys: pathlib.Path) -> tuple[p
         (base / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     (base / "broken.py").write_text(readme_file().replace("accuracy(answers, labels)", "accuracy(answers, truth)"))
     places = [f"--config={REPOSITORY}/experiments/finetune/own_text.py", f"--config.init_from={toys}/model"]
-    task = ["--config.task.name=colours", f"--config.task.data_dir={base}", "--config.training.epochs=1"]
+    task = [f"--config.task.data_dir={base}", "--config.training.epochs=1"]
     train = ["finetune", *places, *task, *replacing(SMALL, "--config.training.batch_size=8")]
     (base / "elsewhere").mkdir()
     (base / "elsewhere" / "moved.py").write_text(readme_file())
     commands = [
-        [*train, f"--workdir={base}/run", f"--config.task.module={base}/colours.py"],
+        [*train, f"--workdir={base}/run", f"--config.task.name={base}/colours.py:colours"],
         ["predict", "classify", f"--model={base}/run", "people saw a fine house", "--json"],
-        [*train, f"--workdir={base}/run", f"--config.task.module={base}/elsewhere/moved.py"],
-        [*train, f"--workdir={base}/broken", f"--config.task.module={base}/broken.py"],
-        [*train, f"--workdir={base}/none"],
+        [*train, f"--workdir={base}/run", f"--config.task.name={base}/elsewhere/moved.py:colours"],
+        [*train, f"--workdir={base}/broken", f"--config.task.name={base}/broken.py:colours"],
+        [*train, f"--workdir={base}/none", "--config.task.name=colours"],
     ]
     return base, forked.run(toys, *commands)
 
@@ -68,7 +68,7 @@ def test_a_run_resumes_after_its_task_file_was_moved(own: tuple[pathlib.Path, li
 def test_an_error_in_the_task_file_during_a_run_is_reported_as_the_files(own: tuple[pathlib.Path, list[forked.Done]]):
     base, (*_, broken, _) = own
     assert broken.status == 2
-    assert f"error: config.task.module={base}/broken.py raises NameError; correct the file here:" in broken.output
+    assert f"error: config.task.name={base}/broken.py raises NameError; correct the file here:" in broken.output
     assert "Traceback" not in broken.output
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface.python_files import CHECKOUT, file_errors_explained, load, load_module
+from bert_jax.interface.python_files import CHECKOUT, file_errors_explained, find_module, load, load_module, loaded_for
 
 NESTED = """
 from __future__ import annotations
@@ -119,11 +119,11 @@ def test_a_user_error_raised_by_the_file_is_passed_on(file: pathlib.Path):
 def test_a_relative_file_is_searched_in_the_current_directory_then_in_the_checkout(file: pathlib.Path):
     there = pathlib.Path("experiments/pretrain/quickstart.py")
     assert load(str(there)) == load(str(CHECKOUT / there))
-    assert load_module(str(there), "--with", "a").__file__ == str(CHECKOUT / there)
+    assert find_module(str(there), "--with", "a") == CHECKOUT / there
     (file.parent / there).parent.mkdir(parents=True)
     (file.parent / there).write_text("def get_config(): return {'mine': 1}")
     assert load(str(there)) == {"mine": 1}
-    assert load_module(str(there), "--with", "a").get_config() == {"mine": 1}
+    assert find_module(str(there), "--with", "a") == file.parent / there
 
 
 def test_a_missing_file_is_refused_with_the_searched_places_and_the_nearest(file: pathlib.Path):
@@ -141,13 +141,13 @@ def test_a_module_must_be_an_existing_python_file(file: pathlib.Path):
     file.write_text("X = 1 / 0")
     for given, says in (
         ("mine.txt", f"--with=mine.txt (looked for in {file.parent}; did you mean mine.py?) is not a file; give one"),
-        ("notes", f"--with={file.parent / 'notes'} is not a Python file; give one"),
+        ("notes", f"--with={file.parent / 'notes'} is not a Python file"),
         ("mine.py", f'--with={file} raises ZeroDivisionError; correct the file here:\n  File "{file}", line 1'),
     ):
         if given == "notes":
             (file.parent / given).write_text("X = 1")
         with pytest.raises(UserError) as error:
-            load_module(given, "--with", "give one")
+            load_module(find_module(given, "--with", "give one"), "--with")
         assert str(error.value).startswith(says)
 
 
@@ -156,21 +156,27 @@ def test_a_later_exception_belongs_to_the_file_if_it_passes_through_it(file: pat
         "def half(x): return 1 / x\ndef refuse(): raise UserError('no')\nfrom bert_jax.errors import UserError\n"
         "def leave(): raise SystemExit(0)\ndef stop():\n    yield 1\n    raise StopIteration"
     )
-    module = load_module("mine.py", "--with", "")
-    with pytest.raises(UserError) as error, file_errors_explained("mine.py", "--with"):
+    module = load_module(file, "--with")
+    with pytest.raises(ZeroDivisionError), file_errors_explained():
+        module.half(0)
+    loaded_for(file, "--with")
+    with pytest.raises(UserError) as error, file_errors_explained():
         module.half(0)
     assert str(error.value).startswith(f'--with={file} raises ZeroDivisionError; correct the file here:\n  File "{file}", line 1')
-    with pytest.raises(UserError, match=r"^no$"), file_errors_explained("mine.py", "--with"):
+    with pytest.raises(UserError, match=r"^no$"), file_errors_explained():
         module.refuse()
     for action, says in (
         (module.leave, r"mine\.py ended the program \(sys\.exit\(0\)\); correct"),
         (lambda: list(module.stop()), r"mine\.py raises StopIteration; correct"),
     ):
-        with pytest.raises(UserError, match=says), file_errors_explained("mine.py", "--with"):
+        with pytest.raises(UserError, match=says), file_errors_explained():
             action()
-    for given, action in (("mine.py", lambda: 1 / 0), ("", lambda: module.half(0))):
-        with pytest.raises(ZeroDivisionError), file_errors_explained(given, "--with"):
-            action()
+    with pytest.raises(ZeroDivisionError), file_errors_explained():
+        1 / 0  # noqa: B018
+    for flag in ("--with", "--other"):
+        loaded_for(file, flag)
+    with pytest.raises(UserError, match=rf"^--with and --other={file} raises ZeroDivisionError"), file_errors_explained():
+        module.half(0)
 
 
 @pytest.fixture(autouse=True)

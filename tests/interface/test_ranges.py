@@ -225,7 +225,7 @@ def test_every_flag_with_a_value_refuses_an_empty_value(command: str):
 # ---------------------------------------------------------------------------------------------------------------- configurations
 
 MAY_BE_EMPTY = {
-    *("init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher", "teacher"),
+    *("init_from", "init_new", "init_drop", "task.data_dir", "distillation.teacher", "teacher"),
     "distillation.teacher_sha256",
     *("setting", "reference", "paper", "arms.0.label", "arms.0.shares", "arms.0.continues", "tasks.0.data_dir", "tasks.0.metric"),
 }

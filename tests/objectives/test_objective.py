@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model, dense, sampled, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
@@ -121,4 +122,26 @@ def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     assert found["rtd_accuracy"] == pytest.approx(float(sums["rtd_right"] / counts["tokens"]))
     assert objective.baseline_scores(sums | counts)["rtd_accuracy_baseline"] == pytest.approx(
         1 - float(sums["replaced"] / counts["tokens"])
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WithTerm(MlmNsp):
+    scores: ClassVar[Any] = {**MlmNsp.scores, "my term": ("term", "mlm_targets")}
+
+    def loss(self, sums: Any, counts: Any) -> Any:
+        return super().loss(sums, counts) + 0.5 * sums["term"] / counts["mlm_targets"]
+
+
+def test_a_term_added_to_a_built_in_objective_is_in_its_loss_and_its_lines():
+    model = Model(TINY, pairs=True)
+    plain, own = (kind().for_model(model) for kind in (MlmNsp, WithTerm))
+    sums = {"mlm_loss": 8.0, "mlm_correct": 1.0, "mlm_targets": 4.0, "nsp_loss": 1.0, "nsp_correct": 1.0, "nsp_examples": 2.0}
+    scores = own.summarise(sums | {"term": 2.0})
+    assert plain.summarise(sums)["loss"] == 2.5
+    assert (scores["loss"], scores["my_term"]) == (2.75, 0.5)
+    baselines = {"unigram_accuracy": 0.1, "unigram_loss": 3.0, "nsp_majority_accuracy": 0.5}
+    assert own.eval_line(scores | baselines) == (
+        "MLM accuracy 25.0 % (word frequency alone 10.0 %), MLM loss 2.000 (3.000), perplexity 7.4, "
+        "NSP accuracy 50.0 % (one answer for all pairs 50.0 %), my term 0.500"
     )

@@ -238,7 +238,7 @@ def test_ids_beyond_the_vocabulary_are_refused(two_devices):
 def test_an_lstm_refuses_to_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):
     params, config = make_model(vocabulary, encoder="bilm", direction="left_to_right")
     export_model(tmp_path / "lstm", without_parts(as_model(params, config, vocabulary), ["pooler"]))
-    says = f"^{tmp_path / 'lstm'} is an LSTM, which cannot generate text here; name a left-to-right BERT$"
+    says = f"^{tmp_path / 'lstm'} is a bilm model, which cannot generate text; name a left-to-right BERT$"
     with pytest.raises(UserError, match=says):
         Predictor(engine_on(tmp_path / "lstm")).generate(["a"])
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.tasks.config import TaskConfig
@@ -17,22 +18,24 @@ from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.text_task import TextTask
 
-FLAG = "config.task.module"
+FLAG = "config.task.name"
 WHOLE = 'NAMES, KIND = ("colours",), "token"\n\ndef load(config, say):\n    '
 
 
 def config_of(directory: pathlib.Path, text: str, name: str = "colours") -> TaskConfig:
     file = directory / "colours.py"
     file.write_text(text)
-    return TaskConfig(name=name, module=str(file))
+    return TaskConfig(name=f"{file}:{name}")
 
 
 def test_the_head_of_an_own_task_is_known_without_its_data(tmp_path: pathlib.Path):
     assert task_head_class(config_of(tmp_path, WHOLE + "raise ValueError")) is TokenHead
 
 
-def test_built_in_tasks_remain_available_with_a_user_file(tmp_path: pathlib.Path):
-    assert task_head_class(config_of(tmp_path, WHOLE + "pass", name="swag")) is ChoiceHead
+def test_a_task_has_the_name_in_its_file(tmp_path: pathlib.Path):
+    config = config_of(tmp_path, WHOLE + "raise ValueError(config.name)")
+    with pytest.raises(ValueError, match=r"^colours$"):
+        load_task(config)
 
 
 def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path: pathlib.Path):
@@ -52,11 +55,14 @@ def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path:
         ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),
         (WHOLE.replace("(config, say)", "(config)") + "pass", "not a function load(config, say)"),
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
-        (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is not a task; did you mean 'colors'?"),
+        (WHOLE.replace("colours", "colors") + "pass", "colours.py has no task 'colours'; did you mean 'colors'?"),
         ("NAMES = (", "colours.py, line 1: "),
         ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),
         ("import sys\nsys.exit(0)", "ended the program"),
         (WHOLE + "return 3", "the task returned by load lacks name, head, metric, "),
+        (WHOLE.replace("NAMES", "from bert_jax.tasks.text_task import TextTask\nNAMES", 1)
+         + "return TextTask('colours', 32, None, 'accuracy', {'train': ['a text']}, None)",
+         "the split train holds 'a text', which is not an example; use a class of bert_jax/tasks/examples.py"),
     ],
 )
 def test_a_file_without_a_task_is_refused_with_what_it_needs(text: str, says: str, tmp_path: pathlib.Path):
@@ -73,21 +79,53 @@ def test_a_label_missing_in_the_head_of_an_own_task_is_named():
         task.scores("train", [np.zeros(2)])
 
 
+@pytest.mark.parametrize(
+    ("problem", "label", "says"),
+    [
+        ("classification", 3.0, "has the label 3.0, but the head with problem=classification needs a name"),
+        ("multi_label", "red", "has the label 'red', but the head with problem=multi_label needs a tuple of names"),
+        ("multi_label", ("red", "green"), "has the label 'green', which is not one of red, blue"),
+        ("regression", "red", "has the label 'red', but the head with problem=regression needs a number"),
+    ],
+)
+def test_a_label_of_another_kind_than_the_heads_is_named(problem: str, label: Any, says: str):
+    head = SequenceHead(labels=("red",) if problem == "regression" else ("red", "blue"), problem=problem)
+    examples = {"train": [TextExample("7", "a text", label=label)]}
+    task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: {})
+    with pytest.raises(UserError, match=rf"^colours: example 7 {re.escape(says)}"):
+        task.scores("train", [np.zeros(2)])
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (None, "score returns None; it must return a dict of numbers, name -> score"),
+        ({"accuracy": "high"}, "score returns {'accuracy': 'high'}; it must return a dict of numbers"),
+        ({"acuracy": 0.5}, "metric='accuracy' is not one of the scores; did you mean 'acuracy'?"),
+    ],
+)
+def test_scores_without_the_metric_are_refused(scores: Any, says: str):
+    examples = {"dev": [TextExample("7", "a text", label="red")]}
+    head = SequenceHead(labels=("red", "blue"))
+    task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: scores)
+    with pytest.raises(UserError, match=rf"^colours: {re.escape(says)}"):
+        task.scores("dev", [np.zeros(2)])
+
+
 def test_a_missing_file_is_refused_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config_of(tmp_path, WHOLE)
-    with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is not a file"):
-        task_head_class(TaskConfig(name="colours", module="colors.py"))
+    with pytest.raises(UserError, match=r"name=colors.py \(looked for in .*; did you mean colours.py\?\) is not a file"):
+        task_head_class(TaskConfig(name="colors.py:colours"))
 
 
 def test_an_exception_of_the_file_is_reported_with_its_line(tmp_path: pathlib.Path):
     config = config_of(tmp_path, WHOLE + "return int('a text')")
-    with pytest.raises(UserError) as error, file_errors_explained(config.module, FLAG):
+    file = config.name.rpartition(":")[0]
+    with pytest.raises(UserError) as error, file_errors_explained():
         load_task(config)
-    assert str(error.value).startswith(f"{FLAG}={config.module} raises ValueError; correct the file here:\n")
+    assert str(error.value).startswith(f"{FLAG}={file} raises ValueError; correct the file here:\n")
     assert 'colours.py", line 4, in load' in str(error.value)
     assert "registry.py" not in str(error.value)
-    with pytest.raises(ZeroDivisionError), file_errors_explained(config.module, FLAG):
-        1 / 0  # noqa: B018
-    with pytest.raises(ZeroDivisionError), file_errors_explained("", FLAG):
+    with pytest.raises(ZeroDivisionError), file_errors_explained():
         1 / 0  # noqa: B018

@@ -17,6 +17,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import pretraining_program
@@ -128,11 +129,14 @@ def test_the_state_of_any_optimizer_is_sharded_like_its_parameters(mesh: MeshCon
 
 
 OWN = """
+import jax
 import optax
 def sign(config, parameters): return optax.scale_by_sign()
 def number(config, parameters): return 3
 def fails(config, parameters): return parameters["nowhere"]
 def fails_later(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: g["nowhere"])
+def one(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: (3.0, s))
+def sums(config, parameters): return optax.stateless(lambda g, p: jax.tree.map(lambda x: x.sum(), g))
 """
 
 
@@ -162,14 +166,28 @@ def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
     ],
 )
 def test_an_unusable_optimizer_is_refused_in_one_sentence(own: str, name: str, says: str):
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=says), file_errors_explained():
         make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
 
 
 def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
     optimizer = make_optimizer(OptimizerConfig(name=f"{own}:fails_later"), abstract_parameters(TINY))
     params = random_parameters()
-    with pytest.raises(UserError, match=r"mine.py raises KeyError; correct the file here:"):
+    with pytest.raises(UserError, match=r"mine.py raises KeyError; correct the file here:"), file_errors_explained():
+        jax.jit(optimizer.update)(params, optimizer.init(params), params)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("one", r"mine.py:one: update must return a direction for each parameter, in the same tree as the gradients"),
+        ("sums", r"mine.py:sums: the direction of .*/bias has the shape \(\), its gradient \(\d+"),
+    ],
+)
+def test_directions_that_do_not_fit_the_parameters_are_refused(own: str, name: str, says: str):
+    optimizer = make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
+    params = random_parameters()
+    with pytest.raises(UserError, match=says):
         jax.jit(optimizer.update)(params, optimizer.init(params), params)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.training import SCHEDULES
 from bert_jax.training.schedules import Span, piecewise, rate_by
 
@@ -119,10 +120,13 @@ def test_schedules_are_equal_in_pretraining_and_fine_tuning(name):
 
 
 OWN = """
+import jax.numpy as jnp
 def half(step, steps, warmup=0.5): return 0.5 + 0.0 * step / (warmup * steps)
 def absolute(step, steps, peak, warmup_steps, decay_power): return 0.0 * step + peak + warmup_steps + decay_power
 def needs(step, steps, cooldown): return 1.0
 def fails(step, steps): return [][1]
+def rows(step, steps): return jnp.ones(3)
+def word(step, steps): return "high"
 """
 
 
@@ -137,9 +141,11 @@ def test_a_user_schedule_gets_the_keys_that_it_names(tmp_path):
     for name, says in (
         ("needs", r"schedule=.*mine.py:needs needs cooldown, which is not a key of an experiment; give it a default, or"),
         ("fails", "raises IndexError; correct the file here:"),
+        ("rows", r"mine.py:rows must return a number for a step, but returns an array of shape \(3,\)"),
+        ("word", r"mine.py:word must return a number for a step, but returns 'high'"),
         ("haf", "has no 'haf'; did you mean 'half'"),
     ):
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=says), file_errors_explained():
             at(name)
 
 

@@ -33,7 +33,7 @@ from bert_jax.data.corpus import parallel, tables, tfds_text
 from bert_jax.data.corpus.parallel import PairFile
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
+from bert_jax.interface.named import is_in_file, load_named, split_named
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetch_chosen, fetched_files
 from bert_jax.storage.formats import (
@@ -234,7 +234,7 @@ def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
             f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); write "
             "FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for a function without arguments"
         ) from error
-    with file_errors_explained(source_file(value), flag):
+    with file_errors_explained():  # this may be another process
         texts = function(*arguments)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             kind = "a string" if isinstance(texts, str) else type(texts).__name__

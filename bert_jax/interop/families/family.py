@@ -377,7 +377,7 @@ def export_family(config: ModelConfig) -> Family:
     if config.encoder == "encoder_decoder":
         marian = family_named("marian", "")
         return marian if marian.represents(config) else family_named(config.encoder, "")
-    if config.encoder != "transformer":
+    if config.encoder_kind != "transformer":
         return family_named(config.encoder, "")
     stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")
     families = (family_named(model_type, "") for model_type in FAMILIES)

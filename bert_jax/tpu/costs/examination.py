@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
 from bert_jax.model.config import REMAT
+from bert_jax.sharding.config import FSDP, TENSOR
 from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
@@ -57,7 +58,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     per_device = program.rows // parts
     limit = error.has or compiler.topology.device_memory
     parameters, optimizer = (program.arguments().get(name, ()) for name in ("parameters", "optimizer"))
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh["fsdp"] / mesh["tensor"]
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh[FSDP] / mesh[TENSOR]
 
     def trial(changes: JsonObject) -> Trial:
         return Trial(as_flags(changes), lambda: looped.changed(changes).lower(devices).lowered)
@@ -82,10 +83,10 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     ]
     sharding = [
         trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
-        for n in (mesh["fsdp"] * 2**j for j in range(1, 20))
-        if program.mesh.size % (n * mesh["tensor"]) == 0
+        for n in (mesh[FSDP] * 2**j for j in range(1, 20))
+        if program.mesh.size % (n * mesh[TENSOR]) == 0
         # sharding can save at most the memory of the parameters, of their gradients and of the optimizer state
-        and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
+        and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh[FSDP] / n) < limit
     ]
     found = []
     for title, trials in (("accumulation", accumulating[:3]), ("remat", recomputing), ("sharding", sharding)):
