@@ -10,7 +10,7 @@ import logging
 import os
 import pathlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_jax import __version__, files
@@ -72,8 +72,9 @@ def open_workdir(
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be restarted with another configuration
             before = stored.get(FILES, {})
-            values = _moved(completed(_values(stored)), before, own, config)
-            _require_same(directory, command, stored[WRITTEN_BY], values, config, may_change)
+            same = [key for key in own if key in before and before[key]["sha256"] == own[key]["sha256"]]
+            asked = _with_moved_files(stored, config, same)
+            _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), asked, may_change)
             if not changed_files:
                 _require_same_files(directory, before, own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
@@ -175,13 +176,19 @@ def _set_file(values: Any, path: Sequence[str], file: str) -> str:
     return value
 
 
-def _moved(stored: JsonObject, before: Mapping[str, Record], own: Mapping[str, Record], config: JsonObject) -> JsonObject:
-    """Returns the `stored` configuration with the present path of each user's file that was moved and has the same content."""
-    values, asked = json.loads(json.dumps(stored)), dict(flatten(config))
-    for key, record in own.items():
-        if key in before and before[key]["sha256"] == record["sha256"]:
-            _set_file(values, key.split("."), source_file(str(asked[key])))
+def _with_moved_files(stored: JsonObject, config: JsonObject, same: Iterable[str]) -> JsonObject:
+    """Returns `config` with the stored paths of the user's files in the keys `same`, which have only been moved."""
+    values, then = _with_lists(config), dict(flatten(stored))
+    for key in same:
+        _set_file(values, key.split("."), source_file(str(then[key])))
     return values
+
+
+def _with_lists(tree: Any) -> Any:
+    """Returns a copy of a nested configuration with lists instead of tuples."""
+    if isinstance(tree, Mapping):
+        return {key: _with_lists(value) for key, value in tree.items()}
+    return [_with_lists(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _changed(begin: str, key: str, then: Record, now: Record) -> str:

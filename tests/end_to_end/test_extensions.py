@@ -425,19 +425,20 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
     assert_same_weights(killed, whole)
     assert import_model(whole).config.encoder == f"{folder}/fourier.py:Fourier"
     assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
-    for text in (WORDS, WORDS[:40]):  # in one row, each text as if it were alone
-        (folder / f"{len(text)}.txt").write_text(f"{text}\n")
-    (folder / "both.txt").write_text(f"{WORDS}\n{WORDS[:40]}\n")
+    texts = {"long": "the river is wide\n", "short": "Paris\n"}
+    for name, text in (texts | {"both": "".join(texts.values())}).items():  # both in one row, as if each were alone
+        (folder / f"{name}.txt").write_text(text)
     model = f"--model={whole}"
-    ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", len(WORDS), 40)]
+    ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
     refused = {
-        ("analyse", "attention", model, f"--output={folder}/looks", WORDS): "has no attention; use a Transformer",
+        ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention; use a Transformer",
         ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
         ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
     }
     both, first, second, *others = forked.run(folder, *ask, *refused)
     lines = [line for done in (both, first, second) for line in done.output.splitlines() if line.startswith("{")]
     vectors = [json.loads(line)["embedding"] for line in lines]
+    assert len(vectors) == 4
     np.testing.assert_allclose(vectors[:2], vectors[2:], atol=1e-5)
     for done, says in zip(others, refused.values(), strict=True):
         assert done.status == 2, done.output

@@ -137,7 +137,8 @@ def test_a_term_added_to_a_built_in_objective_is_in_its_loss_and_its_lines():
     model = Model(TINY, pairs=True)
     plain, own = (kind().for_model(model) for kind in (MlmNsp, WithTerm))
     sums = {"mlm_loss": 8.0, "mlm_correct": 1.0, "mlm_targets": 4.0, "nsp_loss": 1.0, "nsp_correct": 1.0, "nsp_examples": 2.0}
-    scores = own.summarise(sums | {"term": 2.0})
+    sums = {name: np.float32(value) for name, value in sums.items()}
+    scores = own.summarise(sums | {"term": np.float32(2.0)})
     assert plain.summarise(sums)["loss"] == 2.5
     assert (scores["loss"], scores["my_term"]) == (2.75, 0.5)
     baselines = {"unigram_accuracy": 0.1, "unigram_loss": 3.0, "nsp_majority_accuracy": 0.5}
