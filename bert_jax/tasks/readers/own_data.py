@@ -110,10 +110,12 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
+        if split == "train" and named and not names:
+            names = _names_in_file(config, kind)
+            by_number = bool(names)
         examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, say=say)
         if split == "train" and named and not names:
-            of_file = _names_in_file(config, kind)
-            names, by_number = of_file or collect_labels(examples[split]), bool(of_file)
+            names = collect_labels(examples[split])
             if not names:
                 raise UserError(f"no row of {config.train} has a label; fill in the column of the labels")
     if not any(examples.values()):

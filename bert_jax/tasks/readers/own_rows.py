@@ -87,7 +87,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
-    if not found and not set(named.values()) & set(_SPLITS.values()):
+    if not found and len(set(named.values())) == 1 and not set(named.values()) & set(_SPLITS.values()):
         found = list(named)  # a directory of one split
     if not found:
         raise UserError(

@@ -17,7 +17,7 @@ from pyarrow import ipc
 from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_data import OwnData, load_own_data
+from bert_jax.tasks.readers.own_data import OwnData, load_own_data, read_own_data
 
 CLASSES = {"names": ["poor", "good"], "_type": "ClassLabel"}
 TAGS = {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}
@@ -144,6 +144,17 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
         load(train=str(converted))
 
 
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: pathlib.Path, split: str):
+    """As ANLI, whose splits are train_r1, dev_r1 and so on. A folder without names of splits has one."""
+    for name in ("train_r1-00000-of-00001", "heldout-00000-of-00001"):
+        put(tmp_path / "data" / f"{name}.parquet", ROWS, label=CLASSES)
+    with pytest.raises(UserError, match=f"has no file of its {split} split, only data/heldout-00000-of-00001.parquet, data/train_r1"):
+        read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split)
+    (tmp_path / "data" / "train_r1-00000-of-00001.parquet").unlink()
+    assert read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split) == EXAMPLES
+
+
 def test_parts_with_hashed_names_are_read_in_order(tmp_path: pathlib.Path):
     for i, row in enumerate(ROWS):
         put(tmp_path / "data" / f"train-0000{i}-of-00002-{'9a'[i] * 16}.parquet", [row], label=CLASSES)
@@ -247,6 +258,10 @@ def test_columns_of_zeros_and_ones_are_multi_label_targets(tmp_path: pathlib.Pat
 
 
 def test_a_class_without_a_name_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"row 1: the label '0\.5' is not known; known: poor, good"):
+        load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 0.5}, {"text": "b", "label": 1.0}], label=CLASSES))
+    texts = put(tmp_path / "a.parquet", [row | {"label": str(row["label"])} for row in ROWS], label=CLASSES)
+    assert load(train=texts).train == EXAMPLES
     with pytest.raises(UserError, match=r"a\.parquet: label has the class 2, but only 2 names"):
         load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 2}], label=CLASSES))
 
