@@ -185,7 +185,8 @@ class CorefudFile(TextFile):
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
         super().__init__(path, report)
-        self._treebank = Treebank(path, report=self.tell)
+        wanted = f"a file of CoNLL-U with Entity=, of CoNLL-2012 (its first line is {BEGIN}) or of GAP"
+        self._treebank = Treebank(path, report=self.tell, wanted=wanted)
         self.file, self.count = self._treebank.file, self._treebank.count
         self._split = 0
         self._unnamed = ""
@@ -436,11 +437,14 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
         columns.append(row)
     for record, row in zip(rows, columns, strict=True):
         number = whole_number(row[_NUMBER])
-        if number is not None and number <= last:
+        if number is None:
+            found = cut(row[_NUMBER])
+            raise UserError(f"{record.place}column 3 is {found!r}, not the number of a word as in CoNLL-2012; correct it")
+        if number <= last:
             raise UserError(
                 f"{record.place}the word {number} follows the word {last}; end the previous sentence with an empty line"
             )
-        last = last if number is None else number
+        last = number
     try:
         return columns, read_parse([row[_PARSE] for row in columns])
     except UserError as error:

@@ -261,6 +261,10 @@ def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
         (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is neither brackets of mentions nor -; correct it"),
         (conll2012(rows(), ["a NN * * -"]).replace("(TOP", "((TOP"), "line 2: the parse column does not close"),
         ("#begin document x\na b c\n#end document\n", "line 2: 3 columns, fewer than the 12 of CoNLL-2012 without predicates"),
+        (  # as in SemEval-2010
+            conll2012(rows()).replace("bc/x  0  0  ", "1 The The "),
+            "line 2: column 3 is 'The', not the number of a word as in CoNLL-2012; correct it; the sentence is left out",
+        ),
         (
             "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
             "line 3: a sentence outside of '#begin doc",
@@ -309,6 +313,8 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
 
 def test_the_format_is_recognised_by_the_first_line(tmp_path):
     assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
+    with pytest.raises(UserError, match=r"; give a file of CoNLL-U with Entity=, of CoNLL-2012 \(.* #begin document\) or of GAP"):
+        list(open_texts(write(tmp_path, "Ada ran.\n"), lambda problem: None))
     assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
     assert isinstance(open_texts(write(tmp_path, HEADER + gap())), GapFile)
     with pytest.raises(UserError, match="is standard input"):
