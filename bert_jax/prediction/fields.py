@@ -72,6 +72,7 @@ class Field:
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: in a line without TABs, white space separates the texts
+    hint: str = ""  # the end of a message that the field is missing
     whole: bool = False  # the only field, also of blank lines: the value is the unchanged line, and only an empty line is blank
 
 
@@ -265,7 +266,7 @@ class FileReader:
             raise UserError(
                 f"{self.name} is read as a table, but its first line has no column {missing!r} (it is "
                 f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines, or one per line in "
-                "a .txt file"
+                f"a .txt file{self.fields[0].hint}"
             )
         names = by_delimiter[delimiter]
         if SENTENCE in names and any(f.words for f in self.fields):
@@ -318,6 +319,7 @@ class FileReader:
                     missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
                     raise UserError(
                         f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
+                        f"{self.fields[0].hint}"
                     )
                 used = {i for some in columns.values() for i in some}
                 rows = (plain(row) for batch in file.batches(names) for row in batch.to_pylist())
@@ -488,7 +490,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
     if value is None and of.optional:
         return None
     if of.name not in given:
-        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
+        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "") + of.hint
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         return None if count else f"its {of.name} is {short(value)}, not a count of characters from 0"
