@@ -46,6 +46,7 @@ case "$subcommand" in
     *) fail 2 "unknown command '$subcommand'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
 esac
 name="${2:-}"
+[[ "$name" != -h && "$name" != --help ]] || exec "$0" --help
 [[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and dashes, \
 at most 62 characters: $pod $subcommand my-pod"
 shift 2
