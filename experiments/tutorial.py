@@ -412,7 +412,7 @@ neighbours = statistics.sel(statistic="previous").values + statistics.sel(statis
 layer, head = (int(place) + 1 for place in np.unravel_index(neighbours.argmax(), neighbours.shape))
 weights_of_words = analyser.attention("The function returns a copy of the array.", "The copy has the same shape.")
 figure = head_figure(weights_of_words, layer, head)
-figure.savefig(WORK / "head.png")
+figure.savefig(WORK / "head.png", bbox_inches="tight")
 figure
 
 # %% [markdown]
