@@ -35,7 +35,7 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
     SENTENCE,
-    is_choices,
+    as_choices,
     is_quoted,
     plain,
     short,
@@ -467,12 +467,12 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
     """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
-    field with `many` become texts, and an object of texts and labels becomes its texts, as in training."""
+    field with `many` become texts, and choices with labels become their texts, as in training."""
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)
-        if f.many and is_choices(items):
-            items = items["text"]
+        if f.many and (choices := as_choices(items)):
+            items = choices["text"]
             given = given | {f.name: items}
         if f.many and isinstance(items, list):
             given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import json
 import pathlib
@@ -194,8 +195,9 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among text, label"),
-        ([{"body": "a", "label": "x"}], "row 1: no column 'text'; known: body, label"),
+        ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among label$"),
+        ([{"text": {"en": "a"}, "label": "x"}], 'row 1: text is {"en": "a"}, not a text; write its parts to columns of their'),
+        ([{"body": "a", "label": "x"}], r"row 1: no column 'text'; known: body, label \(task\.own\.text\)"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], "row 2: label is null; fill it in"),
         ([{"text": "a", "label": 2.0}, {"text": "b", "label": float("nan")}], "row 2: label is NaN; fill it in"),
     ],
@@ -203,6 +205,20 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
 def test_unusable_rows_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
     with pytest.raises(UserError, match=message):
         load(train=put(tmp_path / "a.parquet", rows))
+
+
+def test_dates_are_labels_as_in_a_table(tmp_path: pathlib.Path):
+    rows = [{"text": "a", "label": datetime.date(2020, 1, 2)}, {"text": "b", "label": datetime.date(2019, 12, 31)}]
+    assert load(train=put(tmp_path / "a.parquet", rows)).labels == ("2019-12-31", "2020-01-02")
+
+
+def test_a_row_without_a_class_and_text_under_another_name_are_refused(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.parquet", [{"text": "a", "label": -1}], label=CLASSES)
+    with pytest.raises(UserError, match="row 1: label is null or -1; fill it in, or remove the row"):
+        load(train=path)
+    (tmp_path / "b.parquet").write_text("text,label\na,x\n")
+    with pytest.raises(UserError, match=r"b\.parquet is text, not Parquet; give it a name that ends in the format of its rows"):
+        load(train=str(tmp_path / "b.parquet"))
 
 
 def test_a_class_of_the_file_may_be_called_none(tmp_path: pathlib.Path):
