@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Trains on one or more Cloud TPU slices with gcloud alone: requests them, waits in the queue, and starts run.sh on every
-# worker. tpu_scripts/pod.yaml does the same through SkyPilot, which also restarts the run in another zone after a preemption.
+# Trains on one or more Cloud TPU slices with gcloud alone: requests them, waits in the queue, and
+# starts run.sh on every worker. tpu_scripts/pod.yaml does the same through SkyPilot, which also
+# restarts the run in another zone after a preemption.
 #
-#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--slices=1] [--spot] [--valid-until-duration=6h]
-#                                                   --slices=2: one run on two slices, joined by the network between slices
+#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
+#                                       requests a slice; with --slices=2, two slices for one run,
+#                                       which are joined by the network between slices
 #   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
-#                                                   waits for all slices, copies this checkout to all workers, installs, starts;
-#                                                   the workdir and the corpus are in a bucket: gs://BUCKET/PATH
-#   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
+#                                       waits for all slices, copies this checkout to all workers,
+#                                       installs, and starts the command; the workdir and the corpus
+#                                       are in a bucket: gs://BUCKET/PATH
+#   tpu_scripts/pod.sh status NAME      shows the state of the request, and of each worker
 #   tpu_scripts/pod.sh logs NAME [--slice=0] [--worker=0] [--follow]
-#   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0 of slice 0
-#   tpu_scripts/pod.sh delete NAME                  deletes the slices with their disks; the bucket stays
+#                                       shows the log of a worker
+#   tpu_scripts/pod.sh fetch NAME PATH DIR
+#                                       copies a file or directory of worker 0 of slice 0 to DIR
+#   tpu_scripts/pod.sh delete NAME      deletes the slices with their disks; the bucket stays
 #
-# Each takes --zone=ZONE and --project=PROJECT (by default those of `gcloud config`), and --dry-run, which prints the commands.
+# For example:
+#
+#   tpu_scripts/pod.sh create large --zone=us-west4-a --type=v5litepod-16 --spot
+#
+# All of them accept --zone=ZONE and --project=PROJECT (default: the values in `gcloud config`), and
+# --dry-run, which only prints the gcloud commands.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -36,6 +46,7 @@ case "$subcommand" in
     *) fail 2 "unknown command '$subcommand'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
 esac
 name="${2:-}"
+[[ "$name" != -h && "$name" != --help ]] || exec "$0" --help
 [[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and \
 dashes, at most 62 characters: $pod $subcommand my-pod"
 shift 2

@@ -52,18 +52,18 @@ unknown() {
     exit 2
 }
 
-# judge_topology ARGUMENT...: prints the error of `aot` for a --topology that does not exist, before its compiler is installed,
+# check_topology ARGUMENT...: prints the error of `aot` for a --topology that does not exist, before its compiler is installed,
 # which takes minutes. Uses any Python; if that is too old, `aot` itself reports the error later.
-judge_topology() {
+check_topology() {
     local python status
     for python in "$root/.venv/bin/python" "${BERT_JAX_PYTHON:-python3}" python3; do
         command -v "$python" >/dev/null || continue
         PYTHONPATH="$root" "$python" -c 'import sys
 try:
-    from bert_jax.tpu.costs.topologies import judge
+    from bert_jax.tpu.costs.topologies import check_topology
 except Exception:
     sys.exit(3)
-sys.exit(judge(sys.argv[1:]))' "$@"
+sys.exit(check_topology(sys.argv[1:]))' "$@"
         status=$?
         if ((status == 2)); then exit 2; elif ((status == 0)); then return; fi
     done
@@ -121,7 +121,7 @@ case "${1:-}" in
 esac
 
 if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then
-    judge_topology "${@:2}" || true
+    check_topology "${@:2}" || true
     choose_tpu_compiler
 fi
 # shellcheck disable=SC2119 # no extras

@@ -101,8 +101,8 @@ def refuse_pipe(path: pathlib.Path) -> None:
 
 
 def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
-    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere. Without its target the texts would
-    be fewer than the user believes. Hidden links, such as the locks of editors, are left out."""
+    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere, since its texts would be missing
+    without notice. Hidden links, such as the locks of editors, are left out."""
     for path in paths:
         if path.name[0] != "." and path.is_symlink() and not path.exists():
             raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")

@@ -81,12 +81,12 @@ CASES = [
     Case(
         "a window for a model without sliding layers",
         "--window=4",
-        "only sliding layers have a window, but $model has none of them; leave it out",
+        "leave --window out: only sliding layers have a window, but $model has none",
     ),
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "only rotary positions have a base, but $model has positions='learned'; leave it out",
+        "leave --rope-theta out: only rotary positions have a base, but $model has positions='learned'",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
