@@ -367,8 +367,8 @@ CASES = [
     Case(
         "a table of words for texts",
         "tag --model=$tagger --input=in.csv",
-        "in.csv is read as a table, but its first line has no column 'text' (it is 'words,labels'); name the column text, or give "
-        "the texts as JSON lines, or one per line in a .txt file; --words reads the field words",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'words,labels'); name the column text, or "
+        "give the texts as JSON lines, or one per line in a .txt file; --words reads the field words",
         files={"in.csv": "words,labels\nthe house,O O\n"},
     ),
     Case(
