@@ -277,6 +277,9 @@ def read_own_data(
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
+    if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
+        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     if (by_number or config.label_names) and known:
@@ -287,7 +290,8 @@ def read_own_data(
 def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColumn) -> str:
     """Returns the setting that names the missing column."""
     named = {name: getattr(config, name) for name in (*_COLUMNS[kind], "choices")}
-    setting = next((name for name, value in named.items() if value in (error.column, (error.column,))), "choices")
+    several = "label_names" if error.column in config.label_names else "choices"
+    setting = next((name for name, value in named.items() if value in (error.column, (error.column,))), several)
     is_first_row = suffix(path) in DELIMITERS and not config.columns and "; known: " in str(error)
     return f"task.own.{setting}{', or columns if the first row is an example' if is_first_row else ''}"
 

@@ -149,6 +149,8 @@ def parse_number(location: Location, name: str, value: str, low: float, high: fl
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     comma = "replace the decimal comma by a point, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
+    if re.fullmatch(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?", value.strip()):
+        comma = "write thousands without a comma, or a decimal comma as a point, "
     raise location.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 

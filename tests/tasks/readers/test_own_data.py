@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
 import functools
 import gzip
@@ -551,6 +552,12 @@ def test_multi_label_targets_that_are_not_a_list_of_names_are_refused(tmp_path: 
         labels_of(put(tmp_path / "a.csv", "text,label", *rows), problem="multi_label")
 
 
+def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,x", "a,1")
+    with pytest.raises(UserError, match=r"line 1: no column 'y'; known: text, x \(task\.own\.label_names, or columns if"):
+        labels_of(path, problem="multi_label", label_names=("x", "y"))
+
+
 def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"[0, 1]"', "b,[1]")
     assert labels_of(path, problem="multi_label", label_names=("0", "1")) == [("0", "1"), ("1",)]
@@ -825,6 +832,36 @@ def test_labels_that_are_numbers_with_fractions_are_reported_as_classes(tmp_path
     for settings in ({}, {"problem": "regression"}, {"label_names": ("0.5", "2")}):
         load_own_data(OwnDataConfig(train=path, **settings), "sequence", say=said.append)
     assert said == ["WARNING: labels are numbers such as 0.5, and each is a class; if they are scores, set problem=regression"]
+
+
+@pytest.mark.parametrize("problem", ["classification", "regression"])
+def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pathlib.Path, problem: str):
+    """As in the test sets of GLUE on the hub."""
+    train = put(tmp_path / "a.csv", "text,label", "a,1", "b,0")
+    said: list[str] = []
+    for name, rows in (("t.jsonl", [{"text": "a", "label": -1}] * 2), ("t.csv", ["text,label", "a,-1", "a,-1.0"])):
+        config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
+        found = load_own_data(config, "sequence", say=said.append).test
+        assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
+    read = "every label is -1, read as unknown, as in test sets of the Hugging Face hub"
+    assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
+    mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
+    is_wrong = pytest.raises(UserError, match="the label '-1' is not known")
+    with is_wrong if problem == "classification" else contextlib.nullcontext():
+        load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("1,000", "write thousands without a comma, or a decimal comma as a point"),
+        ("1,5", "replace the decimal comma by a point"),
+    ],
+)
+def test_commas_in_numbers_are_refused_with_both_meanings(tmp_path: pathlib.Path, value: str, remedy: str):
+    path = put(tmp_path / "a.csv", "text,label", f'a,"{value}"')
+    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}, correct the row"):
+        load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
 
 
 def test_several_questions_about_a_context_are_refused_with_the_program_that_separates_them(tmp_path: pathlib.Path):
