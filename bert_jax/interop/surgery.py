@@ -228,7 +228,9 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         if token in there:
             raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
         if words != [token] and not BRACKETED.fullmatch(token):
-            made = f"change it to {' '.join(words)!r}; add that" if words else "remove it; leave it out"
+            made = f"change it to {words[0]!r}; add that" if words else "remove it; leave it out"
+            if len(words) > 1:
+                made = f"split it into {', '.join(map(repr, words[:8]))}{', ...' if len(words) > 8 else ''}; add only whole words"
             raise UserError(f"the token {token!r} cannot occur in a tokenised text: the vocabulary's rules {made}")
         if len(token) > limit:
             raise UserError(

@@ -406,10 +406,15 @@ CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
 
 def as_choices(value: Any) -> dict[str, Any] | None:
     """Returns the object of the texts and labels of choices, as in ARC, or the same from a list of objects with a text and a
-    label, as in CommonsenseQA; None for any other value."""
+    label, as in CommonsenseQA, or from an object of label -> text, as in MedQA; None for any other value."""
     if isinstance(value, list) and value and all(map(_has_choice, value)):
         return {name: [choice[name] for choice in value] for name in ("text", "label")}
-    return value if _has_choice(value) else None
+    if _has_choice(value):
+        return value
+    texts = {label: text for label, text in value.items() if text is not None} if isinstance(value, dict) else {}
+    if texts and all(isinstance(text, str) for text in texts.values()):  # in Parquet, each row has all labels, some without text
+        return {"text": [*texts.values()], "label": [*texts]}
+    return None
 
 
 def _has_choice(value: Any) -> TypeGuard[dict[str, Any]]:

@@ -189,6 +189,7 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
         ({"choices": "{'text': ['x', 'y', 'z'], 'label': ['A', 'B', 'C']}", "label": "C"}, 2),
         ({"choices": ["x", "y", "z"], "label": "A"}, 0),
         ({"choices": ["x", "y", "z"], "label": "b"}, 1),
+        ({"choices": {"A": "x", "B": "y", "C": "z", "D": None}, "label": "C"}, 2),  # MedQA
         ({"choices": [{"text": text, "label": key} for text, key in ("xA", "yB", "zC")], "label": "B"}, 1),
     ],
 )
