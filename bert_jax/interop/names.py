@@ -397,7 +397,7 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)
     if row.our_axes.startswith(("V", "W")):
-        words = config.of_decoder if row.our_axes.startswith("W") else config
+        words = config.decoder_config if row.our_axes.startswith("W") else config
         value = np.pad(value, [(0, words.padded_vocab_size - words.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
 

@@ -72,8 +72,8 @@ def translate(
         raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
-    if not 1 <= beams <= config.of_decoder.vocab_size // 2:
-        most = config.of_decoder.vocab_size // 2
+    if not 1 <= beams <= config.decoder_config.vocab_size // 2:
+        most = config.decoder_config.vocab_size // 2
         raise UserError(f"beams={beams} must be at least 1 and at most {most:,}, half of the target's vocabulary")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:

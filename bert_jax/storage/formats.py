@@ -104,6 +104,11 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     return found
 
 
+def is_text(head: bytes) -> bool:
+    """Returns whether a file starts like text: UTF-8 without control characters."""
+    return _is_utf8(head) and not re.search(rb"[\0-\x08\x0e-\x1f]", head)
+
+
 def _is_utf8(head: bytes) -> bool:
     try:
         head.decode("utf-8")

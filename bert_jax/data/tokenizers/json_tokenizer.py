@@ -345,7 +345,7 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""Of a pre-tokenizer or of tokenizer_config.json: whether a space is added to a text that does not start with one."""
+"""The key, in a pre-tokenizer or in tokenizer_config.json, that adds a space to a text that does not start with one."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
