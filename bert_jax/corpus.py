@@ -116,7 +116,7 @@ def _add_text_flags(parser: FlagParser) -> None:
         type=nonempty,
         metavar="SOURCE,TARGET",
         help="for parallel text: the places of the text and its translation, as fields of JSON records, features of a tfds data "
-        "set, or column numbers from 1 (default: the only two; columns 1,2)",
+        "set, or column numbers from 1 (default: the only two fields, or columns 1,2)",
     )
     text.add_argument(
         "--text-field",

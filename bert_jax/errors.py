@@ -51,7 +51,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not close:  # `name` may be the first part of a known name, as `nsp` is of `nsp_head`
         begun = [other for other in bare if other.startswith(f"{given}-")]
         close = begun if len(begun) == 1 else []
-    return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
+    return f"did you mean {bare[close[0]]!r}?" if close else f"known: {listed(known)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names with commas between them; a blank one is in quotes."""
+    return ", ".join(name if name.strip() else repr(name) for name in names)
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:

@@ -40,8 +40,8 @@ from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_feature
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
+from bert_jax.finetuning.start import labelled_start, load_teacher, with_pooling
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
-from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums

@@ -202,8 +202,8 @@ def pretrain(
             found["published"] = [dataclasses.asdict(row) for row in others]
             for line in score_lines(others, "bleu"):
                 log.info("%s", line)
-        told = training_section(experiment, splits, run_log.scores, files)
-        export_trained(run.workdir, model, {"step": last_step}, found, told)
+        training = training_section(experiment, splits, run_log.scores, files)
+        export_trained(run.workdir, model, {"step": last_step}, found, training)
         curves = in_formats(FIGURE, run.figure_formats)[0]
         places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)

@@ -66,7 +66,7 @@ corpus.main(
 
 # %% [markdown]
 # A frequent word has an id of its own. A rare word is split into pieces, and `##` marks a piece that continues a word. So 8,192
-# pieces cover nearly every word of the text: the report above counts only 0.008 % as unknown.
+# pieces cover nearly every word of the text: the report above counts only about 0.01 % as unknown.
 
 # %%
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -224,8 +224,8 @@ for name, array in batch.items():
     print(f"{name:17} {array.dtype} {array.shape}")
 
 # %% [markdown]
-# `masked_positions` has the positions of the chosen tokens in each row, and `masked_targets` the original tokens (-1: none). Here
-# are four rows, with the chosen tokens in brackets and the original token after the arrow.
+# `masked_positions` has the positions of the chosen tokens in each row, and `masked_targets` the original tokens (-1: none).
+# Here are four rows. Angle brackets mark the chosen tokens: what the model reads → what it has to predict.
 
 # %%
 for row in range(4):
@@ -376,6 +376,9 @@ for text, answer in zip(texts, classifier.classify(texts), strict=True):
     print(f"{answer['label']:11} {answer['probability']:.0%}  {text}")
 
 # %% [markdown]
+# The model is kept as it was after its best epoch, so the score is the highest accuracy in the log. The probability of an
+# answer shows how sure the classifier is: near 50 %, it is guessing.
+#
 # How reliable is that score? With 300 sentences it varies by a few points from one run to the next. For a claim, train several
 # seeds (`--config.sweep.seeds=[0,1,2,3,4]`). And what did pretraining add? Compare with `--config.init_random=true`, the same
 # model from random weights. On this task it does nearly as well, since single words, such as "color", give the answer away. BERT
@@ -409,7 +412,7 @@ neighbours = statistics.sel(statistic="previous").values + statistics.sel(statis
 layer, head = (int(place) + 1 for place in np.unravel_index(neighbours.argmax(), neighbours.shape))
 weights_of_words = analyser.attention("The function returns a copy of the array.", "The copy has the same shape.")
 figure = head_figure(weights_of_words, layer, head)
-figure.savefig(WORK / "head.png")
+figure.savefig(WORK / "head.png", bbox_inches="tight")
 figure
 
 # %% [markdown]

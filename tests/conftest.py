@@ -23,7 +23,7 @@ os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 FLAGS_OF_0_10 = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 process = os.getpid()
 atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # shells start background jobs with it, and commands would inherit it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell; commands would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(

@@ -25,7 +25,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.finetuning.job import Job
-from bert_jax.finetuning.warm_start import with_own_head
+from bert_jax.finetuning.start import with_own_head
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1

@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Trains on one or more Cloud TPU slices with gcloud alone: requests them, waits in the queue, and starts run.sh on every worker.
-# tpu_scripts/pod.yaml does the same through SkyPilot, which also starts the run again in another zone after a preemption.
+# Trains on one or more Cloud TPU slices with gcloud alone: requests them, waits in the queue, and
+# starts run.sh on every worker. tpu_scripts/pod.yaml does the same through SkyPilot, which also
+# restarts the run in another zone after a preemption.
 #
-#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--slices=1] [--spot] [--valid-until-duration=6h]
-#                                                   --slices=2: one run on two slices, joined by the network between slices
+#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
+#                                       requests a slice; with --slices=2, two slices for one run,
+#                                       which are joined by the network between slices
 #   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
-#                                                   waits for all slices, copies this checkout to all workers, installs, starts;
-#                                                   the workdir and the corpus are in a bucket: gs://BUCKET/PATH
-#   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
+#                                       waits for all slices, copies this checkout to all workers,
+#                                       installs, and starts the command; the workdir and the corpus
+#                                       are in a bucket: gs://BUCKET/PATH
+#   tpu_scripts/pod.sh status NAME      shows the state of the request, and of each worker
 #   tpu_scripts/pod.sh logs NAME [--slice=0] [--worker=0] [--follow]
-#   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0 of slice 0
-#   tpu_scripts/pod.sh delete NAME                  deletes the slices with their disks; the bucket stays
+#                                       shows the log of a worker
+#   tpu_scripts/pod.sh fetch NAME PATH DIR
+#                                       copies a file or directory of worker 0 of slice 0 to DIR
+#   tpu_scripts/pod.sh delete NAME      deletes the slices with their disks; the bucket stays
 #
-# Each takes --zone=ZONE and --project=PROJECT (by default those of `gcloud config`), and --dry-run, which prints the commands.
+# For example:
+#
+#   tpu_scripts/pod.sh create large --zone=us-west4-a --type=v5litepod-16 --spot
+#
+# All of them accept --zone=ZONE and --project=PROJECT (default: the values in `gcloud config`), and
+# --dry-run, which only prints the gcloud commands.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -25,7 +35,7 @@ fail() {
     exit "$1"
 }
 
-# ------------------------------------------------------------------------------------------------------------------ command line
+# ----------------------------------------------------------------------------------------------------------------- command line
 subcommand="${1:-}"
 case "$subcommand" in
     -h | --help | help | "")
@@ -36,8 +46,9 @@ case "$subcommand" in
     *) fail 2 "unknown command '$subcommand'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
 esac
 name="${2:-}"
-[[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and dashes, \
-at most 62 characters: $pod $subcommand my-pod"
+[[ "$name" != -h && "$name" != --help ]] || exec "$0" --help
+[[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and \
+dashes, at most 62 characters: $pod $subcommand my-pod"
 shift 2
 
 dry_run="" where=() type="" slices=1 spot="" valid_until="" restarts=20 slice=0 worker=0 follow=""
@@ -82,8 +93,8 @@ request() { tpu queued-resources describe "$name" --format="value($1)"; }
 require_usable() {
     local again="$pod delete $name, then create and run as before: a run with the same --workdir in the bucket continues"
     case "$1" in
-        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). If it is the quota: ask for more in \
-the console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
+        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). If it is the quota: ask for \
+more in the console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
         SUSPENDING | SUSPENDED) fail 1 "the slice $name was preempted ($1) and does not come back. $again" ;;
         DELETING) fail 1 "$name is being deleted; $pod create $name when it is gone" ;;
     esac
@@ -97,20 +108,22 @@ wait_until_active() {
             failures=0
             require_usable "$state"
             [[ "$state" == ACTIVE ]] && break
-            [[ "$state" == "$seen" ]] || say "$name: $state; nothing is charged before it is ACTIVE. Ctrl-C ends the wait, not the request"
+            [[ "$state" == "$seen" ]] ||
+                say "$name: $state; nothing is charged before it is ACTIVE. Ctrl-C ends the wait, not the request"
             seen="$state"
         else
             failures=$((failures + 1))
             [[ -n "$seen" ]] || fail 1 "$name cannot be described (gcloud's message is above); to create it: $pod create $name"
-            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; run the same command again when the network is back"
+            ((failures < 20)) ||
+                fail 1 "gcloud has failed 20 times in a row; run the same command again when the network is back"
         fi
         sleep 30
     done
     say "$name: ACTIVE"
 }
 
-# reach WHAT COMMAND...: runs a gcloud command that uses ssh. If ssh itself fails after all of gcloud's own attempts (status 255, or
-# any status of scp), runs it up to two more times.
+# reach WHAT COMMAND...: runs a gcloud command that uses ssh. If ssh itself fails after all of gcloud's own attempts (status
+# 255, or any status of scp), runs it up to two more times.
 reach() {
     local what="$1" attempt status
     shift
@@ -119,8 +132,8 @@ reach() {
         "$@" || status=$?
         ((status == 0)) && return
         require_usable "$(request state.state)"
-        [[ "$status" == 255 || "$*" == *" scp "* ]] || fail 1 "$what failed with exit status $status; the message of the worker, or \
-of gcloud, is above. Fix the cause and run the same command again; steps that are done are not repeated"
+        [[ "$status" == 255 || "$*" == *" scp "* ]] || fail 1 "$what failed with exit status $status; the message of the \
+worker, or of gcloud, is above. Fix the cause and run the same command again; steps that are done are not repeated"
         say "ssh failed (attempt $attempt of 3)"
         ((attempt == 3)) || sleep 15
     done
@@ -130,17 +143,18 @@ of gcloud, is above. Fix the cause and run the same command again; steps that ar
 # on_workers WORKER COMMAND [SLICE]: runs COMMAND on one worker, or all of them, of one slice, or by default of all slices
 on_workers() { tpu queued-resources ssh "$name" --node="${3:-all}" --worker="$1" --command="$2"; }
 
-# ------------------------------------------------------------------------------------------------------------------------- commands
+# --------------------------------------------------------------------------------------------------------------------- commands
 create() {
     local said runtime nodes=(--node-id="$name") many=""
-    [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 runs on two slices \
-of --type"
+    [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 runs on \
+two slices of --type"
     case "$type" in
         v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
         v5p-*) runtime=v2-alpha-tpuv5 ;;
         v6e-*) runtime=v2-alpha-tpuv6e ;;
         v[234]-*) runtime=tpu-ubuntu2204-base ;;
-        *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips, e.g. --type=v5litepod-16" ;;
+        *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips, \
+e.g. --type=v5litepod-16" ;;
     esac
     if ((slices > 1)); then nodes=(--node-count="$slices" --node-prefix="$name") many="$slices slices of "; fi
     set -- queued-resources create "$name" "${nodes[@]}" --accelerator-type="$type" --runtime-version="$runtime" \
@@ -150,8 +164,10 @@ of --type"
     elif ! said="$(tpu "$@" 2>&1)"; then
         say "$said"
         case "$said" in
-            *[Qq]uota* | *RESOURCE_EXHAUSTED*) fail 1 "the quota of this project does not allow $many$type here. Ask for more in the console \
-(IAM, Quotas), or take a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}" ;;
+            *[Qq]uota* | *RESOURCE_EXHAUSTED*)
+                fail 1 "the quota of this project does not allow $many$type here. Ask for more in the console (IAM, Quotas), \
+or take a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}"
+                ;;
             *ALREADY_EXISTS* | *"already exists"*) fail 1 "$name exists already: $pod status $name, or $pod delete $name" ;;
             *) fail 1 "gcloud refused the request; its message is above" ;;
         esac

@@ -43,28 +43,27 @@ usage() {
 
 # unknown COMMAND: prints an error with the most similar command, using any Python, since the environment may not exist yet
 unknown() {
-    local python hint=""
+    local python hint="" code='import sys; from bert_jax.errors import nearest; print(nearest(sys.argv[1], sys.argv[2:]))'
     for python in "$root/.venv/bin/python" python3 python; do
         # shellcheck disable=SC2046
-        hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.errors import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
-            "$1" $(commands) 2>/dev/null)" && break
+        hint="$(PYTHONPATH="$root" "$python" -c "$code" "$1" $(commands) 2>/dev/null)" && break
     done
     say "error: unknown command '$1': ${hint:-known: $(commands | sort | paste -sd ' ' -)} (tpu_scripts/run.sh --help)"
     exit 2
 }
 
-# judge_topology ARGUMENT...: prints the error of `aot` for a --topology that does not exist, before its compiler is installed, which
-# takes minutes. Uses any Python; if that is too old, `aot` itself reports the error later.
-judge_topology() {
+# check_topology ARGUMENT...: prints the error of `aot` for a --topology that does not exist, before its compiler is installed,
+# which takes minutes. Uses any Python; if that is too old, `aot` itself reports the error later.
+check_topology() {
     local python status
     for python in "$root/.venv/bin/python" "${BERT_JAX_PYTHON:-python3}" python3; do
         command -v "$python" >/dev/null || continue
         PYTHONPATH="$root" "$python" -c 'import sys
 try:
-    from bert_jax.tpu.costs.topologies import judge
+    from bert_jax.tpu.costs.topologies import check_topology
 except Exception:
     sys.exit(3)
-sys.exit(judge(sys.argv[1:]))' "$@"
+sys.exit(check_topology(sys.argv[1:]))' "$@"
         status=$?
         if ((status == 2)); then exit 2; elif ((status == 0)); then return; fi
     done
@@ -106,7 +105,8 @@ if [[ "${1:-}" == --restarts* ]]; then
     fi
     shift
     if [[ "${1:-}" != pretrain && "${1:-}" != finetune && "${1:-}" != study ]]; then
-        say "error: --restarts=$restarts is only for pretrain, finetune and study, which continue from their --workdir${1:+, not for $1}"
+        say "error: --restarts=$restarts is only for pretrain, finetune and study, which continue from their \
+--workdir${1:+, not for $1}"
         exit 2
     fi
 fi
@@ -121,14 +121,14 @@ case "${1:-}" in
 esac
 
 if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then
-    judge_topology "${@:2}" || true
+    check_topology "${@:2}" || true
     choose_tpu_compiler
 fi
 # shellcheck disable=SC2119 # no extras
 set_up
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
-# Large arrays use huge pages: a CPU step allocates its memory at every call, and with pages of 4 KB, 175,000 page faults take a sixth
-# of the time (needs glibc 2.35 or later; has no effect elsewhere).
+# Large arrays use huge pages: a CPU step allocates its memory at every call, and with pages of 4 KB, 175,000 page faults take a
+# sixth of the time (needs glibc 2.35 or later; has no effect elsewhere).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
 python=("$venv/bin/python" -P -m) # -P: uses the code of this checkout, even if the current directory has another bert_jax
 if (($# == 0)); then

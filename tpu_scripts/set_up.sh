@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: creates .venv with the pinned requirements for this machine at the first start; later starts use it.
+# Sourced by the other scripts: creates .venv with the pinned requirements for this machine at the first start; then uses it.
 #
 #   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
@@ -21,8 +21,8 @@ fail() {
     exit 1
 }
 
-# suitable PYTHON: tests whether all pinned packages have wheels for its version, and whether it can create virtual environments with
-# pip (on Debian and Ubuntu, ensurepip is a separate package).
+# suitable PYTHON: tests whether all pinned packages have wheels for its version, and whether it can create virtual environments
+# with pip (on Debian and Ubuntu, ensurepip is a separate package).
 suitable() {
     "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
 }
@@ -31,7 +31,8 @@ suitable() {
 find_python() {
     local candidate path
     if [[ -n "${BERT_JAX_PYTHON:-}" ]]; then
-        suitable "$BERT_JAX_PYTHON" || fail "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is not a Python 3.11 to 3.14 with venv and ensurepip"
+        suitable "$BERT_JAX_PYTHON" ||
+            fail "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is not a Python 3.11 to 3.14 with venv and ensurepip"
         command -v "$BERT_JAX_PYTHON"
         return
     fi
@@ -52,7 +53,8 @@ fetch_python() {
     if [[ -z "$uv" ]]; then
         pin="$(requirements python)"
         for candidate in python3 python "$HOME"/.pyenv/versions/3.*/bin/python; do
-            command -v "$candidate" >/dev/null && "$candidate" -m pip install --quiet --target "$setup_dir/uv" "$pin" >>"$log" 2>&1 &&
+            command -v "$candidate" >/dev/null &&
+                "$candidate" -m pip install --quiet --target "$setup_dir/uv" "$pin" >>"$log" 2>&1 &&
                 uv="$setup_dir/uv/bin/uv" && break
         done
     fi
@@ -77,9 +79,13 @@ find_device() {
     # a TPU has these PCI numbers; Google's 0x1ae0 alone also matches the network and disk devices of every Google Cloud machine
     for card in /sys/bus/pci/devices/*; do
         [[ -r "$card/vendor" && -r "$card/device" && "$(<"$card/vendor")" == 0x1ae0 ]] || continue
-        case "$(<"$card/device")" in 0x0027 | 0x0056 | 0x005e | 0x0062 | 0x0063 | 0x006f | 0x0076) printf 'tpu\n' && return ;; esac
+        case "$(<"$card/device")" in
+            0x0027 | 0x0056 | 0x005e | 0x0062 | 0x0063 | 0x006f | 0x0076) printf 'tpu\n' && return ;;
+        esac
     done
-    IFS=', ' read -r driver capability < <(nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null) || true
+    IFS=', ' read -r driver capability < <(
+        nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null
+    ) || true
     if [[ ! "$driver" =~ ^[0-9]+\. ]]; then
         printf 'cpu\n'
     elif ((${driver%%.*} < 580)) || { [[ "$capability" =~ ^[0-9]+\.[0-9]$ ]] && ((${capability/./} < 75)); }; then
@@ -89,8 +95,8 @@ find_device() {
     fi
 }
 
-# requirements EXTRA...: prints the pinned lines of these extras. A line `name==1 ; extra == "test"` belongs to the extra `test`; a
-# line without a marker belongs to the extra `all`.
+# requirements EXTRA...: prints the pinned lines of these extras. A line `name==1 ; extra == "test"` belongs to the extra
+# `test`; a line without a marker belongs to the extra `all`.
 requirements() {
     local line extra wanted=" $* "
     while IFS= read -r line; do
@@ -104,8 +110,8 @@ requirements() {
     return 0
 }
 
-# stage TITLE COMMAND...: runs a command with its output in the log. Prints a line with the seconds it took; if it fails, prints the
-# end of the log and exits.
+# stage TITLE COMMAND...: runs a command with its output in the log. Prints a line with the seconds it took; if it fails, prints
+# the end of the log and exits.
 stage() {
     local title="$1" start=$SECONDS pid
     shift
@@ -124,7 +130,7 @@ stage() {
     if [[ -t 2 ]]; then printf '\r%s ... %s s \n' "$title" $((SECONDS - start)) >&2; else say "$((SECONDS - start)) s"; fi
 }
 
-# state EXTRA...: prints what a finished environment with these extras consists of. If the stamp in it is equal, it is up to date.
+# state EXTRA...: prints what a finished environment with these extras consists of. It is up to date if its stamp is equal.
 state() {
     printf 'extras: %s\n' "$*"
     printf 'place: %s\n' "$root" # its scripts hold absolute paths
@@ -150,7 +156,8 @@ choose_tpu_compiler() {
     local device
     device="$(find_device)" || exit 1
     [[ "$device" != tpu ]] || return 0
-    [[ "$(uname -sm)" == "Linux x86_64" ]] || fail "aot needs the TPU compiler, which exists only for Linux on x86-64; this is $(uname -sm)"
+    [[ "$(uname -sm)" == "Linux x86_64" ]] ||
+        fail "aot needs the TPU compiler, which exists only for Linux on x86-64; this is $(uname -sm)"
     venv="$root/.venv-tpu"
     BERT_JAX_DEVICE=tpu
 }
@@ -161,8 +168,8 @@ set_up() {
     local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device python extras wanted="$*"
     device="$(find_device)" || exit 1
 
-    # finished: tests whether the environment is up to date; sets extras. Extras once installed stay, so run.sh after test.sh does
-    # nothing.
+    # finished: tests whether the environment is up to date; sets extras. Extras once installed stay, so run.sh after test.sh
+    # does nothing.
     finished() {
         extras="$device"
         if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi

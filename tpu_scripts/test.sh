@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 set_up test
 cd "$root"
-# Python caches bytecode, even if this machine's default is not to: compiling 400 test files takes 6 s at the start of each worker.
+# Caches bytecode, even if this machine's default is not to: compiling 400 test files takes 6 s at the start of each worker.
 export PYTHONDONTWRITEBYTECODE=
 # loadfile: the tests of a file share fixtures (tests/conftest.py groups files, and starts with the longest)
 exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"

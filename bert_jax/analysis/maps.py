@@ -40,7 +40,7 @@ class Slots:
     """The word's `Kind`; PADDING for an empty column."""
 
     @property
-    def of_text(self) -> Bool[Array, "B Z"]:
+    def is_word(self) -> Bool[Array, "B Z"]:
         """Whether it is a word or a punctuation mark of a text, and not [CLS] or [SEP]."""
         return (self.kind == Kind.WORD.value) | (self.kind == Kind.PUNCTUATION.value)
 

@@ -68,12 +68,19 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read, and at the end of an iteration that found no sentence.
+    UserError if the file cannot be read, and at the end of an iteration that found no sentence: `wanted` is what to give instead.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, needs_heads: bool = False, report: Say | None = None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        needs_heads: bool = False,
+        report: Say | None = None,
+        wanted: str = "a CoNLL-U file",
+    ):
         super().__init__(path, report)
-        self._needs_heads = needs_heads
+        self._needs_heads, self._wanted = needs_heads, wanted
         self._noted: set[str] = set()
         if self.path == "-":
             raise UserError("--input=- is standard input, but a treebank is read several times; give a file")
@@ -103,7 +110,7 @@ class Treebank(AnnotatedSource):
                     yield sentence
         if not found and (tried or number < 0):
             part = "" if half is None else (" among those with odd numbers", " among those with even numbers")[half]
-            raise UserError(f"{self.path} has no sentence that can be read{part}; give a CoNLL-U file")
+            raise UserError(f"{self.path} has no sentence that can be read{part}; give {self._wanted}")
 
     def _lines(self) -> Iterator[Line]:
         for record in self.open_lines():

@@ -43,6 +43,8 @@ SCHEMAS = {
     "finetune": "bert_jax.configs.finetuning:FinetuningExperiment",
     "study": "bert_jax.configs.study:StudyExperiment",
 }
+EXAMPLES = {"pretrain": "phases.0.learning_rate=1e-4", "finetune": "training.learning_rate=5e-5", "study": "budget.tokens=20e6"}
+"""The key of an experiment that the help of --config.KEY shows."""
 
 
 def check_flags(command: str, description: str | None) -> None:
@@ -112,7 +114,8 @@ def flag_parser(command: str, description: str | None, schema: type | str | None
     run.add_argument("--config", metavar="FILE[:ARG]", help="the experiment file; ARG is the argument of its get_config")
     of_workdir = "the directory of this run, or gs://BUCKET/PATH; an existing run is resumed"
     run.add_argument("--workdir", metavar="DIR", help=of_workdir)
-    one = "set a key of the experiment, e.g. --config.phases.0.learning_rate=1e-4"
+    example = EXAMPLES.get(command, EXAMPLES["pretrain"])
+    one = f"set a key of the experiment, e.g. --config.{example}"
     whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
     run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if command == "pretrain" else one)
     start = parser.group("this start of the run")

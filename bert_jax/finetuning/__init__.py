@@ -2,7 +2,7 @@
 
 In: an experiment, a task, a model to start from. Out: trained weights, log lines, compared runs, results.
 
-    warm_start.py      loads the pretrained model, adds the task's head, loads the teacher
+    start.py           loads the pretrained model, adds the task's head, loads the teacher
     data.py            the features of a task's examples, and the fingerprints of data and weights
     program.py         the program of a run: its objective, steps and logits; the outputs of a teacher
     job.py             Job: one run of a sweep: batches, program, evaluation, on its devices

@@ -13,7 +13,7 @@ from bert_jax.data.corpus.store import MANIFEST, Corpus, open_corpus
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
-from bert_jax.finetuning.warm_start import weights_fingerprint
+from bert_jax.finetuning.start import weights_fingerprint
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.cross_view import check_views

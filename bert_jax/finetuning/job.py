@@ -30,7 +30,7 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
 from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, step_scalars
-from bert_jax.finetuning.warm_start import with_own_head
+from bert_jax.finetuning.start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted

@@ -215,11 +215,12 @@ def params_from_tensors(
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
             if row.first:  # never read; they have the values of a new norm
-                blank = np.ones_like if row.ours.endswith("/scale") else np.zeros_like
-                layers = [*(blank(layers[0]) for _ in range(row.first)), *layers]
+                blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
+                layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
     check_finite(flat, f"{source} cannot be used: {{found}}; use an earlier state of this model, or copy it again")
-    return unflatten_dict(flat, sep="/")
+    without = {"mlm_head"} & present - {row.subtree for row in rows(config, head)}  # a tied decoder without bias
+    return {**unflatten_dict(flat, sep="/"), **{part: {} for part in without}}
 
 
 def _without_fixed_positions(
@@ -399,7 +400,7 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)
     if row.our_axes.startswith(("V", "W")):
-        words = config.of_decoder if row.our_axes.startswith("W") else config
+        words = config.decoder_config if row.our_axes.startswith("W") else config
         value = np.pad(value, [(0, words.padded_vocab_size - words.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
 

@@ -61,7 +61,8 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
     their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
     if model.config.positions != "rotary":
         raise UserError(
-            f"only rotary positions have a base, but {model.source} has positions={model.config.positions!r}; leave it out"
+            "leave --rope-theta out: only rotary positions have a base, but "
+            f"{model.source} has positions={model.config.positions!r}"
         )
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
     config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
@@ -72,7 +73,7 @@ def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
     for a model without sliding layers or an odd number."""
     if "sliding" not in model.config.layer_types:
-        raise UserError(f"only sliding layers have a window, but {model.source} has none of them; leave it out")
+        raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:
         raise UserError(
             f"a window of {counted(tokens, 'token')} cannot be divided into two equal sides; give an even number, such as 128"
@@ -228,7 +229,9 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         if token in there:
             raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
         if words != [token] and not BRACKETED.fullmatch(token):
-            made = f"change it to {' '.join(words)!r}; add that" if words else "remove it; leave it out"
+            made = f"change it to {words[0]!r}; add that" if words else "remove it; leave it out"
+            if len(words) > 1:
+                made = f"split it into {', '.join(map(repr, words[:8]))}{', ...' if len(words) > 8 else ''}; add only whole words"
             raise UserError(f"the token {token!r} cannot occur in a tokenised text: the vocabulary's rules {made}")
         if len(token) > limit:
             raise UserError(

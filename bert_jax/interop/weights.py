@@ -66,11 +66,16 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        found = recognise(read_start(path), path.name, unpacks=False)
-        if found and found.kind not in ("zip", "excel"):
-            raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}") from error
+        _refuse_other_formats(path)
         size = counted(path.stat().st_size, "byte")
         raise UserError(f"{path} ({size}) is damaged or incomplete ({error}); copy or export the model again") from error
+
+
+def _refuse_other_formats(path: pathlib.Path) -> None:
+    """Raises UserError for a file that is in no format of weights, such as a pointer of Git LFS or a web page."""
+    found = recognise(read_start(path), path.name, unpacks=False)
+    if found and found.kind not in ("zip", "excel"):
+        raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}")
 
 
 def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
@@ -96,6 +101,7 @@ def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
+    _refuse_other_formats(path)
     try:
         import torch  # an optional extra, so the base installation does not need it
     except ImportError as error:

@@ -302,6 +302,8 @@ def _binary_rows(
             return
         end = buffer.find(b" ", at, at + _LONGEST_WORD)
         if end < 0 or end + 1 + size > len(buffer):
+            if form.count is not None and number > form.count:
+                raise UserError(f"{path} goes on after the {counted(form.count, 'word')} that its first line states; {_AGAIN}")
             raise UserError(f"{path} is damaged or incomplete at word {number:,} of {form.count:,}; {_AGAIN}")
         try:
             word: str | None = buffer[at:end].lstrip(b"\n").decode()

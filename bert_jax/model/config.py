@@ -417,16 +417,16 @@ class ModelConfig(Execution, Architecture):
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
-    def of_encoder(self) -> ModelConfig:
+    def encoder_config(self) -> ModelConfig:
         """The encoder of an encoder-decoder as a model of its own."""
         return dataclasses.replace(self, encoder="transformer", decoder_layers=0, decoder_vocab_size=0)
 
     @property
-    def of_decoder(self) -> ModelConfig:
+    def decoder_config(self) -> ModelConfig:
         """The decoder of an encoder-decoder as a left-to-right model over its vocabulary. Each of its layers reads the encoder's
         output."""
         return dataclasses.replace(
-            self.of_encoder,
+            self.encoder_config,
             direction="left_to_right",
             num_layers=self.decoder_layers,
             vocab_size=self.decoder_vocab_size or self.vocab_size,

@@ -136,8 +136,8 @@ class CoveTranslator(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's output
-        ("decoder_last"). `Tokens.of` and `Tokens.of_decoder` read the inputs from the batch."""
-        source, target = Tokens.of(batch), Tokens.of_decoder(batch)
+        ("decoder_last"). `Tokens.of` and `Tokens.for_decoder` read the inputs from the batch."""
+        source, target = Tokens.of(batch), Tokens.for_decoder(batch)
         encoded, hidden_states = self.encode(source, dropout_seed)
         last = self.decode(target, encoded, source, dropout_seed)
         table = self.embeddings.word_embeddings.embedding

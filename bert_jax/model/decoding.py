@@ -103,7 +103,7 @@ def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens
 
     `params` are the parameters of an encoder-decoder with its layers as lists (`encoder.unstacked_layers`)."""
     encoded = encode(params, config, source)
-    decoder, rows = config.of_decoder, len(source.ids)
+    decoder, rows = config.decoder_config, len(source.ids)
     empty = jnp.zeros((rows, decoder.key_value_heads, tokens * beams, decoder.head_width), decoder.dtype)
     stack = params["decoder"]["layers"]
     return TargetCache(
@@ -119,7 +119,7 @@ def read_targets(
     params: Mapping[str, Any], config: ModelConfig, cache: TargetCache, ids: Int[Array, "B W"]
 ) -> tuple[Float[Array, "B W V"], TargetCache]:
     """Reads one more token of each hypothesis. Returns (the logits of the next token, float32; the updated cache)."""
-    c, (rows, beams, tokens) = config.of_decoder, cache.origins.shape
+    c, (rows, beams, tokens) = config.decoder_config, cache.origins.shape
     own, used = jnp.arange(beams, dtype=jnp.int32), cache.used
     origins = cache.origins.at[:, :, used].set(own[None])
     earlier = (jnp.arange(tokens) <= used)[None, None, :, None]

@@ -73,7 +73,8 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(Encoder):
-    """The layers of a decoder (`ModelConfig.of_decoder`), with its own word embeddings if the target has its own vocabulary."""
+    """The layers of a decoder (`ModelConfig.decoder_config`), with its own word embeddings if the target has its own
+    vocabulary."""
 
     block: ClassVar[type[nn.Module]] = DecoderBlock
     decodes: ClassVar[bool] = True
@@ -106,7 +107,7 @@ class EncoderDecoder(Bert):
     def setup(self) -> None:
         """Declares the encoder, the decoder and the softmax."""
         super().setup()
-        target = self.config.of_decoder
+        target = self.config.decoder_config
         self.decoder = Decoder(target, own_table=bool(self.config.decoder_vocab_size))
         self.lm_head = LanguageModelHead(target)
 
@@ -118,8 +119,8 @@ class EncoderDecoder(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's
-        ("decoder_last" and "decoder_hidden_states"). `Tokens.of` and `Tokens.of_decoder` read the inputs from the batch."""
-        source, target = Tokens.of(batch), Tokens.of_decoder(batch)
+        ("decoder_last" and "decoder_hidden_states"). `Tokens.of` and `Tokens.for_decoder` read the inputs from the batch."""
+        source, target = Tokens.of(batch), Tokens.for_decoder(batch)
         encoded, hidden_states = self.encode(source, dropout_seed)
         last, states = self.decode(target, encoded, source, dropout_seed)
         return {
@@ -131,7 +132,7 @@ class EncoderDecoder(Bert):
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
         """Returns (output of the decoder's last layer, its hidden states: the embeddings, then the output of every layer)."""
-        check_ids(self.config.of_decoder, input_ids=target.ids, position_ids=target.positions)
+        check_ids(self.config.decoder_config, input_ids=target.ids, position_ids=target.positions)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ DECODER_SEED)
         x = self.target_embeddings(target, None if seed is None else hash_word(seed), untrained_start=True)
         last, layers = self.decoder(x, target, seed, encoded, source)

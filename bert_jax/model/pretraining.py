@@ -267,7 +267,7 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape
         size = int(np.prod(shape))
-        words = config.of_decoder if config.decoder_vocab_size and path.startswith(("decoder/", "lm_head/")) else config
+        words = config.decoder_config if config.decoder_vocab_size and path.startswith(("decoder/", "lm_head/")) else config
         rows = words.padded_vocab_size - words.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
         padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:

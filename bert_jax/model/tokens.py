@@ -44,7 +44,7 @@ class Tokens:
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     @classmethod
-    def of_decoder(cls, batch: Batch) -> Tokens:
+    def for_decoder(cls, batch: Batch) -> Tokens:
         """Returns the tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
         return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 

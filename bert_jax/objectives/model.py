@@ -109,7 +109,8 @@ class Model:
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
         """Returns the parameters of a head, with the values that it would have as `part` of a larger model. The values depend on
         the part's name."""
-        return dict(_Part(part, kind, self.config).init(key, *inputs)["params"][part])
+        parameters = _Part(part, kind, self.config).init(key, *inputs).get("params", {})
+        return dict(parameters.get(part, {}))  # a tied decoder without bias has none
 
     # --------------------------------------------------------------------------------------------------------------- computation
     def encode(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L D"]:

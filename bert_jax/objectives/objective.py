@@ -163,12 +163,12 @@ class Objective(abc.ABC):
         """Returns each row's mean losses without dropout, by name of the score."""
         losses = {name: score for name, score in self.shown_scores().items() if not score.is_share}
 
-        def of_row(row: Batch) -> dict[str, Float[Array, ""]]:
+        def one_row(row: Batch) -> dict[str, Float[Array, ""]]:
             alone = jax.tree.map(lambda x: x[None], row)
             sums = self.sums(params, alone, None) | self.counts(alone)
             return {name: sums[one.numerator] / jnp.maximum(sums[one.denominator], 1.0) for name, one in losses.items()}
 
-        return jax.lax.map(of_row, batch)
+        return jax.lax.map(one_row, batch)
 
     # ------------------------------------------------------------------------------------------------------- what follows from it
     def for_model(self, model: Model) -> Self:

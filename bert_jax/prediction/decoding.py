@@ -59,6 +59,9 @@ class Decoding:
     """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False
     """Ends every text at the limit with `end_id`, like `forced_eos_token_id` in transformers."""
+    renormalise: bool = False
+    """In beam search, divides the probabilities by the sum over the tokens that can be chosen, like `renormalize_logits` in
+    transformers. False: by the sum over all tokens."""
     pieces: int | None = None
     """The size of the vocabulary, if the model has more logits than that; None: all ids can be chosen."""
 
@@ -393,7 +396,9 @@ def _most_probable(
     The best continuations of W hypotheses are among the best continuations of each one, so the softmax over all words is not
     stored."""
     decoding = search.decoding
-    best, tokens = _largest(_of_pieces(logits, decoding), 2 * decoding.beams)
+    allowed = _of_pieces(logits, decoding)
+    best, tokens = _largest(allowed, 2 * decoding.beams)
+    logits = allowed if decoding.renormalise else logits
     largest = logits.max(1, keepdims=True)
     best = best - largest - jnp.log(jnp.exp(logits - largest).sum(1, keepdims=True))
     if decoding.forced_end:

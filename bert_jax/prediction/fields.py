@@ -35,7 +35,7 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
     SENTENCE,
-    is_choices,
+    as_choices,
     is_quoted,
     plain,
     short,
@@ -72,6 +72,7 @@ class Field:
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: in a line without TABs, white space separates the texts
+    hint: str = ""  # the end of a message that the field is missing
     whole: bool = False  # the only field, also of blank lines: the value is the unchanged line, and only an empty line is blank
 
 
@@ -265,7 +266,7 @@ class FileReader:
             raise UserError(
                 f"{self.name} is read as a table, but its first line has no column {missing!r} (it is "
                 f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines, or one per line in "
-                "a .txt file"
+                f"a .txt file{self.fields[0].hint}"
             )
         names = by_delimiter[delimiter]
         if SENTENCE in names and any(f.words for f in self.fields):
@@ -318,6 +319,7 @@ class FileReader:
                     missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
                     raise UserError(
                         f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
+                        f"{self.fields[0].hint}"
                     )
                 used = {i for some in columns.values() for i in some}
                 rows = (plain(row) for batch in file.batches(names) for row in batch.to_pylist())
@@ -467,12 +469,12 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
     """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
-    field with `many` become texts, and an object of texts and labels becomes its texts, as in training."""
+    field with `many` become texts, and choices with labels become their texts, as in training."""
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)
-        if f.many and is_choices(items):
-            items = items["text"]
+        if f.many and (choices := as_choices(items)):
+            items = choices["text"]
             given = given | {f.name: items}
         if f.many and isinstance(items, list):
             given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}
@@ -488,7 +490,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
     if value is None and of.optional:
         return None
     if of.name not in given:
-        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
+        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "") + of.hint
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         return None if count else f"its {of.name} is {short(value)}, not a count of characters from 0"

@@ -139,7 +139,9 @@ class Tag:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The field of a record: its words, or its text."""
-        return (Field("words", many=True, words=True),) if self.words else (Field("text"),)
+        if self.words:
+            return (Field("words", many=True, words=True),)
+        return (Field("text", hint="; --words reads the field words"),)
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for tokens."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
 from bert_jax.prediction.questions import shortened
 from bert_jax.storage.formats import conversion, open_packed, reading_explained
+
+log = logging.getLogger(__name__)
 
 BEYOND = 50
 """The default for how many tokens longer than its source a target may be (arXiv:1706.03762, section 6.1)."""
@@ -59,7 +62,8 @@ def translate(
 
     The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50 tokens
     more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian, the
-    padding is never chosen, and a target that reaches its limit is ended. Sources of similar lengths are translated together.
+    padding is never chosen, and a target that reaches its limit is ended. Of the model's generation_config.json, only
+    "renormalize_logits" is applied. Sources of similar lengths are translated together.
 
     Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
     and for options out of range."""
@@ -68,8 +72,8 @@ def translate(
         raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
-    if not 1 <= beams <= config.of_decoder.vocab_size // 2:
-        most = config.of_decoder.vocab_size // 2
+    if not 1 <= beams <= config.decoder_config.vocab_size // 2:
+        most = config.decoder_config.vocab_size // 2
         raise UserError(f"beams={beams} must be at least 1 and at most {most:,}, half of the target's vocabulary")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:
@@ -88,6 +92,7 @@ def translate(
     decoding = Decoding(
         tokenizer.sep_id, tokenizer.pad_id, beams=beams, gnmt_penalty=penalty == "gnmt", early_stopping=early_stopping,
         barred=(tokenizer.pad_id,), forced_end=True, pieces=pieces,
+        renormalise=engine.model.generation.get("renormalize_logits") is True,
     )  # fmt: skip
     found: list[Translation] = [Translation((), 0.0, 0.0)] * len(sources)
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -175,6 +180,10 @@ class Translate:
                 f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
                 "token; lower it"
             )
+        from bert_jax.interop.families.marian import unapplied_settings  # which loads the tables of its tensors
+
+        for clause in unapplied_settings(engine.model.generation, engine.model.tokenizer.pad_id):
+            log.warning("%s: %s", engine.name, clause)
         if self.references is not None and not self._references:
             raise UserError(f"--references={self.references} is empty; give a file with a reference per line")
 

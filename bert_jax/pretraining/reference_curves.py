@@ -167,8 +167,8 @@ def find_curve(
     begin = f"not compared with the reference curve of {curve.name}"
     if unlike:
         key, there, here = unlike[0]
-        others = f", and in {counted(len(unlike) - 1, 'other key')}" if len(unlike) > 1 else ""
-        return None, f"{begin}, whose runs have a different config.{key}: {there} there, {here} here{others}"
+        differ = "differs" if len(unlike) == 1 else f"and {counted(len(unlike) - 1, 'other key')} differ"
+        return None, f"{begin}: config.{key} ({there} there, {here} here) {differ}"
     if curve.corpus_fingerprint != fingerprint and abs(corpus_tokens / curve.corpus_tokens - 1) > LIKE_SIZE:
         return None, f"{begin}: its corpus has {curve.corpus_tokens:,} tokens, this corpus {corpus_tokens:,}"
     same = "the same corpus" if curve.corpus_fingerprint == fingerprint else "another corpus of about the same size"

@@ -95,13 +95,18 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
     `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files, so that another name is a remedy."""
+    whether the reader decompresses files, so that another name is a remedy, unless the file is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
-    if found and not unpacks and found.kind in COMPRESSIONS.values():
+    if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found
+
+
+def is_text(head: bytes) -> bool:
+    """Returns whether a file starts like text: UTF-8 without control characters."""
+    return _is_utf8(head) and not re.search(rb"[\0-\x08\x0e-\x1f]", head)
 
 
 def _is_utf8(head: bytes) -> bool:

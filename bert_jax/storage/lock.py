@@ -106,7 +106,6 @@ class _Lock:
                     f"error: the lock of {self._directory} is held by {holder}, because this process was stopped or had no "
                     f"connection for more than {STALE:.0f} s; it ends now, so that two runs do not write to the same place\n"
                 )
-                sys.stderr.flush()
                 self._leave(USER_ERROR_STATUS)
 
     def release(self) -> None:

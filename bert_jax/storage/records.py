@@ -101,8 +101,8 @@ def refuse_pipe(path: pathlib.Path) -> None:
 
 
 def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
-    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere. Without its target the texts would
-    be fewer than the user believes. Hidden links, such as the locks of editors, are left out."""
+    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere, since its texts would be missing
+    without notice. Hidden links, such as the locks of editors, are left out."""
     for path in paths:
         if path.name[0] != "." and path.is_symlink() and not path.exists():
             raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")
@@ -114,7 +114,7 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
     Raises UserError if the file is missing, damaged, empty, a pipe, in another format, or not UTF-8 (with the byte and the line).
     """
     refuse_pipe(path)
-    characters, is_blank = 0, True
+    characters, is_empty = 0, True
     try:
         with open_packed(path) as file:
             head = first_bytes(file)
@@ -134,14 +134,14 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                         f"character {characters + nul + 1:,} of the file is NUL, which text must not contain{remedy}"
                     )
                 characters += len(text)
-                is_blank &= not text.strip()
+                is_empty &= not text.strip()
                 yield text
     except UNREADABLE as error:
         if fault := damage(path.name, error):
             raise UserError(f"{path} is {fault}; fetch it again") from error
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
-    if is_blank:
+    if is_empty:
         raise UserError(f"{path} is empty; fetch it again, or give another file")
 
 

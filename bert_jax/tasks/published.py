@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.files import read_json
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.words import counted
 from bert_jax.tasks.scores import accuracy, macro_precision, macro_recall
 
@@ -140,4 +141,5 @@ def _rows(table: Mapping[str, Any], task: str) -> Iterator[Published]:
 
 
 if __name__ == "__main__":
+    FlagParser(prog="python -m bert_jax.tasks.published", description=__doc__).parse_args()
     print(page(), end="")

@@ -15,7 +15,7 @@ and the output of the encoder. The paper's smallest model (MT-Small) learned fro
 vectors. Here the word vectors start from random values, so they know little about words that do not occur in captions of
 photographs. The paper's larger models learned from 210 thousand and 7 million pairs.
 
-Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: an hour or two on one core, for 242 TFLOP, and a
+Hardware: 2 CPU cores, 2 GiB. The whole run has not been measured. Expected: an hour or two on one core, for 242 TFLOP; a
 held-out perplexity of 10 to 20 (word frequency alone: several hundred)."""
 
 from ml_collections import ConfigDict

@@ -12,8 +12,8 @@ case. A row has 256 characters, about 45 words. Each direction predicts every ch
 forward state after its last character and the backward state before its first one. Therefore the lengths in the settings of tasks
 count characters.
 
-Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: 30 to 60 minutes on one core, by its FLOPs (232 T) and
-the speed of `bilm.py`, and a held-out loss of 1.3 to 1.7 nats per character (word frequency alone: 3.2)."""
+Hardware: 2 CPU cores, 2 GiB. The whole run has not been measured. Expected: 30 to 60 minutes on one core, estimated from its
+FLOPs (232 T) and the speed of `bilm.py`; a held-out loss of 1.3 to 1.7 nats per character (word frequency alone: 3.2)."""
 
 from ml_collections import ConfigDict
 

@@ -7,11 +7,11 @@ left-to-right Transformer, BERT, ModernBERT.
         --config.data=gs://bucket/data
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on the
-same machine, and is then used as its authors used it. Static vectors and the layers of the biLM are frozen features of a BiLSTM
-(for ELMo, with trained weights of the layers); the three Transformers are fine-tuned. So the arms differ in more than their
-pretraining. On the laptop, the learning rate and the number of rows per step are the best of those that were tried for each arm
-(experiments/results/studies.md). ModernBERT uses BERT's values for both, with its own optimizer and schedule (`recipe.py` tests
-its parts one by one).
+same machine, and is then used as its authors used it. Static vectors and the layers of the biLM are frozen; a BiLSTM reads them
+(for ELMo, a weighted sum of the layers, whose weights are trained). The three Transformers are fine-tuned. So the arms differ
+in more than their pretraining. On the laptop, the learning rate and the number of rows per step are the best of those that were
+tried for each arm (experiments/results/studies.md). ModernBERT uses BERT's values for both, with its own optimizer and schedule
+(`recipe.py` tests its parts one by one).
 
 On the laptop, CoVe and Flair have their own corpora, which are the corpora of `experiments/pretrain/cove.py` and `flair.py`: the
 captions of Multi30k, and Wikipedia in characters with case. Their features are the ones that their authors used: for CoVe the

@@ -130,7 +130,7 @@ def test_words_of_a_batch_are_at_the_columns_of_their_first_tokens():
     np.testing.assert_array_equal(slots.sequence, [[1, 1, 0, 1, 2, 2, 0, 0, 0], [3, 3, 3, 0, 0, 3, 3, 3, 0], [0] * 9])
     np.testing.assert_array_equal(slots.number, batch["words"])
     np.testing.assert_array_equal(slots.kind, [[3, 1, 0, 4, 3, 2, 0, 0, 0], [3, 1, 2, 0, 0, 1, 1, 1, 0], [0] * 9])
-    np.testing.assert_array_equal(slots.of_text[0], [False, True, False, False, False, True, False, False, False])
+    np.testing.assert_array_equal(slots.is_word[0], [False, True, False, False, False, True, False, False, False])
     together = np.zeros((9, 9), bool)
     for some in ([0, 1, 3], [4, 5]):
         together[np.ix_(some, some)] = True

@@ -268,7 +268,7 @@ def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path, capsys):
     vocabulary.mkdir()
     write_marian(vocabulary, separate=True)
     tokenizer = load_tokenizer(vocabulary)
-    assert tokenizer.of_target.size < tokenizer.size
+    assert tokenizer.target_tokenizer.size < tokenizer.size
     model = translator(vocabulary, tmp_path / "model", decoder_vocab_size=tokenizer.size)
     found = looked(model, tmp_path / "out", "--part=cross", "The object is a list.", "A Python object.")
     part = found["attention"]["cross"]
@@ -279,7 +279,7 @@ def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path, capsys):
     said = capsys.readouterr().out.removesuffix("\n")
     assert looked(model, tmp_path / "out", "The object is a list.")["target"] == said
     (best,) = translate(Analyser.load(model).engine, [[*tokenizer.encode("The object is a list."), tokenizer.sep_id]])
-    assert said == tokenizer.of_target.decode(best.ids) != ""
+    assert said == tokenizer.target_tokenizer.decode(best.ids) != ""
 
 
 def test_a_browser_shows_the_clicked_part_and_cross_attention(translating, expected, tmp_path):

@@ -18,6 +18,19 @@ def damaged(name: str, says: str, spoil: Spoil) -> Case:
 
 
 CASES = [
+    damaged(
+        "whose epsilon is NaN",
+        "model/config.json: layer_norm_eps=nan must be a finite number",
+        keys("model/config.json", layer_norm_eps=float("nan")),
+    ),
+    Case(
+        "a model whose weights of PyTorch are a pointer of Git LFS",
+        "--from=model",
+        "model/pytorch_model.bin is a pointer of Git LFS, not the file itself, not a file of weights; fetch the file (git lfs",
+        copies="model",
+        files={"model/pytorch_model.bin": LFS},
+        spoil=remove("model/model.safetensors"),
+    ),
     Case(
         "an unknown type of rotary positions",
         "--from=m",
@@ -68,12 +81,12 @@ CASES = [
     Case(
         "a window for a model without sliding layers",
         "--window=4",
-        "only sliding layers have a window, but $model has none of them; leave it out",
+        "leave --window out: only sliding layers have a window, but $model has none",
     ),
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "only rotary positions have a base, but $model has positions='learned'; leave it out",
+        "leave --rope-theta out: only rotary positions have a base, but $model has positions='learned'",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
@@ -395,6 +408,12 @@ CASES = [
         "--from=v.vec",
         "v.vec: line 1 must be the number of words and the width ... cannot hold 11111111111111111111 2; copy",
         files={"v.vec": "1" * 10_000 + " 2\na 1 2\n"},
+    ),
+    Case(
+        "binary word vectors with more than they state",
+        "--from=v.bin",
+        "v.bin goes on after the 1 word that its first line states; copy the whole file again",
+        files={"v.bin": b"1 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))},
     ),
     Case(
         "binary word vectors that are cut short",

@@ -437,6 +437,12 @@ CASES = [
         files={"a.csv.gz": gzip.compress(b"id,text\n1,A sentence.\n")},
     ),
     Case(
+        "a treebank as text",
+        "--source=text:a.conllu",
+        "a.conllu has the name of a file of annotated words; write its sentences to a text file, or rename it to end in .txt if",
+        files={"a.conllu": "# text = A sentence.\n1\tA\ta\tDET\t_\t_\t0\troot\t_\t_\n"},
+    ),
+    Case(
         "an Arrow stream that is cut short",
         "--source=arrow:a.arrow",
         "a.arrow is not a whole Arrow file (the mark at the end is missing); fetch it again",

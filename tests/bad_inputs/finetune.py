@@ -420,8 +420,80 @@ CASES = [
     Case(
         "no such column",
         TRAIN,
-        "train.csv, line 1: no column 'label'; did you mean 'lable'?",
+        "train.csv, line 1: no column 'label'; did you mean 'lable'? (task.own.label)",
         files=train("text,lable\nit was fine,good\n"),
+    ),
+    Case(
+        "a table without names of columns",
+        TRAIN,
+        "train.csv, line 1: no column 'text'; known: good, it was fine (task.own.text, or columns if the first row is an",
+        files=train("it was fine,good\nit was bad,poor\n"),
+    ),
+    Case(
+        "a comment above the names of columns",
+        TRAIN,
+        "train.csv, line 2: 2 columns, but there is one name of a column (# by Ada); the first line must name the columns",
+        files=train(f"# by Ada\n{GOOD}"),
+    ),
+    Case(
+        "columns without a name",
+        TRAIN,
+        "train.csv, line 1: no column 'label'; known: '', text (task.own.label, or columns if the first row is an example)",
+        files=train(",text,\n0,it was fine,good\n"),
+    ),
+    Case(
+        "a label of invisible characters",
+        TRAIN,
+        "train.csv, line 4: label is '\\u200b', not a text; correct the row, or remove it",
+        files=train(f"{GOOD}it was odd,\u200b\n"),
+    ),
+    Case(
+        "cells in single quotes",
+        TRAIN,
+        "train.csv, line 2: 3 columns, but there are 2 names of columns (text, label); enclose cells in double quotes, not",
+        files=train("text,label\n'it was fine, so',good\n"),
+    ),
+    Case(
+        "labels in single quotes",
+        TRAIN,
+        "train.csv, line 2: label is 'good' with its single quotes; enclose cells in double quotes, not in single ones, or",
+        files=train("text,label\nit was fine,'good'\nit was bad,'poor'\n"),
+    ),
+    Case(
+        "a table named as Parquet",
+        "--config.task.own.train=train.parquet",
+        "train.parquet is text, not Parquet; give it a name that ends in the format of its rows, such as .csv",
+        files={"train.parquet": GOOD},
+    ),
+    in_lines(
+        "a text inside an object",
+        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write its parts to fields of their own',
+        '{"text": {"en": "it was fine"}, "label": "good"}\n',
+    ),
+    in_lines(
+        "questions in the format of MRQA",
+        "train.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per "
+        "line (jq -c 'select(.qas) | {context} + .qas[]' train.jsonl)",
+        '{"header": {}}\n{"context": "it was fine", "qas": [{"qid": "1", "question": "how", "answers": ["fine"]}]}\n',
+        "--config.task.name=own/span",
+    ),
+    in_lines(
+        "the text of a choice as its label",
+        "train.jsonl, line 1: label is 'fine', not one of 0, 1 (first_choice=0); give the number of the choice, 0, instead of",
+        '{"prompt": "it was", "choices": ["fine", "bad"], "label": "fine"}\n',
+        "--config.task.name=own/choice",
+    ),
+    Case(
+        "a treebank under another name",
+        "--config.task.own.train=train.conll --config.task.name=own/token",
+        "train.conll: its first column numbers the words; if it is CoNLL-U, give it a name that ends in .conllu, or name the",
+        files={"train.conll": f"{TREE}2\tfilm\t_\tNOUN\t_\t_\t1\tdep\t_\t_\n\n{TREE}"},
+    ),
+    Case(
+        "words that are not in the order of their sentences",
+        f"{TRAIN} --config.task.name=own/token --config.task.own.sentence=n",
+        "train.csv: each of its 3 sentences has only one word by its column 'n'; sort the rows by this column, or name the",
+        files=train("n,words,labels\n0,it,O\n1,so,O\n0,was,O\n"),
     ),
     Case(
         "a label that training has not",
@@ -778,6 +850,13 @@ CASES = [
         "data/SST-2/train.tsv, line 98: label is '2', not one of 0, 1; correct the row, or remove it",
         copies="data=sst2",
         spoil=add_line("data/SST-2/train.tsv", "it was odd\t2"),
+    ),
+    Case(
+        "an official file with commas",
+        f"--config.task.name=glue/sst2 {OFFICIAL_DATA}",
+        "data/SST-2/dev.tsv, line 1: the only column is 'sentence,label'; separate columns with TABs, not with ','",
+        copies="data=sst2",
+        files={"data/SST-2/dev.tsv": "sentence,label\nit was fine,1\n"},
     ),
     Case(
         "no such column of an official file",

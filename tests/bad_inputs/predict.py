@@ -358,6 +358,20 @@ CASES = [
         stdin="[1]\n",
     ),
     Case(
+        "words for a text",
+        "tag --model=$tagger --input=in.jsonl",
+        "in.jsonl, line 1: no field 'text'; known: words; --words reads the field words",
+        exit=1,
+        files={"in.jsonl": '{"words": ["the", "house"]}\n'},
+    ),
+    Case(
+        "a table of words for texts",
+        "tag --model=$tagger --input=in.csv",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'words,labels'); name the column text, or "
+        "give the texts as JSON lines, or one per line in a .txt file; --words reads the field words",
+        files={"in.csv": "words,labels\nthe house,O O\n"},
+    ),
+    Case(
         "a field of another name",
         "embed --jsonl",
         "standard input, line 1: no field 'text'; did you mean 'txt'?",

@@ -146,7 +146,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     from bert_jax.data.batches import LabelledBatches, to_device
     from bert_jax.finetuning.data import read_features
     from bert_jax.finetuning.program import finetuning_program, label_loss
-    from bert_jax.finetuning.warm_start import labelled_start, with_own_head
+    from bert_jax.finetuning.start import labelled_start, with_own_head
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import BATCH
     from bert_jax.tasks.registry import load_task

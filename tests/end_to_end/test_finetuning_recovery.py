@@ -238,13 +238,13 @@ STEPS = 12
 
 @dataclasses.dataclass(frozen=True)
 class Sweeps:
-    """A sweep whose runs are trained side by side, and one whose runs are trained one after another, killed in the second and
-    continued."""
+    """Two sweeps with the same runs. One trains its runs side by side. The other trains them one after another; it was killed
+    during the second run, and continued."""
 
     together: pathlib.Path
     killed: pathlib.Path
     first: dict[str, bytes]
-    """The files in the directory of the latter's first run when it was killed."""
+    """The files in the directory of the first run when the second sweep was killed."""
     ends: Sequence[Done]
 
 

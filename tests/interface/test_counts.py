@@ -22,7 +22,7 @@ PLURALS = (
 NEVER_ONE = {
     "{length} tokens",  # at least 8 in a row
     "{room} tokens",  # in such a row
-    "{slices} slices",  # several, otherwise nothing is divided over them
+    "{slices} slices",  # one slice always fits
     "{'spans' if len(within) == 1 else 'span'} slices",  # a verb
     "{table['restarts']} times",  # used only for more than one
     "{sum(steps) * factor} steps",  # more than a run can have

@@ -121,10 +121,19 @@ def test_the_examples_in_help_texts_parse(name: str):
     assert parser.parse_args(["--model=MODEL", *shlex.split(arguments)]).model == "MODEL"
 
 
-def test_the_help_of_the_script_has_short_lines_and_lists_every_command():
-    done = subprocess.run([REPOSITORY / "tpu_scripts" / "run.sh", "--help"], capture_output=True, text=True, check=True)
-    assert [line for line in done.stdout.splitlines() if len(line) > 100] == []
-    listed = re.findall(r"^  (\w+) ", done.stdout.partition("Commands:\n")[2], re.M)
+@pytest.mark.parametrize("script", ["run.sh", "pod.sh"])
+def test_the_help_of_a_script_has_short_lines_and_an_example(script: str):
+    said = help_of_script(script)
+    assert [line for line in said.splitlines() if len(line) > 100] == []
+    assert "for example" in said.lower()
+
+
+def help_of_script(script: str) -> str:
+    return subprocess.run([REPOSITORY / "tpu_scripts" / script, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_help_of_run_sh_lists_every_command():
+    listed = re.findall(r"^  (\w+) ", help_of_script("run.sh").partition("Commands:\n")[2], re.M)
     assert sorted(listed) == sorted(name for name in COMMANDS if "." not in name)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_jax import convert
 from bert_jax.errors import UserError
@@ -23,6 +24,7 @@ from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
+from bert_jax.objectives.model import Model as Trained
 from tests.interop.answers import our_outputs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "families"
@@ -96,6 +98,33 @@ def test_every_field_survives_export_and_a_second_export_is_identical(case, tmp_
     assert fields_of(second) == after
     for path in first.iterdir():
         assert path.name == "config.json" or (second / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_modernbert_of_one_layer_has_no_attention_norm_in_its_file(tmp_path):
+    directory = changed("modernbert_encoder", tmp_path / "m", num_hidden_layers=1, layer_types=["full_attention"])
+    tensors = load_file(directory / "model.safetensors")
+    kept = {name: x for name, x in tensors.items() if not name.startswith("layers.") or name.startswith("layers.0.")}
+    save_file(kept, directory / "model.safetensors")
+    model = import_model(directory)
+    np.testing.assert_array_equal(model.params["encoder"]["layers"]["attention_layer_norm"]["scale"], np.ones((1, 12)))
+    export_model(tmp_path / "again", model)
+    written = load_file(tmp_path / "again" / "model.safetensors")
+    assert {name: x.tobytes() for name, x in written.items()} == {name: x.tobytes() for name, x in kept.items()}
+
+
+def test_a_masked_language_model_whose_head_has_no_parameters_of_its_own_keeps_it(tmp_path):
+    """EuroBERT's decoder may be tied, and has no bias without mlp_bias."""
+    directory = changed("eurobert_masked_biased", tmp_path / "m", mlp_bias=False)
+    tensors = load_file(directory / "model.safetensors")
+    biases = ("lm_head.bias", "up_proj.bias", "gate_proj.bias", "down_proj.bias")
+    save_file({name: x for name, x in tensors.items() if not name.endswith(biases)}, directory / "model.safetensors")
+    model = import_model(directory)
+    assert model.params["mlm_head"] == {}
+    assert our_outputs(model, outputs_of("eurobert_masked_biased")[0])["logits"].shape[-1] == model.config.vocab_size
+    export_model(tmp_path / "again", model)
+    assert fields_of(tmp_path / "again")["architectures"] == ["EuroBertForMaskedLM"]
+    assert load_file(tmp_path / "again" / "model.safetensors").keys() == load_file(directory / "model.safetensors").keys()
+    assert Trained(model.config).mlm_head(jax.random.key(0)) == {}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("modernbert")])

@@ -126,6 +126,9 @@ def test_missing_wrong_and_impossible_shapes_name_file_and_field():
     for value in ("24", 24.0, True, None):
         with pytest.raises(UserError, match=r"c\.json: hidden_size=.* must be a whole number"):
             config_from_json(fields | {"hidden_size": value}, "c.json")
+    for epsilon in (float("nan"), float("inf"), "1e-12", None):
+        with pytest.raises(UserError, match=r"c\.json: layer_norm_eps=.* must be a finite number"):
+            config_from_json(fields | {"layer_norm_eps": epsilon}, "c.json")
     with pytest.raises(UserError, match=r"c\.json: .*hidden_size=24 is not divisible"):
         config_from_json(fields | {"num_attention_heads": 5}, "c.json")
 

@@ -237,10 +237,11 @@ def test_an_added_word_is_one_piece_and_changes_the_hash_of_the_vocabulary(model
     ("token", "message"),
     [
         ("paris", "'paris' is in the vocabulary already"),
-        ("well-read", "change it to 'well - read'; add that"),
+        ("well-read", "split it into 'well', '-', 'read'; add only whole words"),
+        ("new york", "split it into 'new', 'york'; add only whole words"),
         ("\u200b", "remove it; leave it out"),
         ("a" * 201, "longer than the limit of a word, 200 characters"),
-        ("##ing", "change it to '# # ing'"),
+        ("##ing", "split it into '#', '#', 'ing'"),
     ],
 )
 def test_a_token_that_no_text_produces_is_refused(model, token, message):

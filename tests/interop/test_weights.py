@@ -183,6 +183,12 @@ def test_a_file_with_an_impossible_header_is_refused_quickly(tmp_path, content):
         read_weights(path)
 
 
+def test_a_pointer_of_git_lfs_is_no_file_of_pytorch(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is a pointer of Git LFS, .*; fetch the file \(git lfs pull\)"):
+        read_weights(weights_file(tmp_path))
+
+
 def test_pytorch_files_without_pytorch_are_refused_with_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # which an import of it rejects
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
@@ -220,6 +226,7 @@ def test_pytorch_files_load_only_tensors_and_bfloat16_becomes_float32(tmp_path, 
 
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load, bfloat16="bfloat16"))
     path = tmp_path / "pytorch_model.bin"
+    path.touch()
     assert_same(read_weights(path), {"half": TENSORS["b"], "wide": TENSORS["a"]})
     assert asked == [(path, {"map_location": "cpu", "weights_only": True})]
 

@@ -177,6 +177,7 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
         ("v.vec", b"\n" + text(), r"line 1 must be the number of words"),
         ("v.bin", binary()[:-30], r"v\.bin is damaged or incomplete at word 5 of 6; copy"),
         ("v.bin", binary()[:-21], r"v\.bin is damaged or incomplete at word 6 of 6; copy the whole file again"),
+        ("v.bin", binary() + b"more", r"v\.bin goes on after the 6 words that its first line states; copy the whole file again"),
         ("v.bin", binary() + binary()[4:], r"v\.bin has 12 words, but its first line states 6"),
         ("v.bin", spoilt(binary(), b"6 5", b"99999999 5"), r"cannot hold 99999999 5; copy"),
         ("v.bin", spoilt(binary(), b"6 5", b"6 4000000"), r"at most 65,536.*cannot hold 6 4000000"),

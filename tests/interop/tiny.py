@@ -76,7 +76,7 @@ def make_translator(vocabulary: pathlib.Path, **fields: Any) -> Model:
     for path, size in our_shapes(config).items():
         wide = 1.0 if "/query/" in path or "/key/" in path else 0.4
         values[path] = (wide * rng.standard_normal(size) + path.endswith("/scale")).astype(np.float32)
-    barred = [tokenizer.sep_id, *range(tokenizer.of_target.size, config.of_decoder.vocab_size)]
+    barred = [tokenizer.sep_id, *range(tokenizer.target_tokenizer.size, config.decoder_config.vocab_size)]
     values["lm_head/final_logits_bias"][barred] = -1e3
     return as_model(unflatten_dict(values, sep="/"), config, vocabulary)
 

@@ -57,7 +57,7 @@ def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array
 def pairs(config: ModelConfig = TINY, rows: int = 3, source: int = 9, target: int = 7) -> dict[str, jax.Array]:
     """Returns sources and targets of different lengths."""
     rng = np.random.default_rng(5)
-    ids = rng.integers(1, config.vocab_size, (rows, source)), rng.integers(1, config.of_decoder.vocab_size, (rows, target))
+    ids = rng.integers(1, config.vocab_size, (rows, source)), rng.integers(1, config.decoder_config.vocab_size, (rows, target))
     lengths = [source - row for row in range(rows)], [target - 2 * row for row in range(rows)]
     return side(ids[0], "", lengths[0]) | side(ids[1], DECODER, lengths[1])
 
@@ -88,7 +88,7 @@ def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
     config = dataclasses.replace(TINY, **VARIANTS[name])
     batch = pairs(config)
     before = outputs(config, parameters(config), batch)["logits"]
-    assert before.shape == (3, 7, config.of_decoder.padded_vocab_size)
+    assert before.shape == (3, 7, config.decoder_config.padded_vocab_size)
     later = batch | {"decoder_input_ids": batch["decoder_input_ids"].at[:, 4].add(-1)}
     after = outputs(config, parameters(config), later)["logits"]
     np.testing.assert_allclose(after[:, :4], before[:, :4], atol=1e-6)

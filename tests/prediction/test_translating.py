@@ -18,7 +18,7 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.translating import translate
+from bert_jax.prediction.translating import Translate, translate
 from tests.interop.test_marian import CASES, batch_of, golden, imported
 from tests.model.test_encoder_decoder import MODERN, TINY, outputs, pairs, parameters, side
 
@@ -120,6 +120,37 @@ def test_grouping_sources_by_length_does_not_change_translations(case: str):
     greedy = translate(engine, sources, 1, max_length=NEW)
     assert [len(one.ids) for one in greedy] == (stored["generated/greedy"] == END).argmax(1).tolist()
     assert len(translate(engine, [[7, END]])[0].ids) < 30, "the limit is the number of positions, and the end is forced there"
+
+
+def with_generation(bias: float, generation: dict[str, Any]) -> Engine:
+    """Returns an engine of a model with this bias of its padding token and this generation_config.json."""
+    model = imported("shared")
+    biases = model.params["lm_head"]["final_logits_bias"].copy()
+    biases[PAD] = bias
+    params = {**model.params, "lm_head": {**model.params["lm_head"], "final_logits_bias": biases}}
+    return Engine(dataclasses.replace(model, params=params, generation=generation))
+
+
+def test_probabilities_are_renormalised_without_the_padding_as_generation_config_says():
+    """As in the models of OPUS-MT, whose padding has a probability like other tokens."""
+    sources = [[7, 9, 11, END], [8, END]]
+    renormalised, without, plain = (
+        translate(with_generation(bias, {"renormalize_logits": said}), sources, 3, 1.0, "transformers", max_length=NEW)
+        for bias, said in ((4.0, True), (-1e4, False), (4.0, False))
+    )
+    assert [one.ids for one in renormalised] == [one.ids for one in without]
+    np.testing.assert_allclose(*([one.score for one in found] for found in (renormalised, without)), rtol=1e-5)
+    assert all(one.score < other.score - 0.1 for one, other in zip(plain, without, strict=True))
+
+
+def test_settings_of_generation_config_that_are_not_applied_are_reported(caplog):
+    settings = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.0, "bad_words_ids": [[PAD], [7]], "num_beams": 6}
+    Translate().check(with_generation(0.0, settings))
+    says = "`translate` does not apply no_repeat_ngram_size=3, bad_words_ids=[[0], [7]] of generation_config.json"
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [says]
+    caplog.clear()
+    Translate().check(with_generation(0.0, {"bad_words_ids": [[PAD]], "max_length": 512, "forced_eos_token_id": END}))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,7 @@ def test_a_run_outside_of_its_band_gives_a_warning_with_likely_causes_first(
 
 def test_an_incomparable_run_is_reported_with_the_reason(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, model={**SIZES, "num_layers": 1}) as log:
-        says = (
-            "not compared with the reference curve of mine, whose runs have a different config.model.num_layers: 2 there, 1 here"
-        )
+        says = "not compared with the reference curve of mine: config.model.num_layers (2 there, 1 here) differs"
         assert lines.messages[-1] == says
         log.evaluation(5, SCORES | {"mlm_loss": 9.0})
     assert lines.messages[-1].startswith("held out after step 5: ")

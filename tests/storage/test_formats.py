@@ -81,6 +81,9 @@ def test_a_compression_without_magic_bytes_is_recognised_by_name():
     assert found is not None
     assert found.what == "is compressed with brotli"
     assert recognise(b"text", "a.txt.br") is None
+    found = [recognise(PACK[".gz"](b"text"), name) for name in ("a.txt", "a.txt.gz")]
+    remedies = ["give it a name that ends in .gz, or decompress it first", "decompress it first"]
+    assert [each and each.remedy for each in found] == remedies
     for before in ("", "a"):  # with one of them the head ends within a character
         assert recognise((before + "ä" * HEAD_BYTES).encode()[:HEAD_BYTES], "a.br") is None
 

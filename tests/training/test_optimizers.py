@@ -58,7 +58,8 @@ def run(optimizer, params, rate=0.1):
 
 
 def run_optax(optimizer, params, split=lambda tree: tree):
-    """Returns the same with an optimizer of optax, whose updates include the rate, on `split(params)`."""
+    """Returns the parameters after the same steps with an optimizer of optax, which applies the learning rate itself. `split` is
+    applied to the parameters first."""
 
     @jax.jit
     def update(params, state, grads):

@@ -140,14 +140,14 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     for part in ("decoder", "lm_head"):
         engine.require(part, "translate")
     _, ids = question.prepare(engine, {"text": source})
-    of_target = tokenizer.of_target
+    target_tokenizer = tokenizer.target_tokenizer
     if target is None:
         (found,) = translate(engine, [ids])
         if not found.ids:
             raise UserError(f"the translation of {shortened(source)} by {engine.name} is empty; give the target as a second text")
-        words, text = written_words(of_target, found.ids), of_target.decode(found.ids)
+        words, text = written_words(target_tokenizer, found.ids), target_tokenizer.decode(found.ids)
     else:
-        words, text = plain_words(of_target, target), target
+        words, text = plain_words(target_tokenizer, target), target
         if not words:
             raise UserError(f"the target {shortened(target)} has no tokens; give text")
     size = 1 + sum(len(word.ids) for word in words)
@@ -171,7 +171,7 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
         arrays: list[list[int]] = [own, [], columns, [1] * len(own), numbers, kinds]
         for name, x in zip((*INPUTS, "words", "kinds"), arrays, strict=True):
             batch[f"{prefix}{name}"] = np.array([x + [0] * (length - len(x))], np.int32)
-        owner = tokenizer if prefix == "" else of_target
+        owner = tokenizer if prefix == "" else target_tokenizer
         pieces = [piece for word in side for piece in ([word.text] if word in (start, end) else owner.tokens(word.ids))]
         texts.append(_as_text(side, pieces, [int(prefix != "")] * len(side)))
     weights = jax.device_get(first_pair(engine.params, batch, config=config))

@@ -86,7 +86,7 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
     words, _ = slots
-    real = words.of_text
+    real = words.is_word
     vectors = []
     for (weights, own, settings), each, layers, shift in zip(models, slots, plan.layers, plan.shifts, strict=True):
         found = word_vectors(weights, own, each, settings, layers) - shift[:, None, None]

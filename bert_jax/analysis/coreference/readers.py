@@ -46,7 +46,7 @@ from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import read_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.examples import PronounExample
-from bert_jax.tasks.readers.conll import is_blank
+from bert_jax.tasks.readers.conll import ends_sentence
 from bert_jax.tasks.readers.conllu import MOST_WORDS, Sentence
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.tables import Say
@@ -185,7 +185,8 @@ class CorefudFile(TextFile):
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
         super().__init__(path, report)
-        self._treebank = Treebank(path, report=self.tell)
+        wanted = f"a file of CoNLL-U with Entity=, of CoNLL-2012 (its first line is {BEGIN}) or of GAP"
+        self._treebank = Treebank(path, report=self.tell, wanted=wanted)
         self.file, self.count = self._treebank.file, self._treebank.count
         self._split = 0
         self._unnamed = ""
@@ -201,8 +202,8 @@ class CorefudFile(TextFile):
             )
         if self._unnamed:
             notes.append(
-                f"WARNING: no line '# global.Entity = ...' names the fields of the mentions, so all of {self._unnamed} names the "
-                "entity; add it if the entity is only a part"
+                f"WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first one is read as the "
+                f"entity, as {self._unnamed.partition('-')[0][1:]} in {self._unnamed}; add the line if that is wrong"
             )
         return tuple(notes)
 
@@ -233,8 +234,8 @@ class CorefudFile(TextFile):
             yield reader.document()
 
 
-_UNNAMED: tuple[str, ...] = ("GRP",)
-"""The fields of a mention if the file does not name them: only the entity."""
+_UNNAMED: tuple[str, ...] = ("eid", "other")
+"""The fields of a mention if the file does not name them: the entity, which has no "-" in it, and the rest."""
 _SEVERAL_FIELDS = re.compile(r"(?<=Entity=)\([^()|-]+-[^()|]*")
 
 
@@ -349,7 +350,7 @@ class Conll2012File(TextFile):
             mark = " ".join(columns) if columns and columns[0] in ("#begin", "#end") else ""
             if columns and columns[0].startswith("#") and not mark:
                 continue  # a comment: the first column is the name of the document
-            if record.problem or not (is_blank(record.values.get("line", "")) or mark):
+            if record.problem or not (ends_sentence(record.values.get("line", "")) or mark):
                 rows.append(record)
                 continue
             self._read(reader, rows)
@@ -436,11 +437,14 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
         columns.append(row)
     for record, row in zip(rows, columns, strict=True):
         number = whole_number(row[_NUMBER])
-        if number is not None and number <= last:
+        if number is None:
+            found = cut(row[_NUMBER])
+            raise UserError(f"{record.place}column 3 is {found!r}, not the number of a word as in CoNLL-2012; correct it")
+        if number <= last:
             raise UserError(
                 f"{record.place}the word {number} follows the word {last}; end the previous sentence with an empty line"
             )
-        last = last if number is None else number
+        last = number
     try:
         return columns, read_parse([row[_PARSE] for row in columns])
     except UserError as error:

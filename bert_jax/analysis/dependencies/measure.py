@@ -159,8 +159,8 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
-    relation = jnp.where(slots.of_text, batch["relations"], 0)
-    of_text = slots.together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
+    relation = jnp.where(slots.is_word, batch["relations"], 0)
+    of_text = slots.together & slots.is_word[:, :, None] & slots.is_word[:, None, :]
     others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
     gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # 0 is the number of [CLS]: nothing is counted there
     hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]

@@ -101,7 +101,7 @@ def head_sums(
     """
     slots = word_slots(batch, in_words)
     maps = layer_maps(params, batch, slots, config, in_words)
-    sources = slots.of_text.astype(jnp.float32)
+    sources = slots.is_word.astype(jnp.float32)
     targets = relations(slots, reach)
     together = slots.together.astype(jnp.float32)
     evenly = (together / jnp.maximum(together.sum(-1, keepdims=True), 1.0))[:, None]
@@ -126,7 +126,7 @@ def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])
     distance = slots.number[:, None, :] - slots.number[:, :, None]
-    both = together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
+    both = together & slots.is_word[:, :, None] & slots.is_word[:, None, :]
     distances = jnp.arange(-reach, reach + 1, dtype=jnp.int32)
     at_distance = both[..., None] & (distance[..., None] == distances[None, None, None])
     return jnp.concatenate([of_kind, at_distance], axis=-1).astype(jnp.float32)

@@ -221,7 +221,7 @@ def nearest_words(
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
     flat = found.reshape(len(layers), -1, found.shape[-1])
-    real = slots.of_text.reshape(-1)
+    real = slots.is_word.reshape(-1)
     lengths = jnp.linalg.norm(flat, axis=-1, keepdims=True)
     points = jnp.where(real[None, :, None], flat / jnp.maximum(lengths, 1e-12), 0.0)
     cosines = jnp.einsum("SQD,SRD->SQR", queries, points, precision=jax.lax.Precision.HIGHEST)

@@ -72,9 +72,9 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
     return {
         "attention": jnp.concatenate(layer_maps(params, batch, slots, config, True), axis=1),
         "words": jnp.einsum("BLZ,BLD->BZD", shares, embedded, precision=jax.lax.Precision.HIGHEST),
-        "sequence": jnp.where(slots.of_text, slots.sequence, 0),
+        "sequence": jnp.where(slots.is_word, slots.sequence, 0),
         "number": slots.number,
-        "heads": jnp.where(slots.of_text, batch["heads"], NO_HEAD),
+        "heads": jnp.where(slots.is_word, batch["heads"], NO_HEAD),
     }
 
 

@@ -368,6 +368,13 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
     return Item(kind, path, "bytes", size, float(size), layout, blank_lines)
 
 
+_NO_PROSE = {
+    **dict.fromkeys((".csv", ".tsv", ".tab"), "a table; write its texts to Parquet or JSON lines"),
+    **dict.fromkeys((".conll", ".conllu", ".conllup", ".cupt"), "a file of annotated words; write its sentences to a text file"),
+}
+"""Suffix -> what the files hold instead of prose, and the remedy."""
+
+
 def _require_text(source: Source, path: str, head: bytes) -> None:
     """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
     found = recognise(head, path)
@@ -379,11 +386,9 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
             write = f"{source.flag}={found.kind}:"
             remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
         raise UserError(f"{source.flag}={source}: {path} {found.what}, not text; {remedy}")
-    if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
-        raise UserError(
-            f"{source.flag}={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or rename it to "
-            "end in .txt if it contains prose"
-        )
+    if source.kind == "text" and (instead := _NO_PROSE.get(pathlib.PurePath(bare_name(path)).suffix.lower())):
+        rename = "rename it to end in .txt if it contains prose"
+        raise UserError(f"{source.flag}={source}: {path} has the name of {instead}, or {rename}")
     if unicode_encoding(head):
         raise UserError(f"{source.flag}={source}: {path} is not UTF-8{conversion(head)}")
     nulls = head.count(0)

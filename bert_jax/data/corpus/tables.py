@@ -182,6 +182,8 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
             raise UserError(f"{path}: the column {wanted!r} {problem}; {remedy}")
         return wanted
     texts = [name for name in names if names.count(name) == 1 and _holds_text(schema.field(name).type)]
+    if not texts and (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise UserError(f"{path}: two columns are named {twice!r}; give each a different name")
     if not texts:
         columns = ", ".join(f"{field.name}: {_kind(field.type)}" for field in schema)[:200] or "no column"
         raise UserError(f"{path} has no column of texts ({columns}); write the texts to one column, one document per row")

@@ -115,7 +115,7 @@ class JsonTokenizer:
         #: ids as bytes of uint32, which are joined faster than integers
         self._model, self._words, self._first = self._rust.model, ChunkCache(self._merged), ChunkCache(self._marked_chunk)
         self._inner = ChunkCache(self._marked_after_space)
-        self._only_ascii = "Precompiled" in _types(self._spec, "normalizer")  # the rules of other letters may span a space
+        self._only_ascii = _spans_spaces(self._spec)  # the rules of other letters may span a space
         self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
 
     def __reduce__(self) -> tuple[Callable[..., JsonTokenizer], tuple[str, JsonObject, JsonObject]]:
@@ -345,7 +345,7 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""Of a pre-tokenizer or of tokenizer_config.json: whether a space is added to a text that does not start with one."""
+"""The key, in a pre-tokenizer or in tokenizer_config.json, that adds a space to a text that does not start with one."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
@@ -364,7 +364,9 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
     for part in parts(spec.get("normalizer"), "normalizers"):
         pattern = part.get("pattern") or {}
         if part.get("type") == "Replace":
-            text = pattern.get("String")
+            text, after = pattern.get("String"), str(part.get("content"))
+            if pattern.get("Regex") != " {2,}" and (not after or after[-1].isspace()):
+                return False
             if pattern.get("Regex") != " {2,}" and (text is None or (text != " " and any(map(str.isspace, text)))):
                 return False
         elif part.get("type") not in _LOCAL_NORMALIZERS:
@@ -387,6 +389,14 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             if token.get("rstrip") or (" " in inner and not inner.isspace()) or inner == " ":
                 return False
     return separates or _merges_end_at_spaces(spec)
+
+
+def _spans_spaces(spec: JsonObject) -> bool:
+    """Returns whether the text rules of letters beyond ASCII may depend on more than a part between two spaces: a character map,
+    or rules that drop whole characters, whose two spaces are then next to each other, unless the spaces are dropped too."""
+    rules = {*_types(spec, "normalizer")}
+    drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
+    return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)
 
 
 def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:

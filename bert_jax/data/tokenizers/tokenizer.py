@@ -211,7 +211,7 @@ class Tokenizer:
         return isinstance(self._model, MarianPieces) and self._model.separate_vocabularies
 
     @functools.cached_property
-    def of_target(self) -> Tokenizer:
+    def target_tokenizer(self) -> Tokenizer:
         """The tokenizer of the language that a translator writes: this tokenizer, unless the language has its own pieces, as in
         Marian."""
         return Tokenizer(self._model.turned, specials=MARIAN_SPECIALS) if isinstance(self._model, MarianPieces) else self
@@ -220,7 +220,7 @@ class Tokenizer:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
         sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. With `target`, `text`
         is in the language that a translator writes, for which Marian has its own tokenizer."""
-        (self.of_target if target else self)._model.append(text, out)
+        (self.target_tokenizer if target else self)._model.append(text, out)
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
         """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` is explained in
@@ -293,7 +293,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, target: bool = False) -> str:
         """Returns the text of these ids; `target` is explained in `append`. WordPiece does not restore the original white space
         around punctuation."""
-        return (self.of_target if target else self)._model.decode(ids)
+        return (self.target_tokenizer if target else self)._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each piece continues the word of the previous piece (`continuation_table`)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -159,8 +160,9 @@ class Key:
             if not isinstance(value, bool):
                 raise UserError(f"{source}: {name}={value!r} must be true or false")
             return value
-        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
-            raise UserError(f"{source}: {name}={value!r} must be {'a number' if kind is float else 'a whole number'}")
+        is_number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise UserError(f"{source}: {name}={value!r} must be {'a finite number' if kind is float else 'a whole number'}")
         return kind(value)
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:

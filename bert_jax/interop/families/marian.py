@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject
+from bert_jax.files import Json, JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
 from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, attention, linear, norm
 from bert_jax.model.config import Architecture, ModelConfig
@@ -81,6 +81,30 @@ def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObje
         "eos_token_id": ids["sep"], "forced_eos_token_id": ids["sep"], "max_length": min(512, config.max_position),
         "num_beams": 4,
     }  # fmt: skip
+
+
+CHANGES_TOKENS: Mapping[str, Json] = {
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
+    "min_length": 0, "min_new_tokens": 0, "forced_bos_token_id": None, "forced_decoder_ids": None, "suppress_tokens": None,
+    "begin_suppress_tokens": None, "sequence_bias": None, "exponential_decay_length_penalty": None, "constraints": None,
+    "force_words_ids": None, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "guidance_scale": 1.0,
+    "do_sample": False,
+}  # fmt: skip
+"""Keys of generation_config.json that change the tokens of transformers' search and that `translate` does not apply -> the value
+without an effect."""
+
+
+def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
+    """Returns a clause about settings of generation_config.json that `translate` does not apply, if there are any."""
+    found = {
+        name: generation[name]
+        for name, neutral in CHANGES_TOKENS.items()
+        if generation.get(name) is not None and generation[name] != neutral
+    }
+    if generation.get("bad_words_ids") not in (None, [[pad_id]]):
+        found["bad_words_ids"] = generation["bad_words_ids"]
+    listed = ", ".join(f"{name}={str(value)[:60]}" for name, value in found.items())
+    return (f"`translate` does not apply {listed} of generation_config.json",) if found else ()
 
 
 def _layers(side: str, ours: str) -> tuple[Row, ...]:

@@ -273,7 +273,7 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
     plan, held = program.plan, program.held
     of_query, words = query[...], program.read_words()
 
-    def of_keys(keys: Positions, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def visit_keys(keys: Positions, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         before, total, out = state
         scores = dot(of_query, key[keys], (-1, -1)) * plan.scale
         scores = jnp.where(program.seen(held, keys), scores, MASKED_SCORE)
@@ -285,7 +285,7 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
 
     zeros = jnp.zeros((program.tiles.held,), jnp.float32)
     start = (zeros + 2 * MASKED_SCORE, zeros, jnp.zeros((program.tiles.held, plan.head_width), jnp.float32))
-    highest, total, out = program.loop(of_keys, start)
+    highest, total, out = program.loop(visit_keys, start)
     sums[...] = highest + jnp.log(total) * LOG2E
     context[...] = (out * (1.0 / (total * (1.0 - plan.rate)))[:, None]).astype(context.dtype)
 
@@ -298,14 +298,14 @@ def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref
     plan, held = program.plan, program.held
     q, g, total, flow, words = query[...], gradient[...], sums[...], drift[...], program.read_words()
 
-    def of_keys(keys: Positions, out: Array) -> Array:
+    def visit_keys(keys: Positions, out: Array) -> Array:
         k = key[keys]
         scores = dot(q, k, (-1, -1)) * plan.scale - total[:, None]
         weights = jnp.exp2(jnp.where(program.seen(held, keys), scores, MASKED_SCORE))
         of_weights = _zeroed(dot(g, value[keys], (-1, -1)), program.kept(words, keys, transposed=False))
         return out + dot((weights * (of_weights - flow[:, None])).astype(k.dtype), k, (-1, -2))
 
-    out = program.loop(of_keys, jnp.zeros(q.shape, jnp.float32))
+    out = program.loop(visit_keys, jnp.zeros(q.shape, jnp.float32))
     of_query[...] = (out * (plan.head_width**-0.5 / (1.0 - plan.rate))).astype(of_query.dtype)
 
 
@@ -317,7 +317,7 @@ def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref])
     plan, held = program.plan, program.held
     k, v = key[...], value[...]
 
-    def of_queries(queries: Positions, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def visit_queries(queries: Positions, state: tuple[Array, Array]) -> tuple[Array, Array]:
         q, g = query[queries], gradient[queries]
         scores = dot(k, q, (-1, -1)) * plan.scale - sums[queries][None, :]
         weights = jnp.exp2(jnp.where(program.seen(held, queries), scores, MASKED_SCORE))
@@ -327,6 +327,6 @@ def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref])
         return state[0] + dot(of_scores, q, (-1, -2)), state[1] + dot(_zeroed(weights, kept).astype(g.dtype), g, (-1, -2))
 
     zeros = jnp.zeros(k.shape, jnp.float32)
-    of_k, of_v = program.loop(of_queries, (zeros, zeros))
+    of_k, of_v = program.loop(visit_queries, (zeros, zeros))
     of_key[...] = (of_k * (plan.head_width**-0.5 / (1.0 - plan.rate))).astype(of_key.dtype)
     of_value[...] = (of_v * (1.0 / (1.0 - plan.rate))).astype(of_value.dtype)

@@ -304,11 +304,11 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
     query, key, value, context, sums = refs
     h_w = plan.head_width
 
-    def of_queries(i: Index, _: None) -> None:
+    def visit_queries(i: Index, _: None) -> None:
         queries = _span(plan.query_block, i)
         heads = _each_head(plan, _scaled(plan, query[queries]))
 
-        def of_keys(j: Index, state: dict, shift: int, there: Array | None) -> dict:
+        def visit_keys(j: Index, state: dict, shift: int, there: Array | None) -> dict:
             random.start(unit.number, i, j)
             keys = _span(plan.block, j)
             of_key, of_value, masked = key[keys], value[keys].T, _mask(unit, queries, keys, shift, there)
@@ -332,7 +332,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
                 state = state | {(q, h): (highest, total, out)}
             return state
 
-        state = _seen(plan, i, 1, of_keys, _initial_state(plan) if plan.blocks > 1 else {})
+        state = _seen(plan, i, 1, visit_keys, _initial_state(plan) if plan.blocks > 1 else {})
         contexts = []
         for h in range(plan.heads):
             of_head = [state[q, h] for q in range(0, plan.query_block, plan.queries)]
@@ -341,7 +341,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
             contexts.append(out * (1.0 / (total * (1.0 - plan.rate))))
         context[queries] = jnp.concatenate(contexts, axis=0).T.astype(context.dtype)
 
-    _loop(plan.query_blocks, of_queries, None)
+    _loop(plan.query_blocks, visit_queries, None)
 
 
 def _initial_state(plan: TpuPlan) -> dict:
@@ -371,10 +371,10 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
     if scratch is not None:
         scratch[...] = jnp.zeros_like(scratch)
 
-    def of_keys(j: Index, _: None) -> None:
+    def visit_keys(j: Index, _: None) -> None:
         keys = _span(plan.block, j)
 
-        def of_queries(i: Index, totals: dict, shift: int, there: Array | None) -> dict:
+        def visit_queries(i: Index, totals: dict, shift: int, there: Array | None) -> dict:
             unit.random.start(unit.number, i, j)
             queries = _span(plan.query_block, i)
             masked = _mask(unit, queries, keys, shift, there)
@@ -388,12 +388,12 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
         zeros = jnp.zeros((plan.head_width, KEYS), jnp.float32)
         empty = {(name, k, h): zeros for name in ("key", "value") for k in range(0, plan.block, KEYS) for h in range(plan.heads)}
-        totals = _seen(plan, j, -1, of_queries, empty if plan.query_blocks > 1 else {})
+        totals = _seen(plan, j, -1, visit_queries, empty if plan.query_blocks > 1 else {})
         refs.of_key[keys] = (_whole(plan, totals, "key", plan.block, KEYS).T * scale).astype(refs.key.dtype)
         of_value = _whole(plan, totals, "value", plan.block, KEYS).T * (1.0 / (1.0 - plan.rate))
         refs.of_value[keys] = of_value.astype(refs.value.dtype)
 
-    _loop(plan.blocks, of_keys, None)
+    _loop(plan.blocks, visit_keys, None)
     if scratch is not None:
         refs.of_query[...] = (scratch[...] * scale).astype(refs.query.dtype)
 

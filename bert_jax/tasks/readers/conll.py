@@ -14,7 +14,7 @@ from bert_jax.interface.words import counted
 from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.entity_scores import is_tag
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.readers.tables import Say, note
+from bert_jax.tasks.readers.tables import Say, is_invisible, note
 
 COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
@@ -51,7 +51,7 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
             held.clear()
 
     for i, line in enumerate(lines):
-        if is_blank(line) or begins_document(line) or _NEW_SENTENCE.match(line):
+        if ends_sentence(line) or begins_document(line) or _NEW_SENTENCE.match(line):
             close()
             document += begins_document(line)
         elif i not in columns.comments:
@@ -84,7 +84,7 @@ def begins_document(line: str) -> bool:
     return line[: len(_DOCUMENT)].upper() == _DOCUMENT
 
 
-def is_blank(line: str) -> bool:
+def ends_sentence(line: str) -> bool:
     """Returns whether a line ends a sentence: an empty line, or one of spaces and TABs (as in WNUT-17). Other white space, such
     as U+00A0, may be a word."""
     return not line.strip(" \t")
@@ -129,7 +129,7 @@ class _Columns:
         begun = {i: rows[i] for i in openings if len(rows[i]) == width and rows[i][0].split(" ")[0] == "#"}
         alike = _comments_alike(whole, begun, word % width, None if tag is None else tag % width)
         comments = {*marks, *alike, *(i for i in openings if len(rows[i]) != width)}
-        spaced = tuple(i for i, line in enumerate(lines) if line and is_blank(line))
+        spaced = tuple(i for i, line in enumerate(lines) if line and ends_sentence(line))
         return cls(width, has_tabs, frozenset(comments), tuple(sorted(alike)), spaced)
 
     def split(self, line: str) -> list[str]:
@@ -162,7 +162,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
     marks: list[int] = []
     inside = False
     for i, line in enumerate(lines):
-        if is_blank(line) or begins_document(line):
+        if ends_sentence(line) or begins_document(line):
             inside = False
         elif not line.strip():
             raise Location(path, i + 1).error(
@@ -211,8 +211,9 @@ def _tagged_word(location: Location, line: str, columns: _Columns, word: int, ta
             remedy += ", or put the comment before the first word of a sentence"
         raise location.error(f"{counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
-    if not row[word].strip() or (tag is not None and not label.strip()):
-        raise location.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
+    if not row[word].strip() or (tag is not None and is_invisible(label)):
+        what = f"has only invisible characters ({_code_points(label)})" if label.strip() and row[word].strip() else "is empty"
+        raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; correct the line")
     if _SEVERAL_TAGS.fullmatch(label):
         raise location.error(
             f"{label} has several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated file)"

@@ -17,8 +17,8 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import read_text, split_lines
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.readers.conll import is_blank
-from bert_jax.tasks.readers.tables import Say, note
+from bert_jax.tasks.readers.conll import ends_sentence
+from bert_jax.tasks.readers.tables import Say, is_invisible, note
 
 MOST_WORDS = 10_000
 """The maximum number of words of a sentence. A longer sentence means that the file has no empty lines; no measurement could
@@ -102,8 +102,7 @@ def read_conllu(
     if may_lack_tags and all(tag == "_" for own in tags for tag in own):
         return [WordsExample(str(i), sentence.words, None, sentence.document) for i, sentence in enumerate(sentences)]
     for sentence, own in zip(sentences, tags, strict=True):
-        if "_" in own:
-            i = own.index("_")
+        if (i := next((i for i, tag in enumerate(own) if tag == "_" or is_invisible(tag)), None)) is not None:
             raise UserError(
                 f"{sentence.places[i]}{sentence.words[i]!r} has no {column}; choose the other column, or tag the file first"
             )
@@ -131,7 +130,7 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
                     raise UserError(f"{line.place}global.columns names {wrong[0]} {times}; name it once")
             if _NEWDOC.match(line.text):
                 document, documents = document + documents, True
-        elif line.problem or not is_blank(line.text):
+        elif line.problem or not ends_sentence(line.text):
             rows.append(line)
         else:
             if line.text:

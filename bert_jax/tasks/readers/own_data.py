@@ -40,6 +40,7 @@ from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.entity_scores import as_tags, is_tag
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import COLUMN_FILES, begins_document, conll_width, read_conll
+from bert_jax.tasks.readers.conllu import COLUMNS as CONLLU_COLUMNS
 from bert_jax.tasks.readers.conllu import CONLLU, TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
@@ -47,17 +48,18 @@ from bert_jax.tasks.readers.own_rows import (
     DELIMITERS,
     JSON,
     SENTENCE,
+    NoColumn,
     Row,
+    as_choices,
     class_names,
     data_files,
-    is_choices,
     label_text,
     read_own_rows,
     short,
     suffix,
 )
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
+from bert_jax.tasks.readers.tables import CORRECT_ROW, INVISIBLE, Say, note, parse_number
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
@@ -108,10 +110,12 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
+        if split == "train" and named and not names:
+            names = _names_in_file(config, kind)
+            by_number = bool(names)
         examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, say=say)
         if split == "train" and named and not names:
-            of_file = _names_in_file(config, kind)
-            names, by_number = of_file or collect_labels(examples[split]), bool(of_file)
+            names = collect_labels(examples[split])
             if not names:
                 raise UserError(f"no row of {config.train} has a label; fill in the column of the labels")
     if not any(examples.values()):
@@ -171,6 +175,9 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
         looks = {_look(name) for name in group}
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
+    fraction = next((name for name in names if re.fullmatch(r"-?[0-9]+\.[0-9]+", name)), None)
+    if fraction and not config.label_names and None not in map(_finite, names):
+        say(f"WARNING: labels are numbers such as {fraction}, and each is a class; if they are scores, set problem=regression")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
         listed = ", ".join(unused[:_MOST_SHOWN])
@@ -209,7 +216,7 @@ def _spelling(name: str) -> str:
 
 def _visible(text: str) -> str:
     """Returns a text without invisible characters, such as U+200B, and with "-" for every dash."""
-    kinds = ((unicodedata.category(sign), sign) for sign in text if sign not in _INVISIBLE)
+    kinds = ((unicodedata.category(sign), sign) for sign in text if sign not in INVISIBLE)
     return "".join("-" if kind == "Pd" else sign for kind, sign in kinds if kind not in ("Cf", "Cc"))
 
 
@@ -225,8 +232,6 @@ _LATIN = str.maketrans(
     "ABEKMHOPCTYXSIJaeopcyxsijABEZHIKMNOPTYXovi",
 )
 """The letters of Cyrillic, Greek and Turkish that look like Latin ones."""
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(i) for i in range(0xFE00, 0xFE10)}
-"""The invisible characters that Unicode counts as letters, marks or symbols: fillers, a blank, variation selectors."""
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
@@ -255,25 +260,40 @@ def read_own_data(
             continue
         places = AnswerPlaces()
         unread = {name for name in _UNREAD[kind] if name != _IMPOSSIBLE and getattr(config, name) is None}
-        for row in _rows(config, kind, path, split, say):
-            for name in sorted(unread & row.values.keys()):
-                say(f"{path}: the column {name} is not read; task.own.{name}={name} reads it")
-            unread = set()
-            example = form.parse(config, row, len(found), split == "test", places)
-            if isinstance(example, WordsExample) and config.document:
-                at = documents.setdefault(row.name(config.document) or "", len(documents))
-                example = replace(example, document=at)
-            found.append((row.location, example))
+        try:
+            for row in _rows(config, kind, path, split, say):
+                for name in sorted(unread & row.values.keys()):
+                    say(f"{path}: the column {name} is not read; task.own.{name}={name} reads it")
+                unread = set()
+                example = form.parse(config, row, len(found), split == "test", places)
+                if isinstance(example, WordsExample) and config.document:
+                    at = documents.setdefault(row.name(config.document) or "", len(documents))
+                    example = replace(example, document=at)
+                found.append((row.location, example))
+        except NoColumn as error:
+            raise UserError(f"{error} ({_naming(config, kind, path, error)})") from error
         places.report(path, say)
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
+    if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
+        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
+
+
+def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColumn) -> str:
+    """Returns the setting that names the missing column."""
+    named = {name: getattr(config, name) for name in (*_COLUMNS[kind], "choices")}
+    several = "label_names" if error.column in config.label_names else "choices"
+    setting = next((name for name, value in named.items() if value in (error.column, (error.column,))), several)
+    is_first_row = suffix(path) in DELIMITERS and not config.columns and "; known: " in str(error)
+    return f"task.own.{setting}{', or columns if the first row is an example' if is_first_row else ''}"
 
 
 def _numbered(example: Example, start: int) -> Example:
@@ -555,7 +575,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
-        raise Location(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
+        raise Location(path, 1).error(f"no column {config.words!r}; {known} (task.own.words); {_IN_COLUMNS}")
     whole: Iterable[Row] = itertools.chain([first], rows)
     if column:
         whole = _joined(config, column, whole, split == "test")
@@ -566,6 +586,11 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         yield row
     if first.has_cells and single > 1 and single >= _MOST_OF * count:
         those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
+        if column:
+            raise UserError(
+                f"{path}: {those} only one word by its column {column!r}; sort the rows by this column, or name the column that "
+                "numbers the sentences"
+            )
         raise UserError(
             f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
             f"sentences are complete; {_IN_COLUMNS}"
@@ -613,7 +638,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
         return None
-    if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):
+    if ending not in COLUMN_FILES and not _has_word_lines(config, path):
         return None
     word: int = 0
     tag: int | None = -1
@@ -643,8 +668,10 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     numbers = [tuple(map(str, range(first, first + max(lengths)))) for first in (0, 1)]
     if not config.columns and max(lengths) > 1:
         if any(all(e.words == some[: len(e.words)] for e in found) for some in numbers):
+            conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
             raise UserError(
-                f"{path}: its first column numbers the words; name the columns in their order, such as columns=[n,words,labels]"
+                f"{path}: its first column numbers the words; {conllu}name the columns in their order, such as "
+                "columns=[n,words,labels]"
             )
         if len({word for example in found for word in example.words}) == 1 and width > 2:
             raise UserError(
@@ -668,7 +695,7 @@ def _column_count(train: str) -> int:
 
 
 def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
-    """Returns whether a .tsv or .txt file has a word on each line, empty lines between sentences, and no row of column names."""
+    """Returns whether a text file has a word on each line, empty lines between sentences, and no row of column names."""
     lines = split_lines(read_text(path).strip("\r\n"))
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
@@ -684,6 +711,11 @@ def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[
 
 
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
+    if {"qas", "header"} & row.values.keys() and config.question not in row.values:
+        raise row.location.error(
+            f"no field {config.question!r}, but several questions about a context, as in MRQA; give one question per line (jq "
+            f"-c 'select(.qas) | {{context}} + .qas[]' {pathlib.Path(row.location.path).name})"
+        )
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
     if str(row.values.get(_IMPOSSIBLE)).strip().lower() in ("true", "1", "1.0"):
@@ -711,8 +743,8 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
     names = [str(i) for i in range(first, first + len(choices))] if keys is None else list(keys)
-    if keys is None and label is not None and len(label) == 1 and label in ascii_uppercase[: len(choices)]:
-        names = list(ascii_uppercase[: len(choices)])
+    if keys is None and label is not None and len(label) == 1 and label.upper() in ascii_uppercase[: len(choices)]:
+        names, label = list(ascii_uppercase[: len(choices)]), label.upper()
     if label is not None and label not in names:
         listed = ", ".join(names)
         if keys is not None:
@@ -720,20 +752,21 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
         other = 0 if first else 1
         counts_from_other = label in map(str, range(other, other + len(choices)))
         remedy = f"set first_choice={other}" if counts_from_other else CORRECT_ROW
+        if label in choices:
+            remedy = f"give the number of the choice, {names[choices.index(label)]}, instead of its text"
         raise row.location.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {remedy}")
     right = None if label is None else names.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
 
 def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Returns the choices in one column, and the label of each choice if the column has an object of texts and labels, as in
-    ARC: {"text": ["red", "blue"], "label": ["A", "B"]}."""
+    """Returns the choices in one column, and the label of each choice if the column has texts with labels (`as_choices`)."""
     (name,) = config.choices
     value = row.value(name)
     if isinstance(value, str) and CHOICES_OBJECT.match(value):
         value = row.written(name)
-    if is_choices(value):
-        parts = replace(row, values={f"{name}.{part}": held for part, held in value.items()}, has_cells=False)
+    if choices := as_choices(value):
+        parts = replace(row, values={f"{name}.{part}": held for part, held in choices.items()}, has_cells=False)
         texts, keys = parts.texts(f"{name}.text") or (), parts.labels(f"{name}.label") or ()
         if len(texts) != len(keys) or len(set(keys)) != len(keys):
             raise row.location.error(

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import datetime
 import decimal
 import json
 import math
 import pathlib
 import re
-import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
-from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.errors import UserError, listed, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_packed, recognise
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise
 from bert_jax.storage.records import (
     KINDS,
     ColumnFile,
@@ -42,7 +42,7 @@ from bert_jax.storage.records import (
     split_lines,
     text_lines,
 )
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, is_invisible, note, other_delimiter, read_table
 
 COLUMNAR = {f".{kind}": name for kind, name in KINDS.items()}
 """Suffix -> the format."""
@@ -87,7 +87,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
-    if not found and not set(named.values()) & set(_SPLITS.values()):
+    if not found and len(set(named.values())) == 1 and not set(named.values()) & set(_SPLITS.values()):
         found = list(named)  # a directory of one split
     if not found:
         raise UserError(
@@ -163,6 +163,8 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
         raise UserError(f"{path} is empty; fetch it again, or give another file")
     if (found := recognise(head, path.name)) and found.kind != kind:
         raise UserError(f"{path} {found.what}, not {KINDS[kind]}; {found.remedy}")
+    if not found and is_text(head):
+        raise UserError(f"{path} is text, not {KINDS[kind]}; give it a name that ends in the format of its rows, such as .csv")
     with columns_explained(kind, path), open_columns(kind, path) as file:
         yield file
 
@@ -248,7 +250,17 @@ _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
 _END = re.compile(r"\s*\Z")
 _PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\([\[{)].*", re.DOTALL)
+_SINGLE_QUOTED = re.compile("'[^']+'")
+_DOUBLE_QUOTES = "enclose cells in double quotes, not in single ones"
 _FILL_IN = "fill it in, or remove the row"
+
+
+class NoColumn(UserError):
+    """A column of a table, or a field of JSON, is missing."""
+
+    def __init__(self, message: str, column: str):
+        super().__init__(message)
+        self.column = column
 
 
 @dataclass(frozen=True)
@@ -269,20 +281,24 @@ class Row:
             kind, location = ("field", self.location) if self.location.unit in ("line", "item") else ("column", self.location)
             if self.has_cells:
                 kind, location = "column", Location(self.location.path, 1)
-            raise location.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
+            hint = nearest(name, self.values) if self.values else "the object is empty"
+            raise NoColumn(str(location.error(f"no {kind} {name!r}; {hint}")), name)
         is_nan = isinstance(value, float) and math.isnan(value)
         if (value is None or is_nan) and not optional:
-            raise self.location.error(f"{name} is {'NaN' if is_nan else 'null'}; {_FILL_IN}")
+            null = "null or -1" if self.classes and self.location.unit == "row" else "null"
+            raise self.location.error(f"{name} is {'NaN' if is_nan else null}; {_FILL_IN}")
         return None if is_nan or (optional and value == "") else value
 
     def text(self, name: str) -> str:
         """Returns the value as a text that is not blank."""
         value = self.value(name)
-        if not isinstance(value, str) or is_blank(value):
-            in_column = self.location.unit == "row" and not isinstance(value, str)
-            remedy = f"name a column of texts among {', '.join(self.values)}" if in_column else CORRECT_ROW
-            shown = ascii(value[:60]) if isinstance(value, str) and value.strip() else short(value)
-            raise self.location.error(f"{name} is {shown}, not a text; {remedy}")
+        if not isinstance(value, str) or is_invisible(value):
+            remedy = CORRECT_ROW
+            if isinstance(value, dict):
+                remedy = f"write its parts to {'columns' if self.location.unit == 'row' else 'fields'} of their own"
+            elif self.location.unit == "row" and not isinstance(value, str):
+                remedy = f"name a column of texts among {listed(other for other in self.values if other != name)}"
+            raise self.location.error(f"{name} is {_shown(value)}, not a text; {remedy}")
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
@@ -290,8 +306,10 @@ class Row:
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
             return label_text(value)
-        if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise self.location.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
+        if isinstance(value, datetime.date | datetime.time):
+            return str(value)
+        if value is not None and (not isinstance(value, str) or is_invisible(value)):
+            raise self.location.error(f"{name} is {_shown(value)}, not a text; {CORRECT_ROW}")
         return None if value is None else label_text(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
@@ -338,6 +356,10 @@ class Row:
         if self.keeps_quotes and is_quoted(label):
             raise self.location.error(_quotes_remedy(label))
         raw = self.values.get(name)
+        if self.has_cells and _SINGLE_QUOTED.fullmatch(label):
+            raise self.location.error(
+                f"{name} is {label[:60]} with its single quotes; {_DOUBLE_QUOTES}, or list all classes in label_names"
+            )
         if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
             raise self.location.error(
                 f"{name} is {label[:60]}, whose quotes belong to it, as after a space; remove the space, or list all classes in "
@@ -364,9 +386,9 @@ class Row:
         for i, part in enumerate(listed, 1):
             if part is None or (isinstance(part, float) and not math.isfinite(part)):
                 raise self.location.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
-            if isinstance(part, str) and not part.strip():
+            if isinstance(part, str) and (is_invisible(part) if strict else not part.strip()):
                 shown = " ".join(f"U+{ord(sign):04X}" for sign in part[:5])
-                what = f"only white space ({shown})" if part else '""'
+                what = f"{'invisible' if part.strip() else 'only white space'} ({shown})" if part else '""'
                 raise self.location.error(f"item {i} of {len(listed)} in {name} is {what}; {remedy}")
         return list(listed)
 
@@ -382,8 +404,20 @@ CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
 """The start of an object with the texts and labels of choices that is written in a cell."""
 
 
-def is_choices(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Returns whether a value is an object of the texts and labels of choices."""
+def as_choices(value: Any) -> dict[str, Any] | None:
+    """Returns the object of the texts and labels of choices, as in ARC, or the same from a list of objects with a text and a
+    label, as in CommonsenseQA, or from an object of label -> text, as in MedQA; None for any other value."""
+    if isinstance(value, list) and value and all(map(_has_choice, value)):
+        return {name: [choice[name] for choice in value] for name in ("text", "label")}
+    if _has_choice(value):
+        return value
+    texts = {label: text for label, text in value.items() if text is not None} if isinstance(value, dict) else {}
+    if texts and all(isinstance(text, str) for text in texts.values()):  # in Parquet, each row has all labels, some without text
+        return {"text": [*texts.values()], "label": [*texts]}
+    return None
+
+
+def _has_choice(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and value.keys() == {"text", "label"}
 
 
@@ -472,11 +506,6 @@ def label_text(value: str | bool | float) -> str:
     return text if not whole else "0" if whole[1] == "-0" else whole[1]
 
 
-def is_blank(text: str) -> bool:
-    """Returns whether a text has no visible character: only white space, and characters such as U+200B."""
-    return all(sign.isspace() or unicodedata.category(sign) in ("Cf", "Cc") for sign in text)
-
-
 def is_quoted(cell: str) -> bool:
     """Returns whether a cell is in double quotes, with only doubled ones inside."""
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
@@ -490,6 +519,11 @@ def short(value: Json) -> str:
     """Returns a value as JSON, truncated to 60 characters for error messages."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _shown(value: Json) -> str:
+    """Returns a value as `short` does, with the invisible characters of a text as their numbers."""
+    return ascii(value[:60]) if isinstance(value, str) and value.strip() and is_invisible(value) else short(value)
 
 
 def suffix(path: pathlib.Path) -> str:
@@ -551,14 +585,13 @@ def _table_rows(
     spaced = not columns and has_spaces(begin, delimiter)
 
     def refuse(location: Location, row: list[str]) -> None:
-        raise location.error(
-            f"{counted(len(row), 'column')}, but there are {len(table.columns)} names of columns ({', '.join(table.columns)}); "
-            f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
-        )
+        raise table.wrong_width(location, row, _cells_remedy(row, table.columns, delimiter, quotes=quotes))
 
     table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, wanted=wanted, spaced=spaced, **lines)
-    if not columns and (other := _other_delimiter(table.columns, delimiter)):
+    if not columns and (other := other_delimiter(table.columns, delimiter)):
         raise Location(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
+    if not columns and (quoted := next(filter(_SINGLE_QUOTED.fullmatch, table.columns), None)):
+        raise Location(path, 1 + lines["skip"]).error(f"the column {quoted} is in single quotes; {_DOUBLE_QUOTES}")
     if not quotes and unsure and (quoted := next((name for name in table.columns if is_quoted(name)), None)):
         raise Location(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
     if table.columns[0].startswith("__label__"):
@@ -590,19 +623,18 @@ def _head(path: pathlib.Path) -> bytes:
     return b""
 
 
-def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
-    """Returns the delimiter that a row of one cell seems to have instead of `delimiter`."""
-    return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
-
-
 def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
     """Returns the remedy for a row whose number of cells differs from the number of columns."""
-    if other := _other_delimiter(row, delimiter) or _other_delimiter(columns, delimiter):
+    if other := other_delimiter(row, delimiter) or other_delimiter(columns, delimiter):
         return f"set delimiter={other!r} if this separates the columns, otherwise correct the line"
+    if len(columns) == 1:
+        return "the first line must name the columns"
     if len(row) == len(columns) + 1 and not row[-1].strip():
         return f"remove the {delimiter!r} at the end of the line"
     if not quotes and any(cell.startswith('"') and not is_quoted(cell) for cell in row):
         return "set quotes=true if double quotes enclose cells, otherwise correct the line"
+    if any(cell.lstrip()[:1] == "'" for cell in row) and any(cell.rstrip()[-1:] == "'" for cell in row):
+        return _DOUBLE_QUOTES
     return "correct the line, or remove it"
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -88,12 +89,12 @@ class AnswerPlaces:
 
         The result is `text` at `start`. If the offset counts UTF-16 units or bytes, it is the text there. Otherwise it is the
         nearest place with `text`, or the first one if `start` is None. If there is no such place, it is the nearest place that
-        differs only in white space, as in run_squad.py. name: the id of the question."""
+        differs only in white space, as in run_squad.py, or in its form of Unicode (NFC, NFD). name: the id of the question."""
         found = None if start is None else _stated_place(context, text, start)
         if found is None:
             found = nearest_place(context, text, start or 0)
         if found is None:
-            span = _up_to_white_space(context, text, start or 0)
+            span = _up_to_white_space(context, text, start or 0) or _in_other_form(context, text, start or 0)
             if span is not None:
                 return context[slice(*span)], span[0]
             self.lost.append(name)
@@ -155,6 +156,21 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
         return spans[word][0] + at - ends[word]
 
     return place(found), place(found + len(wanted) - 1) + 1
+
+
+def _in_other_form(context: str, text: str, start: int) -> tuple[int, int] | None:
+    """Returns the characters [start, end) of the part of `context` nearest to `start` that is canonically equivalent to `text`,
+    such as an accented letter written as two characters instead of one; None if there is none."""
+    if context.isascii():
+        return None
+    whole, wanted = unicodedata.normalize("NFD", context), unicodedata.normalize("NFD", text)
+    sizes = (len(unicodedata.normalize("NFD", sign)) for sign in context)
+    ends = list(itertools.accumulate(sizes, initial=0))  # the characters in `whole`
+    found = nearest_place(whole, wanted, ends[min(max(start, 0), len(context))])
+    if found is None:
+        return None
+    begin, end = bisect.bisect_left(ends, found), bisect.bisect_left(ends, found + len(wanted))
+    return (begin, end) if (ends[begin], ends[end]) == (found, found + len(wanted)) else None
 
 
 def listed_answers(given: Any, start: Any = None) -> list[tuple[str, int | None]]:

@@ -7,11 +7,12 @@ import math
 import pathlib
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, listed, nearest
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import Line, Location, table_rows, text_lines
@@ -23,11 +24,18 @@ Say = Callable[[str], object]
 
 CORRECT_ROW = "correct the row, or remove it"
 """The remedy in most errors."""
+INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(i) for i in range(0xFE00, 0xFE10)}
+"""The invisible characters that Unicode counts as letters, marks or symbols: fillers, a blank, variation selectors."""
 
 
 def note(message: str) -> None:
     """The default `Say` of all readers: prints a line to standard error."""
     print(message, file=sys.stderr)
+
+
+def is_invisible(text: str) -> bool:
+    """Returns whether a text has no visible character: only white space, and characters such as U+200B."""
+    return all(sign.isspace() or sign in INVISIBLE or unicodedata.category(sign) in ("Cf", "Cc") for sign in text)
 
 
 def read_rows(
@@ -50,6 +58,7 @@ class Table:
     columns: tuple[str, ...]
     rows: Iterator[tuple[Location, list[str]]]
     skipped: Callable[[Location, list[str]], None] | None = None  # called for each row with a wrong number of columns
+    delimiter: str = "\t"
 
     def __iter__(self) -> Iterator[tuple[Location, dict[str, str]]]:
         for location, row in self.rows:
@@ -58,14 +67,22 @@ class Table:
             elif self.skipped:
                 self.skipped(location, row)
             else:
-                raise location.error(
-                    f"{counted(len(row), 'column')}, but there are {len(self.columns)} names of columns "
-                    f"({', '.join(self.columns)}); correct the line, or remove it"
-                )
+                raise self.wrong_width(location, row, "correct the line, or remove it")
+
+    def wrong_width(self, location: Location, row: Sequence[str], remedy: str) -> UserError:
+        """Returns the error about a row with a wrong number of columns."""
+        names = f"there are {len(self.columns)} names of columns" if len(self.columns) > 1 else "there is one name of a column"
+        return location.error(f"{counted(len(row), 'column')}, but {names} ({listed(self.columns)}); {remedy}")
 
     def require(self, *names: str) -> None:
         """Raises UserError if one of `names` is not a column; the error names the most similar column."""
         for name in names:
+            if name not in self.columns and (other := other_delimiter(self.columns, self.delimiter)):
+                right = {"\t": "TABs", ",": "commas"}[self.delimiter]
+                only = cut(self.columns[0])
+                raise Location(self.path, 1).error(
+                    f"the only column is {only!r}; separate columns with {right}, not with {other!r}"
+                )
             if name not in self.columns:
                 raise Location(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
 
@@ -90,7 +107,7 @@ def read_table(
         if first is not None:
             location, cells = first
             if [cell.strip().strip('"').casefold() for cell in cells] == [name.casefold() for name in columns]:
-                raise location.error("the first row has the names of the columns; leave columns out")
+                raise location.error("the first row has the names of the columns; remove it, or leave columns out for own data")
             rows = itertools.chain([first], rows)
     if not columns:
         first = next(rows, None)
@@ -101,14 +118,19 @@ def read_table(
         known = (name for name in columns if name and (wanted is None or name in wanted))
         if repeated := [name for name in known if columns.count(name) > 1]:
             raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
-    return Table(path, tuple(columns), rows, skipped)
+    return Table(path, tuple(columns), rows, skipped, delimiter)
+
+
+def other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
+    """Returns the delimiter that a row of one cell seems to have instead of `delimiter`."""
+    return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
 
 
 def check_filled(location: Location, row: Mapping[str, str], *names: str) -> None:
-    """Raises UserError if one of the columns `names` is blank in a row."""
+    """Raises UserError if one of the columns `names` has no visible character in a row."""
     for name in names:
-        if not row[name].strip():
-            raise location.error(f"{name} is empty; {CORRECT_ROW}")
+        if is_invisible(row[name]):
+            raise location.error(f"{name} is {'empty' if not row[name].strip() else ascii(row[name][:60])}; {CORRECT_ROW}")
 
 
 def parse_integer(location: Location, name: str, value: str, *, below: int | None = None) -> int:
@@ -127,6 +149,8 @@ def parse_number(location: Location, name: str, value: str, low: float, high: fl
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     comma = "replace the decimal comma by a point, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
+    if re.fullmatch(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?", value.strip()):
+        comma = "write thousands without a comma, or a decimal comma as a point, "
     raise location.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 

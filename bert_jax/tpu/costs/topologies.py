@@ -110,7 +110,7 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     return Topology(chip, shape, several)
 
 
-def judge(arguments: Sequence[str]) -> int:
+def check_topology(arguments: Sequence[str]) -> int:
     """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 0, or 2 with the error
     printed if there is no such topology. `tpu_scripts/run.sh` calls it before it installs the compiler."""
     given: dict[str, str] = {}

@@ -61,7 +61,7 @@ def test_bracket_fields_follow_the_file_and_the_last_may_contain_dashes(tmp_path
     (mention,) = document.mentions
     assert (mention.entity, mention.head, mention.traits.genders) == ("1", 0, {"neuter"})  # the type is "person-x"
     (document,), _ = read(tmp_path, conllu("a/NOUN/0/(e-1)").replace("# global", "# no"))
-    assert [mention.entity for mention in document.mentions] == ["e-1"]  # without named fields, all of the text is the entity
+    assert [mention.entity for mention in document.mentions] == ["e"]  # without names of the fields, the first is the entity
 
 
 def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
@@ -146,9 +146,12 @@ def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_pa
     text = "".join(line for line in PARIS.splitlines(keepends=True) if not line.startswith("# global.Entity"))
     file = CorefudFile(write(tmp_path, text), lambda problem: None)
     (document,) = list(file)
-    assert document.mentions[0].entity == "1-place-1"
+    assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "3", "2", "3", "1", "4"]
     (said,) = file.notes
-    assert said.startswith("WARNING: no line '# global.Entity = ...' names the fields of the mentions, so all of (1-place-1 ")
+    assert said == (
+        "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first one is read as the entity, as 1 "
+        "in (1-place-1; add the line if that is wrong"
+    )
     (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
     assert [problem.partition(": ")[2] for problem in problems] == ["a mention names no entity; it is left out"]
@@ -258,6 +261,10 @@ def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
         (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is neither brackets of mentions nor -; correct it"),
         (conll2012(rows(), ["a NN * * -"]).replace("(TOP", "((TOP"), "line 2: the parse column does not close"),
         ("#begin document x\na b c\n#end document\n", "line 2: 3 columns, fewer than the 12 of CoNLL-2012 without predicates"),
+        (  # as in SemEval-2010
+            conll2012(rows()).replace("bc/x  0  0  ", "1 The The "),
+            "line 2: column 3 is 'The', not the number of a word as in CoNLL-2012; correct it; the sentence is left out",
+        ),
         (
             "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
             "line 3: a sentence outside of '#begin doc",
@@ -306,6 +313,8 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
 
 def test_the_format_is_recognised_by_the_first_line(tmp_path):
     assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
+    with pytest.raises(UserError, match=r"; give a file of CoNLL-U with Entity=, of CoNLL-2012 \(.* #begin document\) or of GAP"):
+        list(open_texts(write(tmp_path, "Ada ran.\n"), lambda problem: None))
     assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
     assert isinstance(open_texts(write(tmp_path, HEADER + gap())), GapFile)
     with pytest.raises(UserError, match="is standard input"):

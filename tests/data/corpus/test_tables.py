@@ -137,6 +137,13 @@ def test_a_column_without_text_is_refused_with_its_type(tmp_path, values, told):
         texts(f"parquet:{tmp_path}/a.parquet", text_field="column")
 
 
+def test_two_text_columns_of_one_name_are_refused(tmp_path):
+    twice = pa.Table.from_arrays([pa.array(["One."]), pa.array(["Two."]), pa.array([1])], names=["text", "text", "id"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: two columns are named 'text'; give each a different name"):
+        texts(f"parquet:{tmp_path}/a.parquet")
+
+
 def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):
     pq.write_table(pa.table({"content": ["One."]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": ["Two."]}), tmp_path / "b.parquet")

@@ -443,6 +443,22 @@ def test_splitting_by_the_gpt2_pattern_equals_the_byte_level_split(tmp_path):
     assert [ours.encode(text) for text in texts()] == [made.encode(text) for text in texts()]
 
 
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (normalizers.StripAccents(), "a \u0328 b"),
+        (normalizers.BertNormalizer(lowercase=False, strip_accents=True), "a \u0301 b"),
+        (normalizers.Replace("x", ""), "a x b"),
+        (normalizers.Replace("'", "' "), "a' b"),
+    ],
+)
+def test_spaces_around_a_dropped_character_are_next_to_each_other(tmp_path, rule, text):
+    rust = MAKERS["gpt2"]()
+    rust.normalizer = rule
+    rust.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).encode(text) == rust.encode(text, add_special_tokens=False).ids
+
+
 def test_pieces_that_contain_a_space_are_found(tmp_path):
     merges = [("n", "e"), ("ne", "w"), ("new", " "), ("new ", "y"), ("new y", "o"), ("new yo", "r"), ("new yor", "k")]
     pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz ", *(a + b for a, b in merges)]

@@ -83,7 +83,7 @@ def test_offsets_count_characters_after_the_language_code(tokenizer: Tokenizer):
     assert text[slice(*spans[0])] == ">>deu<<"
     assert "".join(text[start:end] for start, end in spans[1:]) == "Theobjectisalist."
     text = "A Python object."
-    ids, spans = tokenizer.of_target.encode_with_offsets(text)
+    ids, spans = tokenizer.target_tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text, target=True)
     assert "".join(text[start:end] for start, end in spans) == "APythonobject."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import json
 import pathlib
@@ -16,7 +17,7 @@ from pyarrow import ipc
 from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_data import OwnData, load_own_data
+from bert_jax.tasks.readers.own_data import OwnData, load_own_data, read_own_data
 
 CLASSES = {"names": ["poor", "good"], "_type": "ClassLabel"}
 TAGS = {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}
@@ -143,6 +144,17 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
         load(train=str(converted))
 
 
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: pathlib.Path, split: str):
+    """As ANLI, whose splits are train_r1, dev_r1 and so on. A folder without names of splits has one."""
+    for name in ("train_r1-00000-of-00001", "heldout-00000-of-00001"):
+        put(tmp_path / "data" / f"{name}.parquet", ROWS, label=CLASSES)
+    with pytest.raises(UserError, match=f"has no file of its {split} split, only data/heldout-00000-of-00001.parquet, data/t"):
+        read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split)
+    (tmp_path / "data" / "train_r1-00000-of-00001.parquet").unlink()
+    assert read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split) == EXAMPLES
+
+
 def test_parts_with_hashed_names_are_read_in_order(tmp_path: pathlib.Path):
     for i, row in enumerate(ROWS):
         put(tmp_path / "data" / f"train-0000{i}-of-00002-{'9a'[i] * 16}.parquet", [row], label=CLASSES)
@@ -194,8 +206,9 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among text, label"),
-        ([{"body": "a", "label": "x"}], "row 1: no column 'text'; known: body, label"),
+        ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among label$"),
+        ([{"text": {"en": "a"}, "label": "x"}], 'row 1: text is {"en": "a"}, not a text; write its parts to columns of their'),
+        ([{"body": "a", "label": "x"}], r"row 1: no column 'text'; known: body, label \(task\.own\.text\)"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], "row 2: label is null; fill it in"),
         ([{"text": "a", "label": 2.0}, {"text": "b", "label": float("nan")}], "row 2: label is NaN; fill it in"),
     ],
@@ -203,6 +216,20 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
 def test_unusable_rows_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
     with pytest.raises(UserError, match=message):
         load(train=put(tmp_path / "a.parquet", rows))
+
+
+def test_dates_are_labels_as_in_a_table(tmp_path: pathlib.Path):
+    rows = [{"text": "a", "label": datetime.date(2020, 1, 2)}, {"text": "b", "label": datetime.date(2019, 12, 31)}]
+    assert load(train=put(tmp_path / "a.parquet", rows)).labels == ("2019-12-31", "2020-01-02")
+
+
+def test_a_row_without_a_class_and_text_under_another_name_are_refused(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.parquet", [{"text": "a", "label": -1}], label=CLASSES)
+    with pytest.raises(UserError, match="row 1: label is null or -1; fill it in, or remove the row"):
+        load(train=path)
+    (tmp_path / "b.parquet").write_text("text,label\na,x\n")
+    with pytest.raises(UserError, match=r"b\.parquet is text, not Parquet; give it a name that ends in the format of its rows"):
+        load(train=str(tmp_path / "b.parquet"))
 
 
 def test_a_class_of_the_file_may_be_called_none(tmp_path: pathlib.Path):
@@ -231,6 +258,10 @@ def test_columns_of_zeros_and_ones_are_multi_label_targets(tmp_path: pathlib.Pat
 
 
 def test_a_class_without_a_name_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"row 1: the label '0\.5' is not known; known: poor, good"):
+        load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 0.5}, {"text": "b", "label": 1.0}], label=CLASSES))
+    texts = put(tmp_path / "a.parquet", [row | {"label": str(row["label"])} for row in ROWS], label=CLASSES)
+    assert load(train=texts).train == EXAMPLES
     with pytest.raises(UserError, match=r"a\.parquet: label has the class 2, but only 2 names"):
         load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 2}], label=CLASSES))
 

@@ -114,6 +114,7 @@ def test_a_broken_line_is_an_error_except_in_known_files(tmp_path: pathlib.Path)
         (b"sentence\tlabel\nfine\t1\ncaf\xe9\t1\n", r"line 3: byte 26 of the file \(0xe9\) is not UTF-8"),
         ("sentence\tlabel\n".encode("utf-16"), "line 1: byte 1 .*starts like UTF-16"),
         (b"s\0e\0", "character 2 of the file is NUL"),
+        (b"sentence,label\nfine,1\n", "line 1: the only column is 'sentence,label'; separate columns with TABs, not with ','"),
         (b"sentense\tlabel\nfine\t1\n", "no column 'sentence'; did you mean 'sentense'"),
         (b"sentence\tsentence\nfine\t1\n", "line 1: two columns are named 'sentence'"),
         (b"sentence\tlabel\nfine\t2\n", "line 2: label is '2', not one of 0, 1"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
 import functools
 import gzip
@@ -187,6 +188,9 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
         ({"choices": {"text": ["x", "y", "z"], "label": [7, 5, 6]}, "label": 6}, 2),
         ({"choices": "{'text': ['x', 'y', 'z'], 'label': ['A', 'B', 'C']}", "label": "C"}, 2),
         ({"choices": ["x", "y", "z"], "label": "A"}, 0),
+        ({"choices": ["x", "y", "z"], "label": "b"}, 1),
+        ({"choices": {"A": "x", "B": "y", "C": "z", "D": None}, "label": "C"}, 2),  # MedQA
+        ({"choices": [{"text": text, "label": key} for text, key in ("xA", "yB", "zC")], "label": "B"}, 1),
     ],
 )
 def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path: pathlib.Path, row: dict[str, Any], right: int):
@@ -201,6 +205,7 @@ def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path:
     [
         ({"choices": ["x", "y"], "label": "C"}, r"label is 'C', not one of 0, 1 \(first_choice=0\); correct the row"),
         ({"choices": ["x", "y"], "label": 2}, r"label is '2', not one of 0, 1 \(first_choice=0\); set first_choice=1"),
+        ({"choices": ["x y", "z"], "label": "z"}, "label is 'z', not one of 0, 1 .*; give the number of the choice, 1, ins"),
         ({"choices": ["x", "y"], "label": -1}, r"label is '-1', not one of 0, 1 \(first_choice=0\); correct the row"),
         ({"choices": {"text": ["x", "y"], "label": ["A", "B"]}, "label": "0"}, "'0', not one of its choices' labels A, B"),
         ({"choices": {"text": ["x", "y"], "label": ["A"]}, "label": "A"}, "choices has 2 texts and the labels A; give each"),
@@ -226,6 +231,17 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, not a character"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: 3 columns, but there are 2 names of columns \(text, label\)"),
+        ("a.csv", ["# by Ada", "text,label", "a,b"], r"line 2: 2 columns, but there is one name .* the first line must name the"),
+        ("a.csv", [",text,label", "0,a"], r"line 2: 2 columns, but there are 3 names of columns \('', text, label\)"),
+        ("a.csv", [",text,", "0,a,b"], r"line 1: no column 'label'; known: '', text \(task\.own\.label, or columns if"),
+        ("a.csv", ["Text,label", "a,b"], r"line 1: no column 'text'; did you mean 'Text'\? \(task\.own\.text\)$"),
+        ("a.jsonl", [{"txt": {"a": 1}}], r"line 1: no field 'text'; did you mean 'txt'\? \(task\.own\.text\)$"),
+        ("a.jsonl", [{"text": {"en": "a"}}], r'line 1: text is \{"en": "a"\}, not a text; write its parts to fields of'),
+        ("a.csv", ["'text','label'", "'a','b'"], "line 1: the column 'text' is in single quotes; enclose cells in double"),
+        ("a.csv", ["text,label", "'a, b',c"], "line 2: 3 columns, .*; enclose cells in double quotes, not in single ones"),
+        ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c' with its single quotes; enclose cells in double quotes"),
+        ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
+        ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
         ("a.doc", ["text\tlabel"], r"'\.doc', which is not a known format"),
     ],
@@ -254,6 +270,8 @@ SENTENCES = [(("a", "b"), ("B-X", "I-X")), (("a",), ("O",))]
         ("a.txt", COLUMNS.replace("\t", " "), {}),
         ("a.conll", COLUMNS.replace("\n", "\r\n"), {}),
         ("a.conll", "-DOCSTART- -X-\n\na B-X\nb I-X\n\na O", {}),
+        ("eng.train", COLUMNS.replace("\t", " "), {}),
+        ("train", COLUMNS, {}),
         ("a.tsv.gz", COLUMNS, {}),
         ("a.tsv", COLUMNS, {"columns": ("words", "labels")}),
         ("a.tsv", "B-X\t1\ta\nI-X\t2\tb\n\nO\t1\ta\n", {"columns": ("labels", "n", "words")}),
@@ -274,12 +292,10 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.tsv", ["words\tlabels", "a\tO", "", "b\tO"]),
         ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
     ):
-        with pytest.raises(
-            UserError,
-            match=r"each of its 2 sentences has only one word; set sentence=COLUMN .*, an empty line "
-            r"follows",
-        ):
-            labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
+        given = "s" if name == "b.csv" else None
+        remedy = r"; set sentence=COLUMN .*, an empty line follows" if given is None else r" by its column 's'; sort the rows by"
+        with pytest.raises(UserError, match=f"each of its 2 sentences has only one word{remedy}"):
+            labels_of(put(tmp_path / name, *rows), "token", sentence=given)
     said: list[str] = []
     path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": [tag]} for word, tag in (("a", "O"), ("b", "X"))))
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
@@ -289,8 +305,8 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("name", "rows", "settings", "message"),
     [
-        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a; in a file with a word and its tag on each line"),
-        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a; in a file with a word and its tag on each line"),
+        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); in a file with a word and its"),
+        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); in a file with a word"),
         ("a.conll", ["word tag", "a B-X", "", "b O"], {}, "line 1: 'word' is the name of a column; remove the line"),
         (
             "a.conll",
@@ -298,6 +314,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
             {},
             r"its first column numbers the words; name the columns .*\[n,words,labels\]",
         ),
+        ("a.conll", [f"{i} a a N{' _' * 6}" for i in (1, 2)], {}, r"; if it is CoNLL-U, give it a name .* \.conllu, or name"),
         ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"its first column numbers the words; name the columns"),
         ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "its first column is 'd' in every line; name the columns"),
         ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the words are tags, such as 'B-X'; name .*=\[labels,words\]"),
@@ -315,6 +332,9 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ),
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
+        ("a.jsonl", ['{"words": ["a"], "labels": ["\\u200b"]}'], {}, r"item 1 of 1 in labels is invisible \(U\+200B\)"),
+        ("a.conll", ["a O", "b \u200b"], {}, r"line 2: the tag has only invisible characters \(U\+200B\); correct the line"),
+        ("a.conllu", ["1\ta\t_\t\u200b\t_\t_\t0\tr\t_\t_"], {}, "line 1: 'a' has no upos; choose the other column"),
     ],
 )
 def test_unreadable_word_columns_are_refused(
@@ -533,6 +553,12 @@ def test_multi_label_targets_that_are_not_a_list_of_names_are_refused(tmp_path: 
         labels_of(put(tmp_path / "a.csv", "text,label", *rows), problem="multi_label")
 
 
+def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,x", "a,1")
+    with pytest.raises(UserError, match=r"line 1: no column 'y'; known: text, x \(task\.own\.label_names, or columns if"):
+        labels_of(path, problem="multi_label", label_names=("x", "y"))
+
+
 def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"[0, 1]"', "b,[1]")
     assert labels_of(path, problem="multi_label", label_names=("0", "1")) == [("0", "1"), ("1",)]
@@ -621,7 +647,8 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
 
 
 @pytest.mark.parametrize(
-    "names", ["1 +1", "1 01", "1 1e0", "0 -0.0", '"1,000" 1000', "2.5 2.50", "a\u2010b a-b", "-1 \u22121", "'x' x", "1 \uff11"]
+    "names",
+    ["1 +1", "1 01", "1 1e0", "0 -0.0", '"1,000" 1000', "2.5 2.50", "a\u2010b a-b", "-1 \u22121", "\u2018x\u2019 x", "1 \uff11"],
 )
 def test_labels_that_are_one_number_or_differ_in_quotes_or_dashes_are_reported(tmp_path: pathlib.Path, names: str):
     said: list[str] = []
@@ -798,6 +825,56 @@ def test_data_with_nothing_to_learn_is_reported(
     path = put(tmp_path / name, *lines)
     load_own_data(OwnDataConfig(train=path, problem=problem), kind, say=said.append)
     assert said == [f"WARNING: {says.format(path)} there is nothing to learn"]
+
+
+def test_labels_that_are_numbers_with_fractions_are_reported_as_classes(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", "a,2", "b,0.5")
+    said: list[str] = []
+    for settings in ({}, {"problem": "regression"}, {"label_names": ("0.5", "2")}):
+        load_own_data(OwnDataConfig(train=path, **settings), "sequence", say=said.append)
+    assert said == ["WARNING: labels are numbers such as 0.5, and each is a class; if they are scores, set problem=regression"]
+
+
+@pytest.mark.parametrize("problem", ["classification", "regression"])
+def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pathlib.Path, problem: str):
+    """As in the test sets of GLUE on the hub."""
+    train = put(tmp_path / "a.csv", "text,label", "a,1", "b,0")
+    said: list[str] = []
+    for name, rows in (("t.jsonl", [{"text": "a", "label": -1}] * 2), ("t.csv", ["text,label", "a,-1", "a,-1.0"])):
+        config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
+        found = load_own_data(config, "sequence", say=said.append).test
+        assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
+    read = "every label is -1, read as unknown, as in test sets of the Hugging Face hub"
+    assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
+    mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
+    is_wrong = pytest.raises(UserError, match="the label '-1' is not known")
+    with is_wrong if problem == "classification" else contextlib.nullcontext():
+        load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("1,000", "write thousands without a comma, or a decimal comma as a point"),
+        ("1,5", "replace the decimal comma by a point"),
+    ],
+)
+def test_commas_in_numbers_are_refused_with_both_meanings(tmp_path: pathlib.Path, value: str, remedy: str):
+    path = put(tmp_path / "a.csv", "text,label", f'a,"{value}"')
+    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}, correct the row"):
+        load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
+
+
+def test_several_questions_about_a_context_are_refused_with_the_program_that_separates_them(tmp_path: pathlib.Path):
+    question = {"qid": "x", "question": "who", "answers": ["Ada"]}
+    says = r"line 1: no field 'question', but several .* MRQA; .*\{context\} \+ \.qas\[\]' a\.jsonl"
+    for head in ([], [{"header": {"dataset": "x"}}]):
+        path = put(tmp_path / "a.jsonl", *head, {"context": "it was Ada", "qas": [question]})
+        with pytest.raises(UserError, match=says):
+            load_own_data(OwnDataConfig(train=path), "span")
+    (found,) = load_own_data(OwnDataConfig(train=put(tmp_path / "b.jsonl", {"context": "it was Ada"} | question)), "span").train
+    assert isinstance(found, QuestionExample)
+    assert found.answers == (("Ada", 7),)
 
 
 def test_spaces_and_byte_order_marks_in_a_header_and_unread_columns_of_one_name_do_not_matter(tmp_path: pathlib.Path):

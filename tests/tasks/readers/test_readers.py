@@ -201,6 +201,8 @@ def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
     choices = ("She sings, well.", "She eats.", 'She says "no".', "She runs.")
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},2\n")) == [ChoiceExample("0", "Ada, sits.", choices, 2)]
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
+    with pytest.raises(UserError, match=r"line 1: the only column is '.*\.\.\.'; separate columns with commas, not with ';'"):
+        read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n".replace(",", ";")))
     with pytest.raises(UserError, match="line 2: label is '4', not an integer from 0 to 3"):
         read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},4\n"))
     with pytest.raises(UserError, match="line 2: ending1 is empty; correct the row, or remove it"):
@@ -212,6 +214,10 @@ def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
     assert read_codah(path) == [ChoiceExample("0", "She", ("runs.", '"eats.', "sits.", "sings."), 3)]
     with pytest.raises(UserError, match="line 1: 2 columns, but there are 7 names of columns"):
         read_codah(put(tmp_path / "a.tsv", "o\tShe\n"))
+    with pytest.raises(UserError, match="line 1: the first row has the names of the columns; remove it"):
+        read_codah(put(tmp_path / "a.tsv", "category\tprompt\t0\t1\t2\t3\tlabel\n"))
+    with pytest.raises(UserError, match=r"line 1: prompt is '\\u200b'; correct the row, or remove it"):
+        read_codah(put(tmp_path / "a.tsv", "o\t\u200b\ta\tb\tc\td\t0\n"))
     with pytest.raises(UserError, match="line 1: prompt is empty; correct the row, or remove it"):
         read_codah(put(tmp_path / "a.tsv", "o\t \ta\tb\tc\td\t0\n"))
 

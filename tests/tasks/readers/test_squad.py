@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import pathlib
+import unicodedata
 from typing import Any
 
 import pytest
@@ -104,6 +105,23 @@ def test_an_answer_may_differ_from_the_context_in_white_space(tmp_path: pathlib.
         assert [q.answers for q in questions] == [((f"x{between}y", place),)]
         assert said == []
         assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines(answer, context))] == [((f"x{between}y", place),)]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_an_answer_may_differ_from_the_context_in_its_form_of_unicode(tmp_path: pathlib.Path, form: Any):
+    """Each syllable of Hangul is one character, or up to three."""
+    context = unicodedata.normalize(form, "a cafe, the café, 한국 or a café")
+    other = "NFD" if form == "NFC" else "NFC"
+    for text, start in (("the café", 8), ("café", len(context)), ("한국", 0), ("국", 3)):
+        found = unicodedata.normalize(form, text)
+        place = context.rindex(found)
+        answer = {"answers": [{"text": unicodedata.normalize(other, text), "answer_start": start}]}
+        questions, said = squad(tmp_path, {**answer, "id": "q"}, context=context)
+        assert [q.answers for q in questions] == [((found, place),)]
+        assert said == []
+        assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines(answer, context))] == [((found, place),)]
+    questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "or a cafe", "answer_start": 0}]}, context=context)
+    assert questions[0].answers == (("or a cafe", context.index("or a") if form == "NFD" else None),)
 
 
 def test_an_answer_with_other_words_counts_only_in_scores(tmp_path: pathlib.Path):

@@ -16,7 +16,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.finetuning.warm_start import labelled_start, load_teacher, weights_fingerprint, with_own_head, with_pooling
+from bert_jax.finetuning.start import labelled_start, load_teacher, weights_fingerprint, with_own_head, with_pooling
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import modern_block
 from bert_jax.model.heads.choice import ChoiceHead
