@@ -303,7 +303,7 @@ class Encoder(nn.Module):
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
-        layers = layer_parameters(self, initial_layers(self.block, self.decodes), self.config)
+        layers = layer_parameters(self, initial_layers(self.block, self.decodes), self.config)  # type: ignore[arg-type]
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
         if self.config.final_norm:

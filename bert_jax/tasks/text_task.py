@@ -172,7 +172,7 @@ class TextTask:
         whether it applies. Raises UserError for a label of another kind, or one that the head does not have."""
         label, wanted = example.label, _LABELS[self.head.problem]
         if not isinstance(label, wanted):
-            needs = {str: "a name", tuple: "a tuple of names"}.get(wanted[0], "a number")
+            needs = "a name" if wanted == (str,) else "a tuple of names" if wanted == (tuple,) else "a number"
             raise UserError(
                 f"{self.name}: example {example.id} has the label {label!r}, but the head with problem={self.head.problem} needs "
                 f"{needs}"
@@ -183,6 +183,7 @@ class TextTask:
             raise UserError(f"{self.name}: example {example.id} has the label {unknown[0]!r}, which is not one of {known}")
         if isinstance(label, tuple):
             return [name in label for name in self.head.labels]
+        assert label is not None, "its type was checked above"
         return self.head.labels.index(label) if isinstance(label, str) else label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:

@@ -208,7 +208,7 @@ def _checked(direction: optax.GradientTransformation, key: str) -> optax.Gradien
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         found, state = direction.update(grads, state, params)
-        if jax.tree.structure(found) != jax.tree.structure(grads):
+        if not jax.tree.structure(found) == jax.tree.structure(grads):  # type: ignore[operator]
             raise UserError(f"{key}: update must return a direction for each parameter, in the same tree as the gradients")
         for (path, one), gradient in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(grads), strict=True):
             if jnp.shape(one) != gradient.shape:
