@@ -48,7 +48,13 @@ def split_named(value: str) -> tuple[str, str, str | None]:
     return "", name, rest if colon else None
 
 
-def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
+def load_built_in(place: str) -> Any:
+    """Returns the object at "package.module:attribute"."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
     """Returns the object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
 
     A relative FILE is looked up in the current directory, then in the checkout. A file is executed once per content, so the same
@@ -58,8 +64,7 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     if not file:
         if value not in known:
             raise UserError(f"{key}={value!r}: {nearest(value, known)}; {key}=FILE.py:NAME loads your own")
-        where, _, attribute = known[value].partition(":")
-        return getattr(importlib.import_module(where), attribute)
+        return load_built_in(known[value])
     module = file_module(value, key)
     public = [one for one, x in vars(module).items() if getattr(x, "__module__", None) == module.__name__ and one[0] != "_"]
     if not name:

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named, require_call
+from bert_jax.interface.named import load_built_in, load_named, require_call
 
 if TYPE_CHECKING:
     from bert_jax.model.config import ModelConfig
@@ -81,7 +81,7 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
     key = "config.model.encoder"
     embeddings, layers = ENCODERS[config.encoder_kind]
     if config.encoder in ENCODERS:
-        return tuple(load_named("part", {"part": part}, key) for part in (embeddings, layers))  # type: ignore[return-value]
+        return load_built_in(embeddings), load_built_in(layers)
     from bert_jax.model.encoder import Encoder, WholeRows  # which imports this module
 
     own = load_named(config.encoder, ENCODERS, key)
@@ -91,7 +91,7 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
             "bert_jax.model.encoder.WholeRows, or from Encoder"
         )
     require_call(own.__call__, "self, x, tokens, seed", f"__call__ of {key}={config.encoder}")
-    return load_named("part", {"part": embeddings}, key), own
+    return load_built_in(embeddings), own
 
 
 def natural_objective(config: ModelConfig) -> str:

@@ -112,7 +112,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 @functools.cache
 def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
     """Returns a function that returns fresh parameters of layers of the class `block`, as `_stacked` does."""
-    return lambda key, config: _stacked(block(config.plain(), parent=None), key, decodes=decodes)  # type: ignore[call-arg]
+    return lambda key, config: _stacked(block(config.plain(), parent=None), key, decodes=decodes)
 
 
 @functools.partial(jax.jit, static_argnames=("block", "decodes"))

@@ -137,7 +137,8 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
     ) -> Rate:
         named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
         found = schedule(step, steps, peak=peak, **named) if "peak" in given else schedule(step, steps, **named)
-        if not isinstance(found, jax.Array | np.ndarray | np.number | int | float) or jnp.shape(found) != ():
+        is_number = isinstance(found, jax.Array | np.ndarray | np.number | int | float)
+        if not is_number or jnp.shape(found) != ():
             what = f"an array of shape {jnp.shape(found)}" if isinstance(found, jax.Array) else repr(found)
             raise UserError(f"{key}={name} must return a number for a step, but returns {what}")
         return found if "peak" in given else peak * found
