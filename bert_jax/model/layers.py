@@ -276,8 +276,9 @@ def _checked_activation(function: Activation, name: str) -> Activation:
 
 def same_shape(what: str, given: Float[Array, "*shape"], returned: Any) -> Float[Array, "*shape"]:
     """Returns the result of a user's function, `what`. Raises UserError unless it is an array with the shape of `given`."""
-    if not isinstance(returned, jax.Array) or returned.shape != given.shape:
-        found = f"an array of shape {returned.shape}" if isinstance(returned, jax.Array) else repr(returned)
+    is_array = isinstance(returned, jax.Array | np.ndarray)
+    if not is_array or returned.shape != given.shape:
+        found = f"an array of shape {returned.shape}" if is_array else repr(returned)
         raise UserError(f"{what} returns {found} for an array of shape {given.shape}; it must keep the shape")
     return returned
 

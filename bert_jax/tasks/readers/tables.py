@@ -127,10 +127,10 @@ def other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
 
 
 def check_filled(location: Location, row: Mapping[str, str], *names: str) -> None:
-    """Raises UserError if one of the columns `names` has no visible character in a row."""
+    """Raises UserError if one of the columns `names` is blank in a row."""
     for name in names:
-        if is_invisible(row[name]):
-            raise location.error(f"{name} is {'empty' if not row[name].strip() else ascii(row[name][:60])}; {CORRECT_ROW}")
+        if not row[name].strip():
+            raise location.error(f"{name} is empty; {CORRECT_ROW}")
 
 
 def parse_integer(location: Location, name: str, value: str, *, below: int | None = None) -> int:

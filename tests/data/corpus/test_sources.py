@@ -15,6 +15,7 @@ from bert_jax.data.corpus import sources
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES
 from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
+from bert_jax.interface import python_files
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,7 @@ def test_a_bad_source_is_refused_under_the_name_of_its_flag(tmp_path, monkeypatc
     parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "numbers.parquet")
 
     def refusal(flag: str) -> str:
+        python_files._loaded_for.clear()  # a process has one command, whose flags are all named
         with pytest.raises(UserError) as error:
             find_items([parse_source(given, flag)], ReadOptions())
         return str(error.value)
