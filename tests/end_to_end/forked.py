@@ -7,6 +7,7 @@ a signal at a given call of a given function, so that a run ends exactly there, 
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import gc
@@ -231,6 +232,7 @@ def _child(
 ) -> None:
     """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
+    atexit._clear()  # what the parent has registered is the parent's
     os.environ.update(environment)
     _keep_what_is_compiled(environment[CACHE], commands[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -258,6 +260,7 @@ def _child(
             if stream:
                 stream.flush()
         pathlib.Path(output).with_suffix(".status").write_text(str(status))
+    atexit._run_exitfuncs()  # as every command does as it exits, and multiprocessing's processes do not
 
 
 def _forget() -> None:
