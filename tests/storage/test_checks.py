@@ -44,7 +44,7 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("lr[1e-4]", r"--workdir=lr\[1e-4\] holds '\[', which Orbax reads as a pattern, so that no checkpoint could be"),
+        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', which Orbax treats as a wildcard, so no checkpoint could be"),
         ("a*/run", r"--workdir=a\*/run holds '\*', which"),
         ("a?", r"--workdir=a\? holds '\?', which"),
         ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
