@@ -204,7 +204,7 @@ class FileReader:
                 ) from error
             lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
             is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)
-            yield from replace(self, jsonl=is_jsonl)._lines(itertools.chain(begun, lines))
+            yield from replace(self, jsonl=self.jsonl or is_jsonl)._lines(itertools.chain(begun, lines))
             return
         if (
             isinstance(content, dict)
