@@ -1,11 +1,12 @@
 """Writes files atomically, reads and writes JSON, locks files, and removes directories.
 
-    write_json(path, value)                    # a reader sees the complete old file or the complete new one with replacing(path)
-    as file: ...          # the same for content that is written piece by piece value = read_json(path, "copy it again")   #
-    raises a UserError with that remedy if it is not JSON with locked(path, "another process ..."):  # one process at a time; a
-    kill releases the lock
+    write_json(path, value)                    # a reader sees the complete old file or the complete new one
+    with replacing(path) as file: ...          # the same for content that is written piece by piece
+    value = read_json(path, "copy it again")   # raises a UserError with that remedy if it is not JSON
+    with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
 
-Every path may be in a bucket, except for locks and for files that are written piece by piece."""
+Every path may be in a bucket, except for locks and for files that are written piece by piece.
+"""
 
 from __future__ import annotations
 

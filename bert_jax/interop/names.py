@@ -77,8 +77,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. An axis is V (W for a target with its own words), or its number
-    and size."""
+    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W for a target with its own
+    words), or as its number and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]

@@ -34,7 +34,7 @@ _ROOM = 64 << 20  # bytes that are kept free
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The state of a local file when it was equal to the object of this generation."""
+    """The size and modification time of a local file when its content was equal to this generation of the object."""
 
     generation: str
     size: int
@@ -213,7 +213,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `downloading` before the run's goodput recorder started."""
+    """Returns the seconds spent in `downloading` blocks before the run's goodput recorder started."""
     return sum(_spent)
 
 

@@ -47,13 +47,11 @@ class Predictions:
     agreement: float
     """The fraction of words for which both models predict the same piece."""
     kl: float
-    """The mean KL(first
-    second) in nats; NaN if the vocabularies differ."""
+    """The mean KL(first | second) in nats; NaN if the vocabularies differ."""
     other_kl: float
     """The mean KL(second | first)."""
     differences: tuple[Difference, ...]
-    """The words with the largest KL(first
-    second), largest first; none if the vocabularies differ."""
+    """The words with the largest KL(first | second), largest first; none if the vocabularies differ."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))

@@ -183,7 +183,8 @@ def finds(
     """Returns whether the weight between a word and its head, `gold` [.., word, head], is larger than the weight of each of the
     other words, `others`.
 
-    axis: the axis of the heads in `attention`: 3 if words attend to their heads, 2 if heads attend to words.
+    axis: the axis of `attention` that has the syntactic heads: 3 if words attend to their heads, 2 if heads attend to their
+    words.
     """
     rest = others & ~gold
     place = gold.argmax(2)

@@ -51,7 +51,8 @@ def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
             )
         if not faults and processes.count > 1:
             faults = _everywhere(processes, lambda: require_shared_directory(processes, workdir))
-    return Check("workdir", f"{workdir} takes, appends, renames and lists files" if not faults else str(workdir), faults)
+    works = ": files can be written, appended to, renamed and listed"
+    return Check("workdir", f"{workdir}{'' if faults else works}", faults)
 
 
 def corpus_check(processes: Processes, directory: str) -> Check:

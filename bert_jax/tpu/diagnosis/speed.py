@@ -26,7 +26,7 @@ CPU_SENT, SENT = 2**20, 2**24
 def flops(device: jax.Device) -> float:
     """Returns the operations per second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
-    with jax.default_device(device):  # a random matrix, and a matrix that keeps the size of its elements in every product
+    with jax.default_device(device):  # random matrices; the scale of y keeps the elements of every product at the same size
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
         y = x * jnp.asarray(side**-0.5, dtype)
     x, y = jax.device_put((x, y), device)  # if no array of a program is bound to a device, the program runs on the first one

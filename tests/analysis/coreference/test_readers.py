@@ -149,8 +149,8 @@ def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_pa
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "3", "2", "3", "1", "4"]
     (said,) = file.notes
     assert said == (
-        "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first one is read as the entity, as 1 "
-        "in (1-place-1; add the line if that is wrong"
+        "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first field is read as the entity: "
+        "1 in (1-place-1; add the line if that is wrong"
     )
     (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
