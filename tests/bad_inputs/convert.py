@@ -589,7 +589,7 @@ CASES = [
         says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
         file_size=10_000,
     ),
-    # ---------------------------------------------------------------------------------------------- what is no model, or no file
+    # --------------------------------------------------------------------------------------- what is not a model, or not a file
     damaged(
         "whose weights are a pointer of Git LFS",
         "model/model.safetensors is a pointer of Git LFS, not the file itself, not a file of weights; fetch the file (git",

@@ -316,7 +316,7 @@ def test_records_are_counted_if_that_is_cheap(tmp_path, monkeypatch):
 
 
 def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
-    """For these lines, `predict` asks whether a label follows the text; JSON names its fields."""
+    """If a line has fields without names, `predict` asks whether the second one is a label. JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
