@@ -955,6 +955,19 @@ CASES = [
         "data/a-train.conllu, line 1: the ID 11111111111111111... is the first; number the words of a sentence from 1",
         files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
     ),
+    *(
+        Case(
+            f"data of the hub for {name}",
+            f"--config.task.name={name} {OFFICIAL_DATA}",
+            f"; data/a/train-0.parquet is not read by {name}: {remedy}",
+            files={"data/a/train-0.parquet": b"PAR1", "data/a/dev-0.parquet": b"PAR1"},
+        )
+        for name, remedy in (
+            ("glue/sst2", "set config.task.name=own/sequence and config.task.own.train=data/a/train-0.parquet, and name"),
+            ("swag", "set config.task.name=own/choice and config.task.own.train=data/a/train-0.parquet, and name its columns"),
+            ("gap", "write it as a file of gap"),
+        )
+    ),
     Case(
         "no dev file",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
