@@ -82,9 +82,9 @@ class Runs:
     ends: dict[str, Done]
     """How each start of the killed run ended, in order."""
     best: dict[str, list[int]]
-    """The steps whose weights were then on disk as the best ones."""
+    """The steps of the best weights that were on the disk after each start."""
     early: pathlib.Path
-    """Its workdir as it was after the SIGTERM."""
+    """The workdir of the killed run after the SIGTERM."""
     moved: pathlib.Path
 
 
