@@ -145,7 +145,12 @@ EQUIVALENT: list[Equivalent] = [
         "axes.legend(frameon=True, fontsize=9, labelcolor=INK)",
         "no test looks at the frame of a legend",
     ),
-    Equivalent("bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "only one of 2**64 hashes"),
+    Equivalent(
+        "bert_jax/data/corpus/shard.py",
+        "hashes < eval_limit(short)",
+        "hashes <= eval_limit(short)",
+        "only one of 2**64 hashes differs",
+    ),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite in both cases"),
     Equivalent(
         "bert_jax/data/batches.py",
