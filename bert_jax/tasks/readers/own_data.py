@@ -150,7 +150,7 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
 
 
 def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
-    """Warns about a file of several splits."""
+    """Warns about a file that several splits share."""
     splits: dict[str, list[str]] = {}
     for split in SPLITS:
         given = data_files(pathlib.Path(value), split) if (value := getattr(config, split)) else []
@@ -186,7 +186,8 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
-    """Raises UserError if the words are tags and the labels are not. Warns about labels that are numbers, and a single one."""
+    """Raises UserError if the words are tags and the labels are not. Warns if the labels are numbers, or if there is only
+    one."""
     words = {word for example in train if isinstance(example, WordsExample) for word in example.words}
     tags = [word for word in sorted(words) if is_tag(word) and "-" in word]
     if tags and all(map(is_tag, words)) and not as_tags(names):
@@ -204,7 +205,7 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns what the spellings of one label have in common: its letters without case, white space, invisible characters,
+    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
     quotes around them and kinds of dashes, or its value if it is a number."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
@@ -297,8 +298,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Returns an example of a file that follows files with `start` examples. Its id is a number, except for questions, which have
-    their own ids."""
+    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
+    questions, which have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -569,7 +570,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         return
     if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
         raise first.location.error(
-            f"no field {config.words!r}, but entities as characters from and to, as spaCy and doccano write them; give the words "
+            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy and doccano; give the words "
             'of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
         )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)

@@ -362,7 +362,7 @@ class Row:
             )
         if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
             raise self.location.error(
-                f"{name} is {label[:60]}, whose quotes belong to it, as after a space; remove the space, or list all classes in "
+                f"{name} is {label[:60]} with its quotes, since a space precedes them; remove the space, or list all classes in "
                 "label_names"
             )
         return label
