@@ -209,7 +209,7 @@ CASES = [
     Case(
         "a label between TABs for a part of a text",
         "embed --input=in.tsv",
-        "in.tsv, line 1: 2 texts between TABs, more than the 1 of text; name the columns in the first line",
+        "in.tsv, line 1: 2 texts between TABs, but only 1 field: text; name the columns in the first line",
         exit=1,
         files={"in.tsv": "it was fine\tgood\n"},
     ),

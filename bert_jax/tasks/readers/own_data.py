@@ -570,8 +570,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         return
     if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
         raise first.location.error(
-            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy and doccano; give the words "
-            'of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy and doccano; give the "
+            'words of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
         )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:

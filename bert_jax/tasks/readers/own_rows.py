@@ -362,8 +362,8 @@ class Row:
             )
         if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
             raise self.location.error(
-                f"{name} is {label[:60]} with its quotes, since a space precedes them; remove the space, or list all classes in "
-                "label_names"
+                f"{name} is {label[:60]} with its quotes, since a space precedes them; remove the space, or list all classes "
+                "in label_names"
             )
         return label
 
