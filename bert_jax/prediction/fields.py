@@ -38,6 +38,7 @@ from bert_jax.tasks.readers.own_rows import (
     as_choices,
     is_quoted,
     plain,
+    several_questions,
     short,
     written_list,
     written_object,
@@ -202,7 +203,9 @@ class FileReader:
                 raise UserError(
                     f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl"
                 ) from error
-            yield from self._lines(itertools.chain(begun, lines))
+            lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
+            is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)
+            yield from replace(self, jsonl=self.jsonl or is_jsonl)._lines(itertools.chain(begun, lines))
             return
         if (
             isinstance(content, dict)
@@ -228,8 +231,14 @@ class FileReader:
 
     def _object(self, number: int, place: str, given: Any) -> Record:
         """Returns the record of a JSON object. A missing field may have the name of its column."""
+        first = self.fields[0]
+        if first.words and isinstance(given, list):
+            given = {first.name: given}
         if not isinstance(given, dict):
-            return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {self.fields[0].name!r}")
+            hint = first.hint if isinstance(given, list) else ""
+            return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {first.name!r}{hint}")
+        if {"qas", "header"} & given.keys() and first.name == "question" and first.name not in given:
+            raise UserError(f"{place}{several_questions(first.name, self.name)}")
         for name, stated in self.columns.items():
             some = [stated] if isinstance(stated, str) else stated
             if name not in given and all(column in given for column in some) and any(f.name == name for f in self.fields):
@@ -403,6 +412,14 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
     except ValueError:  # `_problem` says that it is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell
+
+
+def _is_list(line: bytes) -> bool:
+    """Returns whether a line is a list in JSON."""
+    try:
+        return isinstance(parse_json(without_bom(line).decode("utf-8")), list)
+    except ValueError:
+        return False
 
 
 def _is_number(value: Any) -> bool:

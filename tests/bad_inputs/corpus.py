@@ -800,7 +800,7 @@ CASES = [
     Case(
         "held-out texts chosen twice",
         "--eval-source=text:$text --eval-fraction=0.1",
-        "--eval-source=text:$text and --eval-fraction=0.1 both say which documents are held out; leave one of them out",
+        "--eval-source=text:$text and --eval-fraction=0.1 both select the held-out documents; give only one of them",
     ),
     Case(
         "held-out texts that are not there",

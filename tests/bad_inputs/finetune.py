@@ -136,7 +136,7 @@ CASES = [
     Case(
         "a workdir whose checkpoints could not be read",
         "--workdir=lr[1e-4]",
-        "--workdir=lr[1e-4] holds '[', which Orbax reads as a pattern ... name a directory without *, ? and [ in its path",
+        "--workdir=lr[1e-4] contains '[', which Orbax treats as a wildcard ... name a directory without *, ? and [ in its path",
     ),
     Case(
         "a workdir that is a link to nothing",

@@ -365,6 +365,27 @@ CASES = [
         files={"in.jsonl": '{"words": ["the", "house"]}\n'},
     ),
     Case(
+        "lists of words for texts",
+        "tag --model=$tagger --input=in.txt",
+        "in.txt, line 1: a JSON list, not an object with 'text'; --words reads the field words",
+        exit=1,
+        files={"in.txt": '["the", "house"]\n["a", "house"]\n'},
+    ),
+    Case(
+        "words of another name",
+        "tag --model=$tagger --words --input=in.jsonl",
+        "in.jsonl, line 1: no field 'words'; known: tokens; give the words of each sentence the name words",
+        exit=1,
+        files={"in.jsonl": '{"tokens": ["the", "house"]}\n'},
+    ),
+    Case(
+        "questions in the format of MRQA",
+        "answer --model=$reader --input=in.jsonl",
+        "in.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per line "
+        "(jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
+        files={"in.jsonl": '{"header": {}}\n{"context": "it was", "qas": [{"question": "how", "answers": ["fine"]}]}\n'},
+    ),
+    Case(
         "a table of words for texts",
         "tag --model=$tagger --input=in.csv",
         "in.csv is read as a table, but its first line has no column 'text' (it is 'words,labels'); name the column text, or "

@@ -316,7 +316,7 @@ def test_records_are_counted_if_that_is_cheap(tmp_path, monkeypatch):
 
 
 def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
-    """For these lines, `predict` asks whether a label follows the text; JSON names its fields."""
+    """If a line has fields without names, `predict` asks whether the second one is a label. JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
@@ -661,6 +661,26 @@ def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_pat
     for name in ("t.json", "t.jsonl"):
         (record,) = read_any(tmp_path / name, json.dumps(squad), QUESTION)
         assert (record.values, record.rest) == ({"question": "q", "context": "c"}, {"id": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", '["a", "b"]\n["c"]\n'),
+        ("t.json", '[["a", "b"], ["c"]]'),
+        ("t.txt", '["a", "b"]\n\n["c"]\n'),
+        ("t.jsonl", '["a", "b"]\n{"words": ["c"]}\n["d", 3]\n'),
+    ],
+)
+def test_lists_of_words_are_sentences_for_words_and_a_problem_for_texts(tmp_path, name, content):
+    records = read_any(tmp_path / name, content, WORDS)
+    sentences = [["a", "b"], ["c"], ["d", "3"]]
+    assert [r.values for r in records] == [{"words": words} for words in sentences[: len(records)]]
+    assert len(records) >= 2
+    for record in [r for r in read_any(tmp_path / name, content) if '"words"' not in content]:
+        assert record.problem == "a JSON list, not an object with 'text'"
+    texts = "[a, b] is a list\n[c] too\n"
+    assert [r.values["text"] for r in read_any(tmp_path / "t.txt", texts)] == texts.splitlines()
 
 
 def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes_are_a_problem(tmp_path):

@@ -94,6 +94,8 @@ def read_marian(directory: pathlib.Path) -> MarianPieces | None:
     if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
         raise UserError(f"{directory} holds {SOURCE_MODEL} but no {lacking[0]}; copy the whole model")
     contents = {name: (directory / name).read_bytes() for name in MARIAN_FILES if (directory / name).is_file()}
+    for name, content in contents.items():
+        files.refuse_pointer(directory / name, content)
     config = directory / "tokenizer_config.json"
     settings = files.read_object(config, "copy the file again") if config.is_file() else {}
     if not settings.get("separate_vocabs", TARGET_VOCABULARY in contents):

@@ -55,6 +55,7 @@ from bert_jax.tasks.readers.own_rows import (
     data_files,
     label_text,
     read_own_rows,
+    several_questions,
     short,
     suffix,
 )
@@ -713,10 +714,7 @@ def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[
 
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
     if {"qas", "header"} & row.values.keys() and config.question not in row.values:
-        raise row.location.error(
-            f"no field {config.question!r}, but several questions about a context, as in MRQA; give one question per line (jq "
-            f"-c 'select(.qas) | {{context}} + .qas[]' {pathlib.Path(row.location.path).name})"
-        )
+        raise row.location.error(several_questions(config.question, row.location.path))
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
     if str(row.values.get(_IMPOSSIBLE)).strip().lower() in ("true", "1", "1.0"):
