@@ -39,7 +39,7 @@ def assert_lines_as_looked_at(found: list[str], name: str) -> None:
     if not path.exists():
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
         pytest.fail(f"{path} is made anew: look at what it describes, and run this again")
-    assert found == path.read_text(encoding="utf-8").splitlines(), f"not as in {path.name} (see {__name__})"
+    assert found == path.read_text(encoding="utf-8").splitlines(), f"differs from {path.name} (see {__name__})"
 
 
 def lines_of(figure: Figure) -> list[str]:

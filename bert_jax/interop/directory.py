@@ -253,7 +253,7 @@ def recover(directory: pathlib.Path) -> None:
     if old.is_symlink():  # not ours, so the link is not followed
         old.unlink()
     elif old.is_dir() and _is_ours(old):
-        # the new directory was already in place: the removal had started, or was missed
+        # the new directory was already in place, so the removal of the old one did not start or did not finish
         if os.path.lexists(directory) or (old / _MARK).exists():
             _remove(old)
         else:

@@ -69,8 +69,8 @@ RULES = (
     (r"\.weight$", "/kernel"),  # [in, out]
     (r"\.", "/"),
 )
-"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name is kernel have a different
-layout."""
+"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name ends in "kernel" have a
+different layout."""
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")

@@ -264,7 +264,7 @@ def _child(
 
 
 def _forget() -> None:
-    """Clears the caches of the package's functions: some have names of files as keys, which are other files in another
+    """Clears the caches of the package's functions: some have file names as keys, which mean other files in another
     directory."""
     for name, module in list(sys.modules.items()):
         if name.startswith("bert_jax."):
@@ -279,7 +279,7 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
     index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
     jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
     write = getattr(compiler, "_cache_write", None)
-    if index == "0" or write is None:  # a later version
+    if index == "0" or write is None:  # a later version of JAX does not have it
         return
 
     def as_process_0(*arguments: Any) -> None:

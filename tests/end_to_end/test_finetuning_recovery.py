@@ -182,7 +182,8 @@ def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs
 
 
 def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
-    """Otherwise its continuation would not evaluate them again. They took a second longer to arrive."""
+    """Otherwise a continued run would not evaluate them again. In this run, the best weights are written a second later than
+    the checkpoint."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
     assert "resuming from step 24" in runs.ends["in the last evaluation"].output
@@ -195,13 +196,13 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
     status, output = dataclasses.astuple(end)
     assert status == 2, output
     assert "resuming from step 9" in output
-    # Of the many writes that fail, the reported one may not be the first: it may lack the output of the first.
+    # Many writes fail. The reported one may not be the first, and may miss the output of the first.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
-    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same weights, or better ones that did fit
+    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the earlier ones, or better ones that did fit
     assert not (workdir / "model").exists()
 
 

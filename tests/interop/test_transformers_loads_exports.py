@@ -326,7 +326,7 @@ def test_transformers_translates_like_predict_with_every_vocabulary(peer, tmp_pa
 
 
 def spelt(text: str) -> str:
-    """Returns a text without spaces: versions 4 and 5 put them differently between pieces."""
+    """Returns a text without spaces, since versions 4 and 5 put different spaces between subwords."""
     return "".join(text.split())
 
 
