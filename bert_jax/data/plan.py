@@ -423,8 +423,7 @@ class Blocks:
 
     def require_documents(self) -> None:
         """Raises UserError if documents are so long that a block may be empty, i.e. if more than half of the segments contain no
-        document start (at most 256 segments are checked). Otherwise, all segments of a block are empty with a probability below
-        2^-16."""
+        document start (at most 256 segments are checked). Otherwise the probability that a block is empty is below 2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
@@ -434,8 +433,8 @@ class Blocks:
             tokens = self._corpus.num_tokens
             raise UserError(
                 f"documents of the {self._corpus.split} split are too long to be mixed: "
-                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and in {empty} of "
-                f"{len(looked_at)} parts of {counted(tokens // every, 'token')} no document starts; separate documents by blank "
+                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and no document starts in "
+                f"{empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')}; separate documents by blank "
                 "lines in the text, or give another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
             )
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bert_jax.errors import UserError
+from bert_jax.files import GIT_LFS
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Suffix -> compression."""
@@ -75,10 +76,7 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"\{\\rtf1", Format("rtf", "is a document in RTF", "save it as text first")),
         (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
         (rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a.{3}[\0-\x08]", Format("image", "is an image", _READ)),
-        (
-            rb"version https://git-lfs\.github\.com/",
-            Format("lfs", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)"),
-        ),
+        (re.escape(GIT_LFS[0]), Format("lfs", *GIT_LFS[1:])),
     )
 )
 _SUFFIXES = {

@@ -60,8 +60,8 @@ def published(task: str) -> tuple[Published, ...]:
 
 
 def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
-    """Yields a line for each row, with a heading wherever the split or the note changes. In a line the main `metric` comes
-    first."""
+    """Yields a line for each row, with a heading wherever the split or the note changes. The main `metric` is the
+    first score of a line."""
     heading = ""
     for row in rows:
         before, heading = heading, f"published, {row.split}" + (f" ({row.note})" if row.note else "")

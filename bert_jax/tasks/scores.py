@@ -15,8 +15,8 @@ rare in the evaluated split, where another constant prediction scores higher. Th
 reports which one it is.
 
 The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
-tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its log
-loss also clips at a different probability than GAP's."""
+tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its
+log loss also clips at a different probability than the log loss of GAP."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the recall of each class, averaged over the same classes. A class without examples has recall 0."""
+    """Returns the recall of each class, averaged over the same classes as in `macro_precision`. A class without
+    examples has recall 0."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 

@@ -175,12 +175,12 @@ def best_spans(
 ) -> Answer:
     """Returns the best answers to a question, and the prediction among them.
 
-    start_logits, end_logits: float [>= n] for each of `windows`, of n tokens; further positions are padding.
+    start_logits, end_logits: an array float [>= n] for each of `windows`, which has n tokens; further positions are padding.
 
     Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window. A high logit elsewhere therefore excludes no answer. The original searches for both (20 of each) in the whole row,
-    and then drops those outside the context. Spans with the same text count once, with their best score. White space around an
-    answer is removed.
+    the window. A high logit elsewhere therefore cannot displace an answer. The original searches for both (20 of each) in the
+    whole row, and then drops those outside the context. Spans with the same text count once, with their best score. White space
+    around an answer is removed.
 
     "No answer" makes the list one entry longer; in the original, it replaces the last span if it has a higher score. If there is
     no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""

@@ -595,6 +595,24 @@ CASES = [
         "model/model.safetensors is a pointer of Git LFS, not the file itself, not a file of weights; fetch the file (git",
         lambda root: (root / "model" / "model.safetensors").write_text(LFS),
     ),
+    *(
+        Case(
+            f"a model whose {name} is a pointer of Git LFS",
+            "--from=model",
+            f"model/{name} is a pointer of Git LFS, not the file itself ... ; fetch the file (git lfs pull)",
+            copies="model",
+            files={f"model/{file}": LFS for file in (name, *more)},
+            spoil=[remove(f"model/{file}") for file in gone],
+        )
+        for name, gone, more in (
+            ("config.json", (), ()),
+            ("vocab.txt", (), ()),
+            ("tokenizer.json", (), ()),
+            ("spiece.model", ("vocab.txt", "tokenizer.json", "tokenizer_config.json"), ()),
+            ("source.spm", (), ("target.spm", "vocab.json")),
+            ("model.safetensors.index.json", ("model.safetensors",), ()),
+        )
+    ),
     damaged(
         "whose weights are a link to nothing, as after clearing a cache",
         "model/model.safetensors (a link to ../blobs/1, which does not exist) cannot be read; copy or download the model again",

@@ -685,7 +685,7 @@ CASES = [
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en is not a file of pairs, whose name ends in .tsv (columns ... or give the files of both "
+        "--source=parallel:a.en: a.en is not a file of pairs: its name must end in .tsv (columns ... or give the files of both "
         "languages: parallel:GLOB.en:",
         files=SIDES,
     ),

@@ -323,7 +323,7 @@ def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(
     ends = [run.end()[0] for run in pair(toys, workdir)]
     assert [end.status for end in ends] == [0, 0], ends
     output = ends[0].output
-    assert "2 processes for 2 runs; this one has 1" in output
+    assert "2 processes for 2 runs; this process trains 1" in output
     assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
     assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):

@@ -1,5 +1,5 @@
 """Reads files with coreference as documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP. The format is recognised by the first
-line.
+line that is not a comment.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
 first is the entity. The head word of a mention comes from the tree. In a file without trees, the head word is the last word of
@@ -65,7 +65,8 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
             return Conll2012File(path, report)
         if columns[:2] == ["ID", "Text"]:
             return GapFile(path, report)
-        break
+        if not columns or not columns[0].startswith("#"):  # comments may precede the first document
+            break
     return CorefudFile(path, report)
 
 

@@ -86,7 +86,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
     silence: Exception | None = None
     try:
         huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # a download would block; cached files need no hub
+    except httpx2.TimeoutException as error:  # only cached files are used: a download would block
         silence = error
     except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
         pass

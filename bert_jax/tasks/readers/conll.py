@@ -205,15 +205,17 @@ def _code_points(text: str) -> str:
 
 def _tagged_word(location: Location, line: str, columns: _Columns, word: int, tag: int | None) -> tuple[str, str]:
     row = columns.split(line)
+    remedy = "correct the line"
+    if line.endswith("\t"):
+        remedy = "the line ends with a TAB; remove it from all lines (sed -E 's/[[:space:]]+$//')"
     if len(row) != columns.width:
-        remedy = "correct the line"
         if line.startswith("#"):
             remedy += ", or put the comment before the first word of a sentence"
         raise location.error(f"{counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and is_invisible(label)):
         what = f"has only invisible characters ({_code_points(label)})" if label.strip() and row[word].strip() else "is empty"
-        raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; correct the line")
+        raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; {remedy}")
     if _SEVERAL_TAGS.fullmatch(label):
         raise location.error(
             f"{label} has several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated file)"

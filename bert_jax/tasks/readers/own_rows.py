@@ -362,8 +362,8 @@ class Row:
             )
         if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
             raise self.location.error(
-                f"{name} is {label[:60]}, whose quotes belong to it, as after a space; remove the space, or list all classes in "
-                "label_names"
+                f"{name} is {label[:60]} with its quotes, since a space precedes them; remove the space, or list all classes "
+                "in label_names"
             )
         return label
 
@@ -526,6 +526,14 @@ def _shown(value: Json) -> str:
     return ascii(value[:60]) if isinstance(value, str) and value.strip() and is_invisible(value) else short(value)
 
 
+def several_questions(field: str, path: pathlib.Path | str) -> str:
+    """Returns the problem of a row that has questions in a list, as in MRQA, instead of one in `field`."""
+    return (
+        f"no field {field!r}, but several questions about a context, as in MRQA; give one question per line (jq -c "
+        f"'select(.qas) | {{context}} + .qas[]' {pathlib.Path(path).name})"
+    )
+
+
 def suffix(path: pathlib.Path) -> str:
     """Returns the suffix of a file name in lower case, without the suffix of a compression."""
     return pathlib.Path(bare_name(path.name)).suffix.lower()
@@ -596,8 +604,8 @@ def _table_rows(
         raise Location(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
     if table.columns[0].startswith("__label__"):
         raise Location(path, 1 + lines["skip"]).error(
-            "it is in fastText's format; write a label, a TAB and a text on each line (sed -E 's/^__label__([^ ]*) /\\1\\t/'), "
-            "and set columns=[label,text]"
+            "it is in fastText's format; write a label, a TAB and a text on each line (sed -E "
+            r"'s/[[:space:]]+/ /g; s/^((__label__[^ ]+ +)+)/\1\t/; s/__label__//g'), and set columns=[label,text]"
         )
     kept: list[tuple[Location, str]] = []
     for location, values in table:
