@@ -409,7 +409,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` says that it is not a list
+    except ValueError:  # `_problem` reports that it is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell
 

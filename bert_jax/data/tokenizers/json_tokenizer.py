@@ -123,7 +123,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content that determines the ids of a text, normalised across writers of the file."""
+        """The content that determines the ids of a text, in the same form whichever program wrote the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
