@@ -314,8 +314,8 @@ class EpochPlan:
         return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
-        """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number of
-        rows."""
+        """Returns statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number
+        of rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
         if self.config.targets == "translated":

@@ -447,8 +447,9 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """Yields the records of the arguments, one per argument. If several fields or words are required, the arguments are the
-    fields of one record. But if an argument contains a TAB or (for words) a space, each argument is a record."""
+    """Yields the records of the arguments. If only one field is required, each argument is a record. If several fields or words
+    are required, the arguments are the fields of one record, unless one of them contains a TAB or (for words) a space: then
+    each argument is a record too."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):

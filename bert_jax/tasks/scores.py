@@ -91,14 +91,14 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the precision of each class, averaged over the classes that occur in the predictions or the labels (scikit-learn's
-    average="macro"). A class that is never predicted has precision 0."""
+    """Returns the mean precision over the classes that occur in the predictions or the labels (scikit-learn's average="macro").
+    A class that is never predicted has precision 0."""
     return _mean_share(*_paired(predictions, labels))
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the recall of each class, averaged over the same classes as in `macro_precision`. A class without
-    examples has recall 0."""
+    """Returns the mean recall over the same classes as in `macro_precision`. A class without examples has
+    recall 0."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 

@@ -92,8 +92,8 @@ def build_corpus(
         if held_out and (own := sources.source_languages(held_out)) != languages:
             if own is None or languages is None or UNNAMED not in (own, languages):
                 raise UserError(
-                    f"--eval-source is {_direction(own)}, but --source is {_direction(languages)}; hold out texts of the same "
-                    "kind"
+                    f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; hold out texts of the "
+                    "same kind"
                 )
             languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))

@@ -107,7 +107,9 @@ def read_table(
         if first is not None:
             location, cells = first
             if [cell.strip().strip('"').casefold() for cell in cells] == [name.casefold() for name in columns]:
-                raise location.error("the first row has the names of the columns; remove it, or leave columns out for own data")
+                raise location.error(
+                    "the first row has the names of the columns; remove it, or, for your own data, leave columns out"
+                )
             rows = itertools.chain([first], rows)
     if not columns:
         first = next(rows, None)
