@@ -82,9 +82,9 @@ class Runs:
     ends: dict[str, Done]
     """How each start of the killed run ended, in order."""
     best: dict[str, list[int]]
-    """The steps whose weights were then on disk as the best ones."""
+    """The steps of the best weights that were on the disk after each start."""
     early: pathlib.Path
-    """Its workdir as it was after the SIGTERM."""
+    """The workdir of the killed run after the SIGTERM."""
     moved: pathlib.Path
 
 
@@ -323,7 +323,7 @@ def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(
     ends = [run.end()[0] for run in pair(toys, workdir)]
     assert [end.status for end in ends] == [0, 0], ends
     output = ends[0].output
-    assert "2 processes for 2 runs; this one has 1" in output
+    assert "2 processes for 2 runs; this process trains 1" in output
     assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
     assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):
