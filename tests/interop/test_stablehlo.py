@@ -220,7 +220,7 @@ def test_an_mlm_export_has_no_next_sentence_and_needs_no_pooler(model, tmp_path)
         ({"function": "labels"}, "no task head"),
         ({"function": "encoder"}, "did you mean 'encode'"),
         ({"platforms": ["gpu"]}, "no platform 'gpu'"),
-        ({"length": 41}, "length=41 must be between 1 and the 40"),
+        ({"length": 41}, "length=41 must be between 1 and 40,"),
         ({"length": 0}, "length=0 must be"),
     ],
 )

@@ -108,7 +108,7 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
         f"its pronoun_start is {given}, not a count of characters from 0" for given in ('"0"', "-1", "true", "1.0")
     ]
     (line,) = read_records(["she and I\tshe\tI\tand\t0"], None, Resolve.fields)
-    assert line.problem == "5 texts between TABs, more than the 4 of text TAB pronoun TAB a TAB b"
+    assert line.problem == "5 texts between TABs, but only 4 fields: text TAB pronoun TAB a TAB b"
 
 
 def test_equal_names_and_models_without_a_trained_mention_head_are_refused(labelled):
