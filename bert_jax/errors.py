@@ -60,9 +60,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one, or with the target of a broken link. A path in a bucket is returned
-    unchanged."""
+    """Formats a missing path for an error message. Adds the current directory if the path is relative, and the most similar
+    existing path if there is one. For a broken link, adds its target. A path in a bucket is returned unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     if broken := broken_link(pathlib.Path(path)):

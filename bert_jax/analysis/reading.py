@@ -187,7 +187,7 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields (`texts`, which counts them as they are read; a function that shows a note with the progress through the texts). The
+    """Yields (an iterable over `texts` that counts them; a function that shows a note with the progress through the texts). The
     remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 

@@ -61,7 +61,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the
     original.
 
-    A checkpoint with just "gelu" is read with the exact form, which a line of `Model.notes` reports.
+    If a checkpoint only states "gelu", the exact form is assumed, and `Model.notes` reports this.
     """
     path = local_model(path)
     if find_vectors(pathlib.Path(path)):

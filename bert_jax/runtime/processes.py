@@ -257,8 +257,8 @@ ALONE = Hosts("", 1, 0, ("process 0",), "")
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a run, as seen by one of them. `connections` are by process number: process 0 is connected to all others,
-    and each of the others to process 0.
+    """The processes of a run, as seen by one of them. `connections` maps process numbers to connections: process 0 is connected
+    to all others, and each of the others to process 0.
 
     A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 

@@ -1,7 +1,7 @@
 """Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
 
-In a run, checkpoints are directories that are renamed when complete, lines of metrics are appended to a file, and processes look
-for each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
+A run renames the directory of a checkpoint when it is complete, and appends lines of metrics to a file. Its processes look for
+each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
 
 from __future__ import annotations
 

@@ -685,7 +685,7 @@ CASES = [
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en is not a file of pairs, whose name ends in .tsv (columns ... or give the files of both "
+        "--source=parallel:a.en: a.en is not a file of pairs: its name must end in .tsv (columns ... or give the files of both "
         "languages: parallel:GLOB.en:",
         files=SIDES,
     ),
@@ -794,7 +794,7 @@ CASES = [
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source is documents, but --source is pairs, en to de; hold out texts of the same kind",
+        "--eval-source has documents, but --source has pairs, en to de; hold out texts of the same kind",
         files=SIDES,
     ),
     Case(

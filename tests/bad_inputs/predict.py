@@ -209,7 +209,7 @@ CASES = [
     Case(
         "a label between TABs for a part of a text",
         "embed --input=in.tsv",
-        "in.tsv, line 1: 2 texts between TABs, more than the 1 of text; name the columns in the first line",
+        "in.tsv, line 1: 2 texts between TABs, but only 1 field: text; name the columns in the first line",
         exit=1,
         files={"in.tsv": "it was fine\tgood\n"},
     ),
@@ -708,7 +708,7 @@ CASES = [
     ),
     scored(
         "a vocabulary in another order",
-        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
+        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the file that the model was not",
         spoil=turned_round("model/vocab.txt", 5),
     ),
     scored(

@@ -86,7 +86,7 @@ def test_tabs_separate_the_fields_of_a_line(fields, line, values):
     [
         (QUESTION, "who?", "no context: a line is question TAB context"),
         (CHOICE, "p", "no choices: a line is prompt TAB choices ..."),
-        (PAIR, "a\tb\tc", "3 texts between TABs, more than the 2 of text TAB text_b"),
+        (PAIR, "a\tb\tc", "3 texts between TABs, but only 2 fields: text TAB text_b"),
         (QUESTION, "\tme", "its question is empty"),
         (CHOICE, "p\tx\t \ty", "its choices holds no text or an empty one"),
     ],
@@ -102,7 +102,7 @@ def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem)
     [
         (QUESTION, ["who?"], "no context: the arguments are question context, each in quotes"),
         (CHOICE, ["p"], "no choices: the arguments are prompt choices ..., each in quotes"),
-        (QUESTION, ["who", "is", "me?"], "3 arguments, more than the 2 of question context; put each in quotes"),
+        (QUESTION, ["who", "is", "me?"], "3 arguments, but only 2 fields: question context; put each in quotes"),
         (QUESTION, ["\tme"], "its question is empty"),
         (TEXT, ["  "], "its text is empty"),
         (TEXT, ["bad \udcff byte"], "its text holds half a surrogate pair, or a byte that is not UTF-8"),
@@ -452,8 +452,8 @@ def test_files_without_texts_are_refused(tmp_path, name, content, message):
 def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
     records = read_any(tmp_path / "t.csv", b"text,label\na\n\xff,pos\n,x\nb,pos\nc,pos,x\n")
     assert [(r.number, (r.problem or "").partition(";")[0]) for r in records] == [
-        (2, "1 column, not the 2 of text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, ""),
-        (6, "3 columns, not the 2 of text, label"),
+        (2, "1 column, but the first line names 2: text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, ""),
+        (6, "3 columns, but the first line names 2: text, label"),
     ]  # fmt: skip
 
 
@@ -605,7 +605,7 @@ def test_a_field_may_be_several_columns_of_parquet(tmp_path):
 
 def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):
     bad, good = read_any(tmp_path / "t.tsv", "it was fine\tpos\nit was bad\n")
-    assert (bad.problem or "").startswith("2 texts between TABs, more than the 1 of text")
+    assert (bad.problem or "").startswith("2 texts between TABs, but only 1 field: text")
     assert good.values == {"text": "it was bad"}
 
 

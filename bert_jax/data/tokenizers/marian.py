@@ -17,7 +17,7 @@ from bert_jax.files import JsonObject, parse_json
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
 MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
-"""Role -> piece. A source ends with </s>; no special token precedes it, and nothing is masked."""
+"""Role -> piece. A source ends with </s> and has no special token before it. Marian has no mask token."""
 
 
 class MarianPieces:

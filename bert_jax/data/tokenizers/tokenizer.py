@@ -108,7 +108,7 @@ class Tokenizer:
                 names = (specials[role],)
             present = [name for name in names if name in ids]
             if not present and role == "unk" and isinstance(model, JsonTokenizer):
-                special["unk_id"] = special["pad_id"]  # never in a text
+                special["unk_id"] = special["pad_id"]  # texts have no unknown pieces
                 continue
             if not present:
                 raise UserError(

@@ -120,7 +120,7 @@ LONGEST = 20.0
 """A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""The number of seconds after which the estimate, which compiles the step for the slice, is given up."""
+"""The estimate, which compiles the step for the slice, is given up after this many seconds."""
 
 
 def fit_checks(

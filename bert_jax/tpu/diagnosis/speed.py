@@ -18,7 +18,7 @@ TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
 """The size of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""The number of elements of the float32 arrays of the addition; it is larger than what caches hold."""
+"""The number of elements of the float32 arrays of the addition; it is larger than any cache."""
 CPU_SENT, SENT = 2**20, 2**24
 """The number of elements of the float32 array that each device adds in a sum over all devices."""
 
