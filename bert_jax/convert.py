@@ -10,8 +10,8 @@
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
 target format cannot hold is an error, unless --drop=PART removes it. --drop also accepts tensor names with `*` as a wildcard.
---step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 the mean of the
-last five checkpoints (kept with `config.checkpoints.keep`)."""
+--step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 uses the mean of
+the last five checkpoints (kept with `config.checkpoints.keep`)."""
 
 from __future__ import annotations
 

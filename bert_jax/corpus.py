@@ -115,8 +115,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
-        help="for parallel text: the places of the text and its translation, as fields of JSON records, features of a tfds data "
-        "set, or column numbers from 1 (default: the only two fields, or columns 1,2)",
+        help="for parallel text: where the text and its translation are: two fields of JSON records, two features of a tfds "
+        "data set, or two column numbers from 1 (default: the only two fields, or columns 1,2)",
     )
     text.add_argument(
         "--text-field",
@@ -297,8 +297,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise UserError(f"--keep={rule} names no cleaning rule; {nearest(rule, RULES)}")
     if flags.eval_source and flags.eval_fraction is not None:
         raise UserError(
-            f"--eval-source={flags.eval_source[0]} and --eval-fraction={flags.eval_fraction:g} both say which documents are held "
-            "out; leave one of them out"
+            f"--eval-source={flags.eval_source[0]} and --eval-fraction={flags.eval_fraction:g} both select the held-out "
+            "documents; give only one of them"
         )
     fraction = 0.0 if flags.eval_source else _DEFAULT_FRACTION if flags.eval_fraction is None else flags.eval_fraction
     config = BuildConfig(

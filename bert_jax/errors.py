@@ -60,9 +60,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one, or with the target of a link that leads nowhere. A path in a bucket is returned
-    unchanged."""
+    """Formats a missing path for an error message. Adds the current directory if the path is relative, and the most similar
+    existing path if there is one. For a broken link, adds its target. A path in a bucket is returned unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     if broken := broken_link(pathlib.Path(path)):
@@ -74,7 +73,7 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def broken_link(path: pathlib.Path) -> str:
-    """Returns which part of a path is a link that leads nowhere, and its target; "" if no part is."""
+    """Returns which part of a path is a broken link, and its target; "" if no part is."""
     for part in (path, *path.parents):
         with contextlib.suppress(OSError):  # a name that is too long, or a directory that may not be read
             if part.is_symlink() and not part.exists():

@@ -1,11 +1,12 @@
 """Writes files atomically, reads and writes JSON, locks files, and removes directories.
 
-    write_json(path, value)                    # a reader sees the complete old file or the complete new one with replacing(path)
-    as file: ...          # the same for content that is written piece by piece value = read_json(path, "copy it again")   #
-    raises a UserError with that remedy if it is not JSON with locked(path, "another process ..."):  # one process at a time; a
-    kill releases the lock
+    write_json(path, value)                    # a reader sees the complete old file or the complete new one
+    with replacing(path) as file: ...          # the same for content that is written piece by piece
+    value = read_json(path, "copy it again")   # raises a UserError with that remedy if it is not JSON
+    with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
 
-Every path may be in a bucket, except for locks and for files that are written piece by piece."""
+Every path may be in a bucket, except for locks and for files that are written piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +36,10 @@ JsonObject: TypeAlias = dict[str, Any]
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value that can be written as JSON."""
 
+GIT_LFS = (
+    b"version https://git-lfs.github.com/", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)",
+)  # fmt: skip
+"""The first bytes of a pointer of Git LFS, which stands for a file that was not fetched; a clause about it; the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
@@ -221,9 +226,17 @@ def _refuse_constant(name: str) -> NoReturn:
 def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:
     """Returns the value in a JSON file. Raises UserError, with the name of the file and the `remedy`, if it cannot be read."""
     try:
-        return parse_json(read_bytes(path))
+        content = read_bytes(path)
+        refuse_pointer(path, content)
+        return parse_json(content)
     except (OSError, ValueError) as error:
         raise UserError(f"{os.fspath(path)} cannot be read as JSON ({error}); {remedy}") from error
+
+
+def refuse_pointer(path: Path, content: bytes) -> None:
+    """Raises UserError if `content`, which was read from `path`, is a pointer of Git LFS."""
+    if content.startswith(GIT_LFS[0]):
+        raise UserError(f"{os.fspath(path)} {GIT_LFS[1]}; {GIT_LFS[2]}")
 
 
 def read_object(path: Path, remedy: str = "remove it and run the same command again") -> JsonObject:

@@ -89,7 +89,7 @@ def finetune(job: Job) -> JsonObject | None:
     experiment, run, program = job.experiment, job.run, job.program
     profile = run.profile.for_run(job.last_step, alone=not job.prefix)
     with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
-        # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
+        # -------------------------------------------------------------------- the first state: from a checkpoint or `init_from`
         saved = run.durable(job.directory / "checkpoints")
         checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
         with job.goodput.during(TimeCategory.RESTORING):

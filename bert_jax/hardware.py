@@ -1,5 +1,5 @@
-"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation (per chip, as
-prices are). Also counts the cores of this machine."""
+"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation (per chip, like
+prices). Also counts the cores of this machine."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ class Chip:
 
     @property
     def whole_ring(self) -> int:
-        """A dimension whose length is a multiple of this number is a ring with a wrap-around link. On two-dimensional pods only
-        the full side of 16 is a ring, on others every dimension built of cubes of 4."""
+        """A dimension whose length is a multiple of this number is a ring with a wrap-around link. In two-dimensional pods,
+        only a full side of 16 chips is a ring. In three-dimensional pods, every dimension built from cubes of 4 x 4 x 4 chips
+        is one."""
         return 16 if self.dimensions == 2 else 4
 
 

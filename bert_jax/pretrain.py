@@ -96,7 +96,7 @@ def pretrain(
     last_step = starts[-1]
     run.profile.require(last_step)
 
-    # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
+    # ------------------------------------------------------------- the first state: from a checkpoint, `init_from`, or random
     if run.rejected_kernels:
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
     mesh = make_mesh(experiment.mesh)

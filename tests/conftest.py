@@ -149,7 +149,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def directory_of_tests(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Runs all tests in a directory that shows the checkout without files from its own use, such as `runs/`."""
+    """Runs all tests in a directory that links to the checkout, but not to files of earlier runs, such as `runs/`."""
     directory = tmp_path_factory.mktemp("elsewhere")
     for name in CHECKOUT:
         (directory / name).symlink_to(REPOSITORY / name)

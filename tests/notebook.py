@@ -1,4 +1,4 @@
-"""Makes a Jupyter notebook of a Python file with cells, as `experiments/tutorial.ipynb` was made:
+"""Makes a Jupyter notebook, such as `experiments/tutorial.ipynb`, from a Python file with cells:
 
     python tests/notebook.py experiments/tutorial.py
 
@@ -120,7 +120,7 @@ def run_cells(cells: list[tuple[str, str]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=pathlib.Path, help="the Python file; the notebook is written next to it, as NAME.ipynb")
-    parser.add_argument("--text-only", action="store_true", help="run nothing: the text has changed, and the code has not")
+    parser.add_argument("--text-only", action="store_true", help="run no cells: only the text has changed")
     flags = parser.parse_args()
     file, notebook = flags.file.resolve(), flags.file.resolve().with_suffix(".ipynb")
     cells = read_cells(file.read_text())

@@ -10,6 +10,6 @@ def open_below(directory: pathlib.Path) -> int:
     """Returns the number of open files and directories below `directory`, including removed ones."""
     found = 0
     for descriptor in list(pathlib.Path("/proc/self/fd").iterdir()):
-        with contextlib.suppress(FileNotFoundError):  # the one that listed them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing, which is closed by now
             found += str(descriptor.readlink()).startswith(f"{directory}/")
     return found

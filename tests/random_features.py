@@ -30,7 +30,7 @@ LAYOUTS = {kind: head.layout for kind, head in HEADS.items()}
 
 
 def random_features(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Feature]:
-    """Returns features with targets in the layout of the head; all begin with [CLS], and the pieces of a text differ.
+    """Returns features with targets in the layout of the head; all begin with [CLS], and no subword occurs twice in a text.
 
     A feature with candidates has two or three; some tokens have no label, and some questions no answer.
     """

@@ -68,7 +68,8 @@ def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., An
 
 
 def _says_a_shape(annotated: Any) -> bool:
-    """Returns whether an annotation of a function, or of a field, contains a jaxtyping one; an undefined name contains none."""
+    """Returns whether an annotation of a function, or of a field, contains one of jaxtyping. An undefined name does not
+    count."""
     names = inspect.getmodule(annotated).__dict__ if inspect.isclass(annotated) else annotated.__globals__
     for annotation in inspect.get_annotations(annotated).values():
         try:

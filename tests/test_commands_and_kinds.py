@@ -256,8 +256,8 @@ ENDINGS = {
 }
 """By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="
-"""The cell of a command that reads only the encoder, on a model whose encoder is the one of "class" with another head: it is not
-run."""
+"""Marks a command that reads only the encoder, on a model with the encoder of "class". It is not run, since the result is the
+same."""
 TABLE = """
 command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t

@@ -1,4 +1,4 @@
-"""Checkpoints of the original, to and from."""
+"""`convert` from and to checkpoints of the original BERT."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_a_truncated_original_checkpoint_is_named(tmp_path):
 
 
 def export_recording(directory: pathlib.Path, *, lowercase: bool, activation: str) -> None:
-    """Exports a model in the original's format, which records both; its vocabulary does not show its casing."""
+    """Exports a model in the original's format, which records casing and activation. The vocabulary does not show the
+    casing."""
     directory.mkdir()
     (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nriver\n")
     tokenizer = load_tokenizer(directory / "vocab.txt", lowercase=lowercase)

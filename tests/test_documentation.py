@@ -90,7 +90,7 @@ def documented() -> Iterator[Command]:
 
 
 def docstring_text(source: str) -> str:
-    """Returns a module's docstring as it is in its file, where a backslash may differ from the one in the string."""
+    """Returns a module's docstring as written in its file, with the backslashes of escape sequences."""
     quoted = re.match(r'[rR]?"""(.*?)"""', source, re.DOTALL)
     return quoted[1] if quoted else ""
 

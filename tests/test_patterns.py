@@ -1,4 +1,4 @@
-"""No regular expression takes quadratic time: for a text of twice the length it takes about twice as long.
+"""No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
 The patterns are found in the source, with the methods by which the source uses them. The texts make a pattern backtrack: many
 repetitions of a text that one of its parts, or all of it, matches, followed by an end that matches nothing.

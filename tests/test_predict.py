@@ -188,7 +188,7 @@ def test_answers_are_text_by_default(ask, command):
     asked = ask(command, QUESTIONS[command][0])
     assert asked.status == 0
     assert not asked.out.startswith("{")
-    if command != "translate":  # which prints only the translation, as a file of the other language
+    if command != "translate":  # `translate` prints only the translation
         assert QUESTIONS[command][0].split("\t")[0].split()[0] in asked.out
 
 

@@ -5,7 +5,7 @@
 #
 #   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
 #                                       requests a slice; with --slices=2, two slices for one run,
-#                                       which are joined by the network between slices
+#                                       which communicate over the network between slices
 #   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
 #                                       waits for all slices, copies this checkout to all workers,
 #                                       installs, and starts the command; the workdir and the corpus
@@ -93,10 +93,10 @@ request() { tpu queued-resources describe "$name" --format="value($1)"; }
 require_usable() {
     local again="$pod delete $name, then create and run as before: a run with the same --workdir in the bucket continues"
     case "$1" in
-        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). If it is the quota: ask for \
-more in the console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
+        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). If the quota is too small, \
+ask for more in the console (IAM, Quotas), or use a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
         SUSPENDING | SUSPENDED) fail 1 "the slice $name was preempted ($1) and does not come back. $again" ;;
-        DELETING) fail 1 "$name is being deleted; $pod create $name when it is gone" ;;
+        DELETING) fail 1 "$name is being deleted; after that, create it again: $pod create $name" ;;
     esac
 }
 
@@ -166,7 +166,7 @@ e.g. --type=v5litepod-16" ;;
         case "$said" in
             *[Qq]uota* | *RESOURCE_EXHAUSTED*)
                 fail 1 "the quota of this project does not allow $many$type here. Ask for more in the console (IAM, Quotas), \
-or take a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}"
+or use a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}"
                 ;;
             *ALREADY_EXISTS* | *"already exists"*) fail 1 "$name exists already: $pod status $name, or $pod delete $name" ;;
             *) fail 1 "gcloud refused the request; its message is above" ;;
@@ -220,8 +220,8 @@ fetch() {
 }
 
 delete() {
-    tpu queued-resources delete "$name" --force || fail 1 "$name was not deleted (gcloud's message is above); it is charged as \
-long as it is ACTIVE"
+    tpu queued-resources delete "$name" --force || fail 1 "$name was not deleted (gcloud's message is above); it costs \
+money as long as it is ACTIVE"
 }
 
 "$subcommand" "$@"

@@ -74,7 +74,7 @@ quickstart() {
     cd "$root"
     say ""
     say "1/3  a corpus: tokenising the English text that comes with Python and its packages, with a vocabulary trained on it"
-    if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text, with which a run could not continue
+    if [[ -f runs/embedded_corpus/manifest.json ]]; then # with newer packages the corpus would differ: no run could continue
         say "runs/embedded_corpus already exists"
     else # 3 % held out: the usual 1 % of 6 MB has too few documents for an evaluation
         "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --alphabet=1000 --lowercase \

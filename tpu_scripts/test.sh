@@ -5,7 +5,7 @@
 #   tpu_scripts/test.sh tests/model -k dropout            a part of it
 #   tpu_scripts/test.sh -n0 tests/model --pdb             in one process, for a debugger
 #
-# Without -n it uses all cores, since most of the time XLA compiles on one core.
+# By default it starts one process per core, at most 8, because XLA compiles on one core most of the time.
 # BERT_JAX_PYTHON and BERT_JAX_DEVICE: see tpu_scripts/set_up.sh.
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh

@@ -91,8 +91,8 @@ class Analyser:
         return read_attention(self.engine, read_window(self.engine, text, text_b))
 
     def translation_attention(self, source: str, target: str | None = None) -> TranslationAttention:
-        """Returns the attention weights of an encoder-decoder for a source and a target, by default its own translation: see
-        `read_translation_attention`."""
+        """Returns the attention weights of an encoder-decoder for a source and a target: see `read_translation_attention`.
+        Without a target, the model translates the source."""
         return read_translation_attention(self.engine, source, target)
 
     def dependencies(

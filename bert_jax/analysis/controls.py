@@ -1,4 +1,4 @@
-"""Controls: the same measurement on a model or text that has less structure to find, or none."""
+"""Controls: models and texts with less structure to find, or none, on which the same measurement is repeated."""
 
 from __future__ import annotations
 

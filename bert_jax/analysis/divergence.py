@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """Returns (the attention of all heads from about `most` evenly spaced words of each row, with rows of zeros for all other
-    columns; which of the chosen columns are words).
+    """Chooses about `most` evenly spaced columns of each row. Returns (the attention of all heads from these columns, zero for
+    a column without a word; 1 for each chosen column with a word, otherwise 0).
 
     `sources` is 1 for words that are read.
     """

@@ -77,7 +77,7 @@ def flag_parser(name: str) -> FlagParser:
 
 
 def text_flags(parser: FlagParser) -> None:
-    """Returns the flags of commands that read texts."""
+    """Adds the flags of commands that read texts."""
     texts = parser.group("texts")
     texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"

@@ -17,8 +17,8 @@ Axes = Mapping[str, Sequence[Label]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NamedArray:
-    """`values` with `axes`: a mapping from the name of each axis to the labels of its entries, in the order of the array's
-    dimensions.
+    """An array with named axes. `axes` maps the name of each axis to the labels of its entries, in the order of the dimensions
+    of `values`.
 
     `xarray.DataArray(a.values, a.axes, list(a.axes))` is the same array in xarray.
 

@@ -68,7 +68,8 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read, and at the end of an iteration that found no sentence: `wanted` is what to give instead.
+    UserError if the file cannot be read, and at the end of an iteration that found no sentence. The error then asks for
+    `wanted`.
     """
 
     def __init__(
@@ -167,8 +168,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A function that takes a file and returns a context manager; inside it, the yielded function shows a note while the file is
-read."""
+"""A function from a file to a context manager, which yields a function that shows a note while the file is read."""
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields (`texts`, which counts them as they are read; a function that shows a note with the progress through the texts). The
+    """Yields (an iterable over `texts` that counts them; a function that shows a note with the progress through the texts). The
     remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 

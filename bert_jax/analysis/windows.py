@@ -210,7 +210,7 @@ def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:
 
 
 def as_window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
-    """Returns the words of one text, or of two, with [CLS] and [SEP]; ignores the size of the position table."""
+    """Returns the words of one text, or of two, as a window with [CLS] and [SEP]. The window may exceed the position table."""
     tokenizer = engine.model.tokenizer
     cls, sep = (Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.cls_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP)))
     if not second:

@@ -155,9 +155,9 @@ class PretrainingExperiment:
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
-    those before it. "bilm": predicts every token from those before it and, separately, from those after it. "skip_gram": predicts
-    the neighbours of a word. "translation": predicts a translation from the source text and the translation so far. "auto": the
-    default for the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
+    the tokens before it. "bilm": predicts every token from the tokens before it and, separately, from the tokens after it.
+    "skip_gram": predicts the neighbours of a word. "translation": predicts a translation from the source text and the
+    translation so far. "auto": the default of the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -334,7 +334,7 @@ class PretrainingExperiment:
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def eval_config(self, phase: int) -> ExampleConfig:
-        """Returns the configuration of the held-out rows in a phase. The held-out rows have its length, and the same masks in all
+        """Returns the configuration of the held-out rows in a phase. They have the phase's length, and the same masks in all
         phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
@@ -381,8 +381,8 @@ class PretrainingExperiment:
         ]
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
-        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases, and its `weight_decay`,
-        which is multiplied by the learning rate."""
+        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases and, with `decouple_rate`,
+        the weight decay divided by its peak rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}

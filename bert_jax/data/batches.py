@@ -51,11 +51,11 @@ class BatchSource:
     """Pretraining batches: `source.at(step)` returns the batch of a step, as a pure function of the step.
 
     An epoch is one block (the whole corpus) or, if the corpus is large, several (`plan.Blocks`). Rows are numbered across all
-    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block counts as many rows as the
-    first one, so that the block of a row is known without the plans of earlier blocks. Different blocks have plans of slightly
-    different sizes (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). The last rows of a
-    longer plan are therefore dropped, and the first rows of a shorter plan are repeated. Rows are in random order, so these are
-    different rows in each epoch."""
+    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block is given the
+    number of rows of the first one, so the block of a row is known without planning the earlier blocks. The plans of two blocks
+    differ slightly in size (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). If a plan
+    is longer than the first one, its last rows are dropped; if it is shorter, its first rows are repeated. Rows are in random
+    order, so these are different rows in each epoch."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class BatchSource:
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """Starts a background thread that computes the texts and the plan of a block, and returns the future.
+        """Returns the future of the texts and the plan of a block. If needed, starts a background thread that computes them.
 
         The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
         """
@@ -154,9 +154,10 @@ def eval_batches(
     """Yields batches of the first `max_rows` rows (None: all) in the random order of epoch 0. The rows do not depend on the batch
     size or the number of hosts.
 
-    A batch is at most `max_rows` rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens, targets
-    or NSP labels), which do not count in sums. Every host gets the same number of batches, as collectives require. Since the
-    order is random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is below 1.
+    A batch has at most `max_rows` rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens,
+    targets or NSP labels), which do not count in sums. Every host gets the same number of batches, as collectives require.
+    Since the order is random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is
+    below 1.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
@@ -307,8 +308,8 @@ class AlternatingBatches:
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """Returns the numbers of rows to compile for: the maximum over all steps, and a smaller number for most steps if it saves a
-    tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
+    """Returns the numbers of rows to compile for, ascending: the maximum over all steps and, if it saves a tenth of the rows
+    and `WORTH_COMPILING` tokens in rows of `length`, a smaller number for most steps."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
     best = min(totals, key=lambda count: (totals[count], count))

@@ -39,9 +39,9 @@ class ExampleConfig:
     """M, the maximum number of predicted tokens in a row."""
     targets: Annotated[str, OneOf(TARGETS)] = "masked"
     """"masked": predict masked tokens. "next": mask nothing and predict the next token at M random positions of a row, or at all
-    of them if M is at least L - 1. "centres": only choose these positions; the objective predicts their neighbours. "translated":
-    a row holds up to L tokens of texts and up to L tokens of their translations, which are predicted; P is the number of pairs.
-    In a run, the objective sets this field."""
+    of them if M is at least L - 1. "centres": choose positions as with "next"; the objective predicts their neighbours.
+    "translated": a row holds up to L tokens of texts and up to L tokens of their translations, which are predicted; P is the
+    number of pairs. In a run, the objective sets this field."""
     packed_examples: Annotated[int, Interval(ge=1, le=MOST_PACKED)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
@@ -49,13 +49,14 @@ class ExampleConfig:
     mask_probability: Fraction = 0.8
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
-    """The probability that a predicted token is replaced by a random token; otherwise the token is not changed."""
+    """The probability that a predicted token is replaced by a random token. The remaining predicted tokens are not changed."""
     masking: Annotated[str, NamedIn(tuple(MASKING))] = "tokens"
     """"tokens": single subwords. "whole_words": all subwords of a word together, until `masked_fraction` of the subwords is
     reached (the original's whole-word masking). "words": `masked_fraction` of the words, so that long words are drawn as often as
     short ones. "spans": runs of whole words of geometric length (SpanBERT, arXiv:1907.10529), with one kind of replacement per
-    span. With "words" the number of predicted subwords varies by row, and words beyond `max_predictions` are dropped, so increase
-    it by a third. FILE.py:NAME: your own function, `positions = name(example, rate, rng)`; see `masking.Example`."""
+    span. With "words" the number of predicted subwords varies by row, and words beyond `max_predictions` are dropped, so
+    increase `max_predictions` by a third. FILE.py:NAME: your own function, `positions = name(example, rate, rng)`; see
+    `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": as in the released code, where more than 50 % of next segments are random. "paper": exactly 50 % are random.
     "successive": none is random, for objectives with labels of their own, such as the order of the segments. "none": one segment,
@@ -140,8 +141,8 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the maximum number of predicted tokens of examples with these `lengths`, if `counts_words` or next tokens are
-        predicted: `max_predictions`, or in a packed row the example's share of it."""
+        """Returns the upper limit of the number of predicted tokens of examples with these `lengths`, with `counts_words` or
+        for next tokens. It is `max_predictions` or, in a packed row, the example's share of it."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length

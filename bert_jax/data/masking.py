@@ -234,7 +234,7 @@ def choose_whole_words(
 
     As in the original, words are taken in random order until the count is reached. A word that would exceed the count is skipped,
     and smaller words may follow. An example may therefore have fewer predicted tokens than its count, or even none. (In the
-    original a `##` subword directly after [SEP] belongs to the last word before it; here words end with their segment.)
+    original a `##` subword directly after [SEP] belongs to the last word before [SEP]; here words end with their segment.)
 
     The number of words is also limited by `word_counts`, a function from the number of words to the number of predicted words.
 

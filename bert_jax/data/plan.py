@@ -8,8 +8,8 @@ No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
-sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B or,
-if a random next segment is drawn, they are returned to the next chunk. The start of a chunk therefore depends on the random
+sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B. If
+a random next segment is drawn instead, the rest start the next chunk. The start of a chunk therefore depends on the random
 decision of the previous chunk.
 
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
@@ -316,8 +316,8 @@ class EpochPlan:
         return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
-        """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number of
-        rows."""
+        """Returns statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number
+        of rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
         if self.config.targets == "translated":
@@ -425,8 +425,7 @@ class Blocks:
 
     def require_documents(self) -> None:
         """Raises UserError if documents are so long that a block may be empty, i.e. if more than half of the segments contain no
-        document start (at most 256 segments are checked). Otherwise, all segments of a block are empty with a probability below
-        2^-16."""
+        document start (at most 256 segments are checked). Otherwise the probability that a block is empty is below 2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
@@ -436,8 +435,8 @@ class Blocks:
             tokens = self._corpus.num_tokens
             raise UserError(
                 f"documents of the {self._corpus.split} split are too long to be mixed: "
-                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and in {empty} of "
-                f"{len(looked_at)} parts of {counted(tokens // every, 'token')} no document starts; separate documents by blank "
+                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and no document starts in "
+                f"{empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')}; separate documents by blank "
                 "lines in the text, or give another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
             )
 

@@ -106,8 +106,8 @@ def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
     """Returns the plan's examples with indices `examples` in groups of similar length, each with the places of its examples in
-    `examples`. In a single array, every short example would have as many columns as a whole row. With few examples in a row, that
-    costs less than groups, which take twice the time at 8 examples a row."""
+    `examples`. With up to `_FEW` examples per row, there is one group, in which every example has as many columns as a whole
+    row: several groups would take twice the time at 8 examples a row."""
     if len(examples) <= _FEW * rows:
         return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs
@@ -155,7 +155,7 @@ def _make_examples(
     found = None if corpus.word_starts is None else word_starts
     positions, decisions = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
-    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused: [CLS], which is replaced by itself
     originals = target_ids.ravel()[places]
     if config.targets == "masked":
         replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)
@@ -170,8 +170,8 @@ def _windows(
 ) -> Integer[np.ndarray, "E {length}"]:
     """Returns windows of the token store, in its dtype. Row i has token `starts[i]` of the store in column `columns[i]`.
 
-    Whole windows are copied, which is five times as fast as indexing each token. Tokens beyond the ends of the shard with
-    `starts[i]` are arbitrary.
+    Whole windows are copied, which is five times as fast as indexing each token. Tokens beyond the ends of the shard
+    that contains `starts[i]` are arbitrary.
     """
     out = np.empty((len(starts), length), tokens.dtype)
     shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
@@ -253,8 +253,8 @@ def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]
 
     input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
     sequence_ids, position_ids
-    decoder_input_ids, ...       int32 [B, L]   their translations, each after a [PAD], which begins it
-    targets                      int32 [B, L]   the tokens that follow in the translations, the last a [SEP]; -1 at padding
+    decoder_input_ids, ...       int32 [B, L]   their translations, each starting with a [PAD]
+    targets                      int32 [B, L]   the next tokens of the translations, each ending with a [SEP]; -1 at padding
 
     The text and the translation of a pair have the same sequence id.
     """
@@ -282,7 +282,7 @@ def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]
             ids[:, 0] = vocabulary.pad_id
         else:
             ids[np.arange(len(ids)), length] = vocabulary.sep_id
-        # in row-major order and without padding, the tokens of all pairs are the tokens of all rows
+        # without padding, the tokens of all rows are the tokens of all pairs, in the same order
         arrays["input_ids"][filled] = ids[real]
         arrays["sequence_ids"][filled] = np.repeat(slot + 1, length + 1)
         arrays["position_ids"][filled] = np.broadcast_to(column, real.shape)[real]

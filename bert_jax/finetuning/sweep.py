@@ -93,7 +93,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         (run.workdir / METRICS).touch()  # ties the workdir to this configuration, see `runtime.workdir.open_workdir`
     if shard.count > 1:
         shared = (counted(shard.count, "process"), counted(len(runs), "run"), len(shard.select(runs)))
-        log.info("%s for %s; this one has %d", *shared)
+        log.info("%s for %s; this process trains %d", *shared)
     if not _side_by_side(train_one, shard.select(range(len(runs))), groups):
         shard.tell_stopped()
         return run.preemption.exit_status

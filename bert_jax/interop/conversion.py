@@ -61,7 +61,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the
     original.
 
-    A checkpoint with just "gelu" is read with the exact form, which a line of `Model.notes` reports.
+    If a checkpoint only states "gelu", the exact form is assumed, and `Model.notes` reports this.
     """
     path = local_model(path)
     if find_vectors(pathlib.Path(path)):
@@ -285,7 +285,7 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
     UserError if one of them is the output directory."""
     target = os.path.realpath(flags.to)
-    if pathlib.Path.cwd().is_relative_to(target):  # its new directory would not be that of the user's shell
+    if pathlib.Path.cwd().is_relative_to(target):  # the user's shell would remain in the replaced directory
         raise UserError(f"--to={flags.to} is the current directory, or holds it, and would be replaced; name another directory")
     for path in sources:
         if is_remote(path) and checked(path, "--from") == flags.remote:

@@ -146,7 +146,7 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
             ) from error
         if files.try_lock(descriptor) is False:
             os.close(descriptor)
-            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or name another")
+            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or choose another one")
         if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = None
@@ -253,7 +253,7 @@ def recover(directory: pathlib.Path) -> None:
     if old.is_symlink():  # not ours, so the link is not followed
         old.unlink()
     elif old.is_dir() and _is_ours(old):
-        # the new directory was already in place: the removal had started, or was missed
+        # the new directory was already in place, so the removal of the old one did not start or did not finish
         if os.path.lexists(directory) or (old / _MARK).exists():
             _remove(old)
         else:

@@ -431,7 +431,7 @@ def _check_outputs(
 
 
 def labels_needed(given: int, part: str, outputs: int) -> str:
-    """Returns the message about another number of labels than a head has outputs."""
+    """Returns the error message for a number of labels that differs from the number of a head's outputs."""
     return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
 
 
@@ -570,8 +570,8 @@ def _adapt_tokenizer(directory: pathlib.Path, model: Model) -> None:
 
     Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
     it, they do not truncate, and longer texts raise an IndexError in the model. For a model without token types, also writes that
-    its tokenizer returns none, since the model would not accept them. A text of a translator ends with [SEP], and no [CLS]
-    precedes it; only tokenizer.json can say so."""
+    its tokenizer returns none, since the model would not accept them. The texts of a translator end with [SEP] and do not start
+    with [CLS], which only tokenizer.json can express."""
     config, tokenizer, rules = model.config, model.tokenizer, directory / TOKENIZER_JSON
     settings = read_object(directory / TOKENIZER_CONFIG) | {"model_max_length": config.max_position}
     inputs = settings.get("model_input_names")

@@ -85,9 +85,9 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """Returns the fields under "bert_jax" in `config.json`, of four kinds. Positions that are not learned (transformers reads a
-    fixed table as a learned one). Other settings that have no key in the family. The user's files that compute layers, positions,
-    norms or activations. A task head without a transformers class."""
+    """Returns the fields under "bert_jax" in `config.json`, of four kinds: positions that are not learned (transformers reads a
+    fixed table as a learned one); other settings that have no key in the family; the user's files that compute layers,
+    positions, norms or activations; a task head without a transformers class."""
     family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
@@ -159,8 +159,8 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
-    """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if it is not there. Raises UserError for
-    unknown positions."""
+    """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if they have no positions. Raises UserError
+    for unknown positions."""
     positions = ours.get("positions", usual)
     if positions in POSITIONS or (isinstance(positions, str) and is_in_file(positions)):
         return str(positions)
@@ -187,8 +187,8 @@ def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
     """Returns the first known class in "architectures" of `config.json`. If there is no "architectures", returns the class that
-    fits the tensors' names. If all classes in "architectures" are unknown, `model_type` must be "bert". Only the pooler and the
-    pretraining heads are then looked for, since only the unknown class knows the meaning of the other tensors.
+    fits the tensors' names. If all classes in "architectures" are unknown, `model_type` must be "bert". In that case, only the
+    pooler and the pretraining heads are looked for, since the unknown class defines the meaning of the other tensors.
 
     Raises UserError for an unsupported class, or if several classes fit the tensors.
     """

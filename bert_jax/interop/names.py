@@ -77,8 +77,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. An axis is V (W for a target with its own words), or its number
-    and size."""
+    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W for a target with its own
+    words), or as its number and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -92,7 +92,7 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format; ours only differ in V, which may be padded."""
+    """Returns the size of every axis letter in the other format. In our format, only V may differ, since it may be padded."""
     return {
         "V": config.vocab_size,
         "W": config.decoder_vocab_size or config.vocab_size,
@@ -214,7 +214,7 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # never read; they have the values of a new norm
+            if row.first:  # the first layers lack the parameter; its values are not read
                 blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
                 layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
@@ -290,7 +290,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
     """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
 
     Raises UserError for a copy that differs from its tied tensor. Also raises it for buffers whose values differ from those in
-    transformers by more than rounding (another numpy computes other last digits), since they are not supported. In a model
+    transformers by more than rounding (numpy versions differ in the last digits), since they are not supported. In a model
     without `tied_decoder`, the decoder's weight is a separate tensor."""
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}

@@ -95,10 +95,10 @@ def export_stablehlo(
     """Writes `model`'s forward pass and returns the content of `signature.json`. An older export is replaced when the new one is
     complete.
 
-    `function` is one of FUNCTIONS, by default `natural_function`. The function can be called with any batch size. Its length is
-    fixed if `length` is given; otherwise, any length up to the size of the position table is possible. Computes in float32.
-    `card` is the text of the model card. Raises UserError for parts that were never trained, unknown platforms, and a length
-    beyond the position table."""
+    `function` is one of FUNCTIONS, by default `natural_function`. The function can be called with any batch size. If `length`
+    is given, texts must have this length; otherwise, any length up to the size of the position table is possible. Computes in
+    float32. `card` is the text of the model card. Raises UserError for parts that were never trained, unknown platforms, and a
+    length beyond the position table."""
     function = function or natural_function(model)
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
@@ -106,7 +106,7 @@ def export_stablehlo(
         raise UserError(f"{' and '.join(untrained)} was never trained, so its outputs are meaningless; train it, or drop it")
     limit = model.config.max_position
     if length is not None and not 1 <= length <= limit:
-        raise UserError(f"length={length} must be between 1 and the {limit:,} of the position table")
+        raise UserError(f"length={length} must be between 1 and {limit:,}, the size of the position table")
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"there is no platform {platform!r}: {nearest(platform, PLATFORMS)}")

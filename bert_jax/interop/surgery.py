@@ -293,7 +293,7 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the parameter tree after applying `change` to the arrays of the rows of `names.TABLE` that `which` selects."""
+    """Returns the parameter tree after applying `change` to the arrays of the rows (`names.rows`) that `which` selects."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")

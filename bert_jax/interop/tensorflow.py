@@ -69,8 +69,8 @@ RULES = (
     (r"\.weight$", "/kernel"),  # [in, out]
     (r"\.", "/"),
 )
-"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name is kernel have a different
-layout."""
+"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name ends in "kernel" have a
+different layout."""
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
@@ -376,7 +376,7 @@ def _messages(
     if slots:
         messages.append(f"{len(slots)} slots of the optimizer ({list_some(sorted(set(slots.values())))}) were left out")
     if counters:
-        messages.append(f"numbers of the training program were left out: {list_some(counters)}")
+        messages.append(f"scalars of the training program were left out: {list_some(counters)}")
     if dropped:
         messages.append(f"dropped: {list_some(dropped)}")
     if step is not None:

@@ -15,7 +15,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
     lstm.py             the recurrence of an LSTM, in one or two directions; the LSTM of task heads
     bilm.py             the layers of a bidirectional LSTM language model
-    flair.py            the same over characters, read at the ends of words
+    flair.py            a biLM over characters whose states are read at word boundaries
     cove.py             an LSTM that translates: its encoder, and a decoder with attention
     static.py           the empty stack of layers of a static model
     bert.py             embeddings, encoder, pooler
@@ -23,7 +23,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     crf.py              a conditional random field over the labels of words
     heads/              the pooler and the heads of pretraining and of tasks
     pretraining.py      BERT with the two pretraining heads
-    decoding.py         the next token of a left-to-right model, with a cache of keys and values: a token costs one row
+    decoding.py         next-token logits of a left-to-right model, with a cache of keys and values
 
 A new encoder, position embedding, activation or norm needs an object in one file and a line in its dict below. Objects are
 imported when they are used.
@@ -77,12 +77,12 @@ NORMS: Mapping[str, str] = {
 
 def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
     """Returns the classes of `config.encoder`: the input of the first layer, and the stack of layers. A user's own layers read
-    the input of a Transformer. Raises UserError if a user's file does not define them."""
+    the embeddings of a Transformer. Raises UserError if the user's file does not define a valid class."""
     key = "config.model.encoder"
     embeddings, layers = ENCODERS[config.encoder_kind]
     if config.encoder in ENCODERS:
         return load_built_in(embeddings), load_built_in(layers)
-    from bert_jax.model.encoder import Encoder, WholeRows  # which imports this module
+    from bert_jax.model.encoder import Encoder, WholeRows  # imported here, since it imports this module
 
     own = load_named(config.encoder, ENCODERS, key)
     if not (isinstance(own, type) and issubclass(own, Encoder | WholeRows)):

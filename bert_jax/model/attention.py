@@ -120,7 +120,8 @@ def attention_by_head(
     processed in blocks that only read the keys within that distance, so the cost grows with the window instead of the row.
 
     On a single CPU device the heads are computed one after another, and the backward pass recomputes their weights. The weights
-    of one head fit in the cache; the weights of all heads would pass through memory a dozen times. The dropout mask is the same.
+    of one head fit in the cache; the weights of all heads would pass through memory a dozen times. The dropout mask does not
+    depend on the order.
     """
     rate, words = 0.0, jnp.zeros(query.shape[:3], jnp.uint32)
     if settings.seed is not None:
@@ -211,7 +212,7 @@ class SelfAttention(nn.Module):
         kernel: AttentionKernel | None = None if cached else c.kernel("attention")
         if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
             kernel = None
-        if kernel is not None and radius is not None:  # a window is a distance between columns, so all of them are queries
+        if kernel is not None and radius is not None:  # the kernel measures windows between columns, so it computes all queries
             tokens, queried = tokens.reading(None), None
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)

@@ -41,7 +41,7 @@ class Bert(nn.Module):
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
         """Returns (output of the last layer, hidden states). The hidden states are the embeddings and the output of every layer.
 
-        Raises UserError, outside jit, for ids beyond their tables.
+        Outside jit, raises UserError for ids that are not in their embedding tables.
         """
         embedded = self._embed(tokens, dropout_seed)
         last, layers = self._checked(embedded, self.encoder(embedded, tokens, dropout_seed))
@@ -50,7 +50,7 @@ class Bert(nn.Module):
     def _checked(
         self, embedded: Float[Array, "B L D"], returned: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns the result of the encoder. Raises UserError if a user's own returns anything else."""
+        """Returns the encoder's result. If the encoder is a user's own, raises UserError unless the shapes are right."""
         if is_in_file(self.config.encoder):
             shapes = [embedded.shape, (self.config.num_layers, *embedded.shape)]
             if not isinstance(returned, tuple) or [getattr(x, "shape", None) for x in returned] != shapes:

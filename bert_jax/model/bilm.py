@@ -101,7 +101,7 @@ def lstm_layer(
     parts = jnp.split(x, config.hidden_size // w, axis=-1)
     directions = []
     for n, part in enumerate(parts * (config.hidden_size // half // len(parts))):
-        inputs = time_major(part, n)  # before the product, which is up to 16 times as wide
+        inputs = time_major(part, n)  # transposed before the product, whose result is up to 16 times as wide
         kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
         products = dense(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
         directions.append(

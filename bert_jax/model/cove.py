@@ -74,8 +74,8 @@ class AttentionDecoder(nn.Module):
         alpha_t = softmax(H (W1 h_t + b1))
         a_t = tanh(W2 [H' alpha_t; h_t] + b2)
 
-    z_t are word vectors. The output is a_t, "the context-adjusted hidden state", which the next step reads too. States and a are
-    0 at the start of each translation."""
+    z_t are word vectors. The output is a_t, "the context-adjusted hidden state", which the next step reads too. States and a_t
+    are 0 at the start of each translation."""
 
     config: ModelConfig
 

@@ -98,8 +98,8 @@ class TargetCache:
 
 
 def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens, beams: int, tokens: int) -> TargetCache:
-    """Encodes the source. Returns the cache before the first target token, for targets of at most that many tokens, including the
-    start token.
+    """Encodes the source. Returns the cache before the first target token, for targets of at most `tokens` tokens (with the
+    start token).
 
     `params` are the parameters of an encoder-decoder with its layers as lists (`encoder.unstacked_layers`)."""
     encoded = encode(params, config, source)

@@ -111,7 +111,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 @functools.cache
 def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
-    """Returns a function that returns fresh parameters of layers of the class `block`, as `_stacked` does."""
+    """Returns an initialiser, (key, config) -> fresh parameters of layers of the class `block`; see `_stacked`."""
     return lambda key, config: _stacked(block(config.plain(), parent=None), key, decodes=decodes)
 
 
@@ -145,7 +145,7 @@ def layer_kinds(config: ModelConfig) -> list[LayerKind]:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop over a repeating pattern of layers: `period` layers, `repeats` times, starting at layer `start`."""
+    """A loop over a repeating pattern of layers: `period` layers, `repeats` times, after `prefix` other layers."""
 
     prefix: int
     period: int
@@ -175,7 +175,7 @@ def loop_over(kinds: Sequence[LayerKind]) -> Loop:
 
 
 MOST_UNLIKE = 64
-"""The longest period that is tried."""
+"""The longest period that `loop_over` tries."""
 
 
 def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
@@ -332,8 +332,8 @@ class Encoder(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """Returns the output of the last layer at `tokens.queried` only.
 
-        Apart from keys and values, the last layer is computed at these columns only, which saves up to 5/6 of it with the paper's
-        widths. A scan computes all columns, since taking the last layer out of the stack would copy it.
+        Apart from keys and values, the last layer is computed at these columns only. With the paper's widths, this saves up to
+        5/6 of the layer. A scan computes all columns, since taking the last layer out of the stack would copy its parameters.
         """
         if self.is_initializing():
             read = x if tokens.queried is None else gather_positions(x, tokens.queried)

@@ -1,4 +1,4 @@
-"""Features of task heads other than the last layer and the pooler: layers, their mixes, means over tokens."""
+"""Features of task heads in addition to the last layer and the pooler: other layers, mixes of layers, means over tokens."""
 
 from __future__ import annotations
 

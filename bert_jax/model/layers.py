@@ -73,8 +73,8 @@ class Matrix(nn.LogicallyPartitioned):
 
 
 def named(init: Initializer, *axes: str | None, product: tuple[int, int] | None = None) -> Callable[..., Any]:
-    """Returns an initialiser that boxes parameters with a logical axis name per dimension. For a kernel, `product` is its numbers
-    of input and output dimensions, and the box is a `Matrix`."""
+    """Returns an initialiser that boxes parameters with a logical axis name per dimension. For a kernel, `product` is (input
+    dimensions, output dimensions), and the box is a `Matrix`."""
     if product is None:
         return nn.with_logical_partitioning(init, axes)
     return lambda *arguments: Matrix(init(*arguments), axes, product=product)
@@ -151,7 +151,7 @@ class Dense(nn.Module):
         """Maps `x` [..., *in_shape] to [..., *out_shape]."""
         shape, sides = (*self.in_shape, *self.out_shape), (len(self.in_shape), len(self.out_shape))
         kernel = parameter(self, "kernel", self.kernel_init, self.axes, shape, sides)
-        bias = jnp.zeros(self.out_shape)  # XLA adds no zeros
+        bias = jnp.zeros(self.out_shape)  # XLA removes the addition of zeros
         if self.use_bias:
             bias = parameter(self, "bias", nn.initializers.zeros, self.axes[len(self.in_shape) :], self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
@@ -454,8 +454,8 @@ def plain_pre_norm(
 
 
 class PreNorm(nn.Module):
-    """x + dropout(y), or x, and its norm, which the next layer of a pre-norm block reads. The fused LayerNorm kernel makes one
-    pass over memory in each direction."""
+    """The residual sum x + dropout(y) of a pre-norm block (x if there is no y) and its norm, which the next sublayer reads. The
+    fused LayerNorm kernel makes one pass over memory in each direction."""
 
     config: ModelConfig
 

@@ -68,8 +68,9 @@ class Sinusoidal:
 
 
 class SinusoidalHalves(Sinusoidal):
-    """The sinusoids without the division, all sines before all cosines. This is the layout of Marian and of tensor2tensor, which
-    trained the models of the paper. `Architecture.scale_embeddings` multiplies the word embeddings instead."""
+    """The sinusoids without the division by sqrt(width), with all sines before all cosines. This is the layout of Marian and of
+    tensor2tensor, which trained the models of the paper. `Architecture.scale_embeddings` multiplies the word embeddings
+    instead."""
 
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Returns the vector of each position."""
@@ -84,7 +85,7 @@ class Absent:
         self.config = config
 
     def table(self) -> Float32[np.ndarray, "S D"]:
-        """A table of zeros."""
+        """Returns a table of zeros."""
         return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
 
 

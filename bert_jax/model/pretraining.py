@@ -181,7 +181,7 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
     if config.encoder == "static":
         return StaticForPreTraining(config)
     if config.encoder == "encoder_decoder":
-        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other models do not load
+        from bert_jax.model.encoder_decoder import EncoderDecoder  # imported here, since other models do not need it
 
         return EncoderDecoder(config)
     if config.encoder == "cove":

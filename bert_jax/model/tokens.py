@@ -33,10 +33,10 @@ class Tokens:
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed; None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
-    """The columns that each queried token may attend to, if sequence ids and order do not determine them; None: all."""
+    """An additional mask: the columns that each queried token may attend to. None: all that sequence ids and order allow."""
     rows: UInt32[Array, " B"] | None = None
-    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Random
-    masks depend on them, so they are the same on any mesh."""
+    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Dropout
+    masks depend on these indices, so the masks are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:

@@ -1,4 +1,4 @@
-"""Predicts every token from those before it and, separately, from those after it (ELMo, arXiv:1802.05365, 3.1)."""
+"""Predicts every token from the tokens before it and, separately, from the tokens after it (ELMo, arXiv:1802.05365, 3.1)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class PretrainingDistillation:
     """
 
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
-    """The divisor of both models' logits in the soft-target loss, which is multiplied by its square."""
+    """The divisor of both models' logits in the soft-target loss. The loss is multiplied by temperature**2."""
     soft_weight: Fraction = 0.5
     """The weight of KL(teacher || student) at the masked tokens. The loss on the tokens themselves has 1 minus this weight."""
     hidden_weight: LossWeight = 0.0

@@ -44,7 +44,8 @@ WEIGHTS = "view_weights"
 @dataclasses.dataclass(frozen=True)
 class CrossView(Labels):
     """The loss of a token head with auxiliary modules. On a batch with WEIGHTS, the loss is the mean over words of KL(prediction
-    || view), summed over the views. An auxiliary module is softmax(U ReLU(W h + a) + b); its layer is as wide as its view."""
+    || view), summed over the views. An auxiliary module is softmax(U ReLU(W h + a) + b), with a hidden layer as wide as the
+    view."""
 
     temporary: ClassVar[tuple[str, ...]] = (PART,)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {

@@ -30,7 +30,8 @@ class LabelLoss:
     """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As there, the weight of a label also
     multiplies its part of the label smoothing. () weighs all labels equally."""
     temperature: float = 1.0
-    """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
+    """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
+    temperature**2."""
     soft_weight: float = 0.0
     """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has 1 - soft_weight."""
     hidden_weight: float = 0.0
@@ -65,7 +66,7 @@ class Labels(Objective):
         return {}
 
     def trained(self, params: Params) -> Params:
-        """Returns the parameters without the gradients of the `frozen` parts."""
+        """Returns the parameters, with gradients stopped at the `frozen` parts."""
         return {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:

@@ -87,7 +87,7 @@ class Model:
         return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
 
     def softmax(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the softmax layer of an LSTM language model, drawn with the random numbers of an "mlm_head"."""
+        """Returns the softmax layer of an LSTM language model, initialised with the random numbers of an "mlm_head"."""
         return self._head("mlm_head", SoftmaxHead, key, *self._hidden_and_table())
 
     def pooler(self, key: Key[Array, ""]) -> Boxed:
@@ -199,7 +199,7 @@ def another_seed(seed: Seed | None, number: int) -> Seed | None:
 
 
 def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
-    """Draws a class from each softmax of `logits`; int32. The draw is a pure function of the seed and the place in the global
+    """Draws a class from each softmax of `logits`; int32. The draw is a pure function of the seed and the index in the global
     batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` None) always draws the
     same."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))

@@ -1,4 +1,4 @@
-"""Predicts every token from those before it, with a left-to-right model."""
+"""Predicts every token from the tokens before it, with a left-to-right model."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ class Objective(abc.ABC):
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
-    """The transformers class as which the model is exported, with the parameters that belong to it. None: only the encoder."""
+    """The transformers class that the model is exported as, with all parameters of this class. None: only the encoder is
+    exported."""
     temporary: ClassVar[tuple[str, ...]] = ()
     """Parts of the parameters that are only needed for training."""
 
@@ -378,6 +379,6 @@ def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural:
         return ""
     kind = "direction" if model.encoder_kind == "transformer" else "encoder"
     return (
-        f"{key} cannot train a model with {kind}={getattr(model, kind)}; leave it out (then it is {natural}), or change "
+        f"{key} cannot train a model with {kind}={getattr(model, kind)}; leave it out (default: {natural}), or change "
         f"config.model.{kind}"
     )

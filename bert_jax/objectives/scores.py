@@ -76,7 +76,7 @@ class Majority:
     ones: str
     """The name of the sum that counts one of the answers."""
     of: str
-    """The name of the sum that counts all."""
+    """The name of the sum that counts all answers."""
     title: str = "one answer for all"
 
     def value(self, sums: Mapping[str, float]) -> float | None:

@@ -44,7 +44,7 @@ class Decoding:
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
-    """Draws among this many tokens; 0: among all."""
+    """Draws among this many of the most probable tokens; 0: among all."""
     nucleus: bool = False
     """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
@@ -229,7 +229,7 @@ def _no_texts(keys: Key[Array, " B"], cache: Any, start_id: int, decoding: Decod
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """Takes the most probable token, or samples one, at each step, starting from the `logits` of the first new token."""
+    """At each step, takes the most probable token or samples one, starting from the `logits` of the first new token."""
     state = _with_tokens(_no_texts(keys, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_tokens, search=search), state)
     return state.text
@@ -241,7 +241,7 @@ def _next_tokens(state: _Texts, search: Search) -> _Texts:
 
 
 def _with_tokens(state: _Texts, logits: Float[Array, "B V"], search: Search) -> _Texts:
-    """Returns the texts with one more token, of `logits`."""
+    """Returns the texts with one more token, chosen by `logits`."""
     number, knobs, decoding = state.number, search.knobs, search.decoding
     allowed = _ended_at_limit(logits, number + 1, search)
     chosen = next_tokens(allowed, jax.vmap(jax.random.fold_in, (0, None))(state.keys, number), knobs, decoding)
@@ -322,10 +322,10 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. Those that end a text, if they
-    are among the best W, compete with the hypotheses that ended earlier; the best W of the others continue. The search of a text
-    ends when the score of its best running hypothesis, with the length penalty of its length so far, is below the score of its
-    worst ended hypothesis.
+    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. Those that end a text compete
+    with the hypotheses that ended earlier, if they are among the best W. The best W of the others continue. The search of a
+    text ends when the score of its best running hypothesis, with the length penalty of its length so far, is below the score of
+    its worst ended hypothesis.
     """
     rows = len(logits) // search.decoding.beams
     state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)

@@ -43,7 +43,7 @@ in the same order. A batch is transferred while the previous batch is computed a
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same for the case that leftover items can go to the next group. It is smaller, since the first group is packed before any
+"""The same if leftover items can go to the next group. It is smaller, since the first group is packed before any
 computation."""
 
 
@@ -149,7 +149,7 @@ class Engine:
             )
 
     def on_devices(self, rows: np.ndarray) -> jax.Array:
-        """Splits the rows of an array, a multiple of the number of devices, over the devices."""
+        """Splits the rows of an array over the devices. The number of rows must be a multiple of the number of devices."""
         return jax.device_put(rows, self._rows)
 
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:

@@ -38,6 +38,7 @@ from bert_jax.tasks.readers.own_rows import (
     as_choices,
     is_quoted,
     plain,
+    several_questions,
     short,
     written_list,
     written_object,
@@ -72,8 +73,8 @@ class Field:
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: in a line without TABs, white space separates the texts
-    hint: str = ""  # the end of a message that the field is missing
-    whole: bool = False  # the only field, also of blank lines: the value is the unchanged line, and only an empty line is blank
+    hint: str = ""  # the end of the message if the field is missing
+    whole: bool = False  # the only field; its value is the unchanged line, even if it is blank, but not if it is empty
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class FileReader:
     path: pathlib.Path | None = None  # for formats of regular files that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
-        """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading it."""
+        """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading the
+        file."""
         head = first_bytes(file)
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
@@ -152,7 +154,7 @@ class FileReader:
             elif only and (stripped := text.strip()):  # the same as `_text_record`, in a quarter of the time: 8 us per line
                 if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
                     problem = (
-                        f"{tabs + 1} texts between TABs, more than the 1 of {first.name}; name the columns in the first line"
+                        f"{tabs + 1} texts between TABs, but only 1 field: {first.name}; name the columns in the first line"
                     )
                 yield Record(number, place, {first.name: stripped}, problem=problem, size=len(line), divided=True)
             elif text and not text.isspace():
@@ -201,7 +203,9 @@ class FileReader:
                 raise UserError(
                     f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl"
                 ) from error
-            yield from self._lines(itertools.chain(begun, lines))
+            lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
+            is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)
+            yield from replace(self, jsonl=self.jsonl or is_jsonl)._lines(itertools.chain(begun, lines))
             return
         if (
             isinstance(content, dict)
@@ -227,8 +231,14 @@ class FileReader:
 
     def _object(self, number: int, place: str, given: Any) -> Record:
         """Returns the record of a JSON object. A missing field may have the name of its column."""
+        first = self.fields[0]
+        if first.words and isinstance(given, list):
+            given = {first.name: given}
         if not isinstance(given, dict):
-            return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {self.fields[0].name!r}")
+            hint = first.hint if isinstance(given, list) else ""
+            return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {first.name!r}{hint}")
+        if {"qas", "header"} & given.keys() and first.name == "question" and first.name not in given:
+            raise UserError(f"{place}{several_questions(first.name, self.name)}")
         for name, stated in self.columns.items():
             some = [stated] if isinstance(stated, str) else stated
             if name not in given and all(column in given for column in some) and any(f.name == name for f in self.fields):
@@ -287,7 +297,7 @@ class FileReader:
             if [cell.strip() for cell in row] == names:
                 problem = "the row repeats the names of the columns, as after joining files"
             elif not problem and len(row) != len(names):
-                problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
+                problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
             if doubled:
                 problem = f"{cut(doubled[0])} is in double quotes; give a table between TABs without quotes, or name it .csv"
@@ -346,8 +356,8 @@ class FileReader:
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the indices of its columns among `names`, or None if a required field has none. If no column has a
-        name in the same case, another case will do. Raises UserError for two columns with the name of a field."""
+        """Returns field -> the indices of its columns among `names`, or None if a required field has none. If no column has
+        exactly a field's name, case is ignored. Raises UserError for two columns with the name of a field."""
 
         def places(name: str) -> list[int]:
             exact = [i for i, other in enumerate(names) if other == name]
@@ -372,7 +382,8 @@ class FileReader:
 
 
 def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file, also if all of them end in CR, as on old Macs: then the first one is the whole file."""
+    """Yields the lines of a file. If they all end in CR, as on old Macs, the first of `lines` is the whole file, and is
+    split."""
     for number, line in enumerate(lines):
         if number or line.endswith(b"\n") or b"\r" not in line or is_cut(line, MOST_BYTES):
             yield line
@@ -398,9 +409,17 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` says that it is not a list
+    except ValueError:  # `_problem` reports that it is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell
+
+
+def _is_list(line: bytes) -> bool:
+    """Returns whether a line is a list in JSON."""
+    try:
+        return isinstance(parse_json(without_bom(line).decode("utf-8")), list)
+    except ValueError:
+        return False
 
 
 def _is_number(value: Any) -> bool:
@@ -428,8 +447,9 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """Yields the records of the arguments, one per argument. If several fields or words are required, the arguments are the
-    fields of one record. But if an argument contains a TAB or (for words) a space, each argument is a record."""
+    """Yields the records of the arguments. If only one field is required, each argument is a record. If several fields or words
+    are required, the arguments are the fields of one record, unless one of them contains a TAB or (for words) a space: then
+    each argument is a record too."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -456,7 +476,7 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
     if len(parts) > len(fields) and not fields[-1].many:
         count = f"{len(parts)} arguments" if arguments else f"{counted(len(parts), 'text')} between TABs"
         form = f"{' '.join(names)}; put each in quotes" if arguments else " TAB ".join(names)
-        return Record(number, place, problem=f"{count}, more than the {len(fields)} of {form}")
+        return Record(number, place, problem=f"{count}, but only {counted(len(fields), 'field')}: {form}")
     given: JsonObject = dict(zip((f.name for f in fields), parts, strict=False))
     if fields[-1].many and len(parts) >= len(fields):
         given[fields[-1].name] = parts[len(fields) - 1 :]

@@ -1,6 +1,6 @@
 """The jitted forward passes of the commands: (parameters, packed batch) -> probabilities, vectors or logits.
 
-A batch holds `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.kinds_of_pieces`).
+A batch holds `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.piece_kinds`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class Generate:
 
     The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled. The logits are divided by
     `temperature`. Then only the `top_k` most probable tokens are kept, and of these only the fewest whose probabilities sum to
-    `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's products."""
+    `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's matrix
+    products."""
 
     tokens: int = 50
     temperature: float | None = None
@@ -76,9 +77,9 @@ class Generate:
         ids, room = item.ids[:-1], engine.config.max_position - self.tokens
         if len(ids) > room:
             raise UserError(
-                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS], which together with "
-                f"--tokens={self.tokens} new tokens exceeds the {engine.config.max_position} of the position table; shorten it, "
-                "or lower --tokens"
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS]. With "
+                f"--tokens={self.tokens} new tokens, it exceeds the model's {counted(engine.config.max_position, 'position')}; "
+                "shorten it, or lower --tokens"
             )
         return values["text"], Item(ids)
 

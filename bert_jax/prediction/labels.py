@@ -140,7 +140,7 @@ class Tag:
     def fields(self) -> tuple[Field, ...]:
         """The field of a record: its words, or its text."""
         if self.words:
-            return (Field("words", many=True, words=True),)
+            return (Field("words", many=True, words=True, hint="; give the words of each sentence the name words"),)
         return (Field("text", hint="; --words reads the field words"),)
 
     def check(self, engine: Engine) -> None:

@@ -43,7 +43,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A beam search hypothesis: a word of `length` subwords, the first of which have been chosen."""
+    """A beam search hypothesis: a word of `length` subwords, of which the first few have been chosen."""
 
     text: int
     """The number of the text."""

@@ -26,8 +26,8 @@ class Predictor:
 
     XLA compiles one program per batch shape, and `packing.py` only makes a few shapes. Short texts share rows of 64 to 256
     tokens; longer texts get rows of 192, 384 or a power of two. On a CPU, batches have 1, 4 or 16 rows per device. For texts of
-    up to 512 tokens, this gives at most fifteen programs (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and
-    32 for a single text.
+    up to 512 tokens, this gives at most fifteen programs (27 on accelerators), and up to twice as many for `fill_mask`. A
+    single short text gets a row of 16 or 32 tokens.
 
     Every method raises UserError if the model has no trained head for it, and for the first text that cannot be answered, with
     the text's number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).

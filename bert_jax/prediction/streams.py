@@ -55,9 +55,10 @@ def read_texts(
 ) -> Records:
     """The same as `read_records`, for users' texts, which may be tables, JSON lists or file names.
 
-    - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field ->
-      column), which is read together with the first record. The same applies to `.tsv` and to other text whose first line names
-      the columns. Other columns are in `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
+    - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field
+      -> column); this mapping is only read when the first record is. The same applies to `.tsv` and to other text whose first
+      line names the columns. Other columns are in `Record.rest`. In a `.tsv` without names, TABs separate the fields in their
+      order.
     - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.
 
     Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
@@ -256,7 +257,7 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
             _unreadable(reader.name, error)
 
     records = read()
-    # for a generator that is never started, so its `with` block does not run
+    # closes the file if the generator is never started, and its `with` block does not run
     weakref.finalize(records, file.close).atexit = False
     return records
 

@@ -62,8 +62,8 @@ def translate(
 
     The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50 tokens
     more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian, the
-    padding is never chosen, and a target that reaches its limit is ended. Of the model's generation_config.json, only
-    "renormalize_logits" is applied. Sources of similar lengths are translated together.
+    padding is never chosen, and the end token is forced at the limit. The only setting of the model's generation_config.json
+    that is applied is "renormalize_logits". Sources of similar lengths are translated together.
 
     Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
     and for options out of range."""
@@ -180,7 +180,7 @@ class Translate:
                 f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
                 "token; lower it"
             )
-        from bert_jax.interop.families.marian import unapplied_settings  # which loads the tables of its tensors
+        from bert_jax.interop.families.marian import unapplied_settings  # imported here: it loads Marian's tables of tensors
 
         for clause in unapplied_settings(engine.model.generation, engine.model.tokenizer.pad_id):
             log.warning("%s: %s", engine.name, clause)

@@ -81,7 +81,7 @@ def infer_settings(
     for i, phase in enumerate(phases):
         steps, warmup = (phase.get(name) for name in ("steps", "warmup_steps")) if isinstance(phase, dict) else (None, None)
         key = f"phases.{i}.warmup_steps"
-        if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.sections.section` reports a wrong type
+        if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.sections` reports a wrong type
             continue
         if not steps or key in given or phase.get("continue_schedule"):
             continue
@@ -91,7 +91,8 @@ def infer_settings(
             continue
         phase["warmup_steps"] = int(WARMUP * steps)
         notes.append(
-            f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}: {warmup:,} is longer"
+            f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}, since {warmup:,} is "
+            "longer than the phase"
         )
     return settled, notes + _long_warmups(settled)
 

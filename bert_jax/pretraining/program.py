@@ -75,8 +75,8 @@ EXPORTED: Mapping[str, Sequence[str]] = {
     **{name: ARCHITECTURES[name] for name in _OF_BERT},
     "MarianMTModel": ("decoder", "lm_head"),
 }
-"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`), with the parts that their files
-must have."""
+"""The transformers classes that a pretrained model can be exported as (`Objective.exported`) -> the parts that their files must
+have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:

@@ -176,7 +176,7 @@ def find_curve(
 
 
 def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> list[tuple[str, object, object]]:
-    """Yields (key, value of `one`, value of `other`) for every differing key that is not `WITHOUT_EFFECT`."""
+    """Returns (key, value of `one`, value of `other`) for every differing key that is not `WITHOUT_EFFECT`."""
     ours, theirs = (dict(flatten(experiment.to_dict())) for experiment in (one, other))
     return [
         (key, ours.get(key), theirs.get(key))

@@ -135,7 +135,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
-            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # includes the dropout of the step
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # for the step's dropout masks
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
@@ -209,8 +209,8 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """Returns the losses of each row, computed for `ROWS` rows at a time, or for the nearest number of rows that the mesh
-    divides."""
+    """Returns the losses of each row. They are computed for `ROWS` rows at a time if the batch and the mesh allow this,
+    otherwise for all rows at once."""
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -230,9 +230,9 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     """Yields the lines that the command prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
-        yield "with the weights that it had"
+        yield "with the original weights"
     else:
-        yield f"with the weights of step {found.weights_of:,}, the earliest that remain: these are not its losses and gradients"
+        yield f"with the weights of step {found.weights_of:,}, the earliest that remain, so losses and gradients differ"
     named = found.objective.named_scores()
     ratios = {name: score for name, score in named.items() if isinstance(score, Score) and score.numerator in found.sums}
     for name in found.losses:
@@ -266,7 +266,7 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Returns each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
+    """Yields each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
 
     def spell(some: Sequence[int], *, target: bool = False) -> str:
         return tokenizer.decode(some, target=target) if tokenizer else " ".join(map(str, some))

@@ -42,7 +42,7 @@ from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
 WMT14 = "tfds:wmt14_translate/"
-"""The start of the sources with the pairs of WMT14, whose test set is newstest2014."""
+"""The prefix of corpus sources with sentence pairs of WMT14. The test set of WMT14 is newstest2014."""
 
 
 def results(
@@ -55,8 +55,8 @@ def results(
 ) -> JsonObject:
     """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None if there is no baseline or its accuracy is 0, since a few held-out rows may lack the most
-    frequent token.
+    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0, which happens if a few held-out rows lack
+    the most frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
@@ -178,7 +178,7 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if step in there:
             return [step]
-        others = f" (it has those of steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
+        others = f" (it has steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
         raise UserError(
             f"--step={step}: {workdir} has no checkpoint of that step{others}; name an existing step, or train with "
             f"--config.checkpoints.keep_at='[{step}]'"

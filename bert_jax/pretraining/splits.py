@@ -1,4 +1,4 @@
-"""The two splits of a pretraining corpus: their batches, their checks against the experiment, and their fingerprint for continued
+"""The two splits of a pretraining corpus: their batches, their checks against the experiment, and their fingerprint for resumed
 runs."""
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Splits:
     eval: Corpus
     verification: Verification | Verifications
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
-    """Splits of other corpora, for the phases that have their own corpus."""
+    """Phase -> training split, for the phases that have their own corpus."""
 
     def for_phase(self, phase: int) -> Corpus:
-        """Returns the splits that a phase trains on."""
+        """Returns the split that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 
 
@@ -110,8 +110,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, including those of phases. A continued
-    run compares it: a corpus may have moved but must have the same tokens."""
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares it: a corpus
+    may have moved, but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -1,5 +1,5 @@
-"""The start of a pretraining run: random weights, an existing model (`config.init_from`), or the state of another run with its
-optimizer and its step (`config.init_state`). Also loads the teacher of a distillation."""
+"""Makes the initial state of a pretraining run: random weights, the weights of a model (`config.init_from`), or the state of
+another run with its optimizer state and step (`config.init_state`). Also loads the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_past(experiment, trunk, step)
                 log.info("continuing from step %s of %s, with its optimizer", f"{step:,}", workdir)
                 return checkpoints.restore(step, layout)
-    others = f" (it has those of steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
+    others = f" (it has steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
     raise UserError(
         f"{STATE}={experiment.init_state}: {workdir} has no state of step {step:,}{others}; name an existing step, or train that "
         f"run with --config.checkpoints.keep_at='[{step}]'"
@@ -307,7 +307,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     if config.vocab_size != experiment.model.vocab_size:
         raise UserError(
             f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, but the student has "
-            f"{experiment.model.vocab_size:,}: one of them has rows without a piece; remove these rows with convert "
+            f"{experiment.model.vocab_size:,}: one of them has rows that belong to no token; remove these rows with convert "
             "--replace-vocab=MODEL, where MODEL is the same model"
         )
     longest = max(phase.length for phase in experiment.phases)

@@ -3,7 +3,7 @@
 In: flags and a configuration. Out: a Run with a locked workdir, connected processes, a watchdog and the accounting of its time.
 
     flags.py            the flags for the workdir and the processes of a run
-    launch.py           begin: the start of a run, from the parsed flags to the training loop
+    launch.py           start_run: from the parsed flags to the training loop
     environment.py      setup of every command: logging, quiet libraries, compilation cache
     messages.py         JSON messages over TCP connections
     hosts.py            the processes of a run: from flags, or from the TPU slices of this host

@@ -1,4 +1,4 @@
-"""The goodput of a run, computed from the seconds of each time category over all of its starts, recorded in `ledger.jsonl`.
+"""Computes the goodput of a run from the seconds that its starts spent in each time category; `ledger.jsonl` records them.
 
 Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of the
 category `training`."""
@@ -38,7 +38,7 @@ class TimeCategory(enum.StrEnum):
     TRAINING = "training"
     """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
-    """Steps that an earlier start had finished and lost, and the time of unfinished steps."""
+    """Steps that are computed again because an earlier start lost them, and unfinished steps."""
     WAITING = "waiting_for_data"
     """The devices are idle because the next batch is not ready."""
     COMPILING = "compiling"
@@ -85,7 +85,7 @@ class GoodputRecorder:
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, category: TimeCategory, seconds: float) -> None:
-        """Adds the given seconds before this recorder was created to `category`: the process had already started by then."""
+        """Adds `seconds` of this process from before the recorder was created to `category`."""
         with self._lock:
             self._seconds[category] += seconds
             self._began -= seconds

@@ -55,7 +55,7 @@ class Preemption:
         return self._signal is not None
 
     def request(self) -> None:
-        """Has the same effect as SIGTERM. It is called when another process of a sweep was asked to stop."""
+        """Requests a stop, like SIGTERM. Called when another process of a sweep was asked to stop."""
         self._signal = self._signal or signal.SIGTERM
 
     @property

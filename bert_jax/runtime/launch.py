@@ -44,7 +44,7 @@ class Run:
     workdir: pathlib.Path
     """The local directory of the run; `durable` returns the permanent location."""
     is_first: bool
-    """Whether this process writes the files of the run. It does if it is process 0, or if the processes are independent."""
+    """Whether this process writes the files of the run: True in process 0, and in every process if they are independent."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
@@ -139,7 +139,7 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            # for arrays outside the steps; the steps report their own shortage
+            # explains a lack of memory for arrays outside the steps; the steps explain their own
             with file_errors_explained(), fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":

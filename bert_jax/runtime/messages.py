@@ -38,7 +38,7 @@ later."""
 
 # -------------------------------------------------------------------------------------------------------------------- messages
 def framed(message: Json) -> bytes:
-    """Returns the bytes of a message."""
+    """Returns a message as bytes: its length, then its text."""
     data = json.dumps(message).encode()
     return len(data).to_bytes(4, "big") + data
 

@@ -58,7 +58,7 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""The number of missed heartbeats after which a process is reported as silent, if this process hangs."""
+"""If this process hangs, it reports every process that has missed this many heartbeats."""
 GRACE = 10.0
 """When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
 in the same way."""
@@ -239,8 +239,9 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """The end of this process if it does not end on its own first: the `words` on stderr, the exit status, and two times
-    (time.monotonic), `earliest` and `latest`. Until `latest` it waits for the others to exit."""
+    """A planned end of this process: the loop prints `words` to stderr and exits with `status`, unless the process ends on its
+    own first. It does so between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
+    others to exit."""
 
     words: str
     status: int
@@ -256,8 +257,8 @@ ALONE = Hosts("", 1, 0, ("process 0",), "")
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a run, as seen by one of them. `connections` are by process number: process 0 is connected to all others,
-    and each of the others to process 0.
+    """The processes of a run, as seen by one of them. `connections` maps process numbers to connections: process 0 is connected
+    to all others, and each of the others to process 0.
 
     A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 
@@ -403,8 +404,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
         another process was asked to stop, or when process 0 has ended.
 
-        If the same process of an earlier start is still running, waits until that one ends, since both would write the same
-        files. It will end, because its process 0 has ended. Raises UserError if it does not end."""
+        If the process with this number from an earlier start is still running, waits until it ends, since both would write the
+        same files. It should end soon, because process 0 of that start has ended. Raises UserError if it does not."""
         if self.count == 1:
             yield RunShard()
             return
@@ -474,7 +475,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         collective, usually because another process has died. A regular exit would wait for devices that are still busy with the
         collective.
 
-        Returns after any other error, and if no other process computes together with this one."""
+        Does nothing after any other error, or if no other process computes together with this one."""
         if not self._connections or self._apart or not (is_device_error(error) or isinstance(error, CorruptedCorpus)):
             return
         if isinstance(error, OutOfMemory | CorruptedCorpus):
@@ -570,8 +571,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Returns whether this process and everything that it waits for has ended. Process 0 waits for the exit of all others,
         for at most `PARTING` seconds after their farewells (at the time `quiet`). The others wait for the end of process 0.
 
-        A process that is about to be ended waits for that. The exception is a process that has failed like the others and is
-        ending on its own."""
+        If an end is planned (`_Ending`), the loop continues until then, unless this process has failed too and is ending on its
+        own."""
         if self._ending and not (self._failed and self._parting):
             return False
         patience = 0.0 if self.index else PARTING

@@ -27,7 +27,7 @@ SESSIONS = pathlib.Path("plugins") / "profile"
 class Profile(contextlib.AbstractContextManager["Profile"]):
     """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps, it does nothing.
 
-    Steps are numbered by the steps before them: 10:15 starts after step 10 and ends after step 15. If a loop resumes in between,
+    The numbers count finished steps: 10:15 starts after step 10 and ends after step 15. If a loop resumes in between,
     the profile starts there. Every process writes its own part. At the end of the `with` block, a profile that is still running
     is written.
 
@@ -39,9 +39,9 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
     def __init__(self, steps: range | None = None, directory: pathlib.Path = pathlib.Path(), what: str = "train"):
         self.steps, self.directory, self._what = steps, directory, what
         self.was_taken = False
-        """Whether the profile was written or one of its steps has started."""
+        """Whether a profile has been started."""
         self._is_tracing = False
-        self._free = threading.Lock()  # another run of the sweep is profiled
+        self._free = threading.Lock()  # held once a run of the sweep is profiled
 
     def __str__(self) -> str:
         return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"

@@ -3,8 +3,8 @@
 In: axis names of parameters and activations, a list of devices. Out: a Mesh and a NamedSharding for every array.
 
     config.py          AXES, MeshConfig: the axes of the mesh and the keys of `config.mesh`
-    mesh.py            the mesh of the axes `data`, `fsdp`, `tensor`, by their names
+    mesh.py            makes the mesh with the axes `data`, `fsdp` and `tensor`
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
-    kernels.py         the kernels that a model calls on a mesh, each on its own part of the rows
-    device_errors.py   recognises device errors; converts out-of-memory errors to one with figures and remedies
+    kernels.py         the kernels that a model calls on a mesh; each device computes its own rows
+    device_errors.py   recognises device errors; explains out-of-memory errors with figures and remedies
 """

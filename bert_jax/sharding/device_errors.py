@@ -80,8 +80,8 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process immediately. In a run with
-    several processes, the others are waiting for this one."""
+    """Raised with remedies if memory runs out. It is also a JaxRuntimeError, so that this process ends immediately: in a run
+    with several processes, the others are waiting for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +100,10 @@ class MemoryAdvice:
         """Returns the error message: figures, remedies and advice."""
         lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
         if self.remedies:
-            lines += ["Each of these takes less:", *(f"    {remedy}" for remedy in self.remedies)]
+            lines += ["Each of these flags takes less memory:", *(f"    {remedy}" for remedy in self.remedies)]
         owner = "a machine" if shortage.space == "host memory" else "devices"
-        lines.append(f"{'Or end' if self.remedies else 'End'} other programs that use this memory, or take {owner} with more.")
+        end = "Or end" if self.remedies else "End"
+        lines.append(f"{end} other programs that use this memory, or use {owner} with more memory.")
         if jax.default_backend() == "gpu" and owner == "devices":
             lines.append("XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 in the environment lets JAX use 95 % of a GPU instead of 75 %.")
         return "\n".join([*lines, *([self.notes] if self.notes else [])])

@@ -73,8 +73,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
     """Returns the shardings of an abstract state (e.g. a train state with any optimizer) whose parameters have the shapes
     `params` and these `shardings`.
 
-    An array with the shape of a parameter is sharded like that parameter. If several parameters have the same shape, it is the
-    one whose path is the end of the array's path, otherwise the first one. All other arrays are replicated."""
+    An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the array's
+    path decides: it ends with the path of its parameter. If no path matches, the first parameter is used. All other arrays are
+    replicated."""
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
     for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):

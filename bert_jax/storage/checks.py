@@ -1,7 +1,7 @@
 """Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
 
-In a run, checkpoints are directories that are renamed when complete, lines of metrics are appended to a file, and processes look
-for each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
+A run renames the directory of a checkpoint when it is complete, and appends lines of metrics to a file. Its processes look for
+each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 def require_capable(directory: pathlib.Path) -> None:
     """Raises UserError unless, in the existing `directory`, files can be created, appended to, listed and replaced, and a
-    non-empty directory can be renamed, and Orbax reads its path as a path. Warns if the clock of the file system is wrong."""
+    non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is wrong."""
     _require_path(directory)
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"
@@ -58,13 +58,13 @@ def require_capable(directory: pathlib.Path) -> None:
 
 
 def _require_path(directory: pathlib.Path) -> None:
-    """Raises UserError for a path whose checkpoints could not be read again: Orbax reads *, ? and [ as parts of a pattern, and
-    its C++ part needs UTF-8."""
+    """Raises UserError if Orbax could not read checkpoints at this path: Orbax treats *, ? and [ as wildcards, and its C++ code
+    needs UTF-8."""
     path = str(directory.absolute())
     if sign := next((sign for sign in "[*?" if sign in path), ""):
         of = "" if sign in str(directory) else f" ({path})"
         raise UserError(
-            f"--workdir={directory}{of} holds {sign!r}, which Orbax reads as a pattern, so that no checkpoint could be read; "
+            f"--workdir={directory}{of} contains {sign!r}, which Orbax treats as a wildcard, so no checkpoint could be read; "
             "name a directory without *, ? and [ in its path"
         )
     try:

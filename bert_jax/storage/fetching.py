@@ -34,7 +34,7 @@ _ROOM = 64 << 20  # bytes that are kept free
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The state of a local file when it was equal to the object of this generation."""
+    """The size and modification time of a local file when its content was equal to this generation of the object."""
 
     generation: str
     size: int
@@ -63,8 +63,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since they
-        would otherwise be removed as copies."""
+        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since
+        recorded files may be deleted."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -213,7 +213,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `downloading` before the run's goodput recorder started."""
+    """Returns the seconds spent in `downloading` blocks before the run's goodput recorder started."""
     return sum(_spent)
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bert_jax.errors import UserError
+from bert_jax.files import GIT_LFS
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Suffix -> compression."""
@@ -75,10 +76,7 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"\{\\rtf1", Format("rtf", "is a document in RTF", "save it as text first")),
         (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
         (rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a.{3}[\0-\x08]", Format("image", "is an image", _READ)),
-        (
-            rb"version https://git-lfs\.github\.com/",
-            Format("lfs", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)"),
-        ),
+        (re.escape(GIT_LFS[0]), Format("lfs", *GIT_LFS[1:])),
     )
 )
 _SUFFIXES = {
@@ -95,7 +93,8 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
     `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files, so that another name is a remedy, unless the file is compressed twice."""
+    whether the reader decompresses files according to their names. If it does, a compressed file is only reported if its name
+    has no suffix for that (the remedy is another name) or if it is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
@@ -118,8 +117,8 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def unicode_encoding(head: bytes) -> str:
-    """Returns the name of the encoding of a text that starts like UTF-16 or UTF-32: with a byte order mark, or with letters
-    between zeros. Returns "" for other content."""
+    """Returns the name of the encoding of a text that starts like UTF-16 or UTF-32: with a byte order mark, or with zero bytes
+    between letters. Returns "" for other content."""
     for mark, name in ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), *((mark, "UTF-16") for mark in _UTF16)):
         if head.startswith(mark):
             return name
@@ -138,8 +137,8 @@ def unicode_encoding(head: bytes) -> str:
 
 
 def conversion(head: bytes) -> str:
-    """Returns the end of a message about a text that is not UTF-8, given its first bytes: its encoding, if they show it, and the
-    remedy."""
+    """Returns the end of an error message about text that is not UTF-8: the encoding, if the first bytes `head` show it, and
+    how to convert the text."""
     if name := unicode_encoding(head):
         return f": it starts like {name[:6]}; convert it (iconv -f {name} -t UTF-8)"
     return "; convert it (iconv -f WINDOWS-1252 -t UTF-8, if it is Western European)"

@@ -104,12 +104,12 @@ class _Lock:
                 holder = there.data.decode(errors="replace").partition("\n")[0] if there else "nobody"
                 sys.stderr.write(
                     f"error: the lock of {self._directory} is held by {holder}, because this process was stopped or had no "
-                    f"connection for more than {STALE:.0f} s; it ends now, so that two runs do not write to the same place\n"
+                    f"connection for more than {STALE:.0f} s; this process ends, so that two runs do not write to one place\n"
                 )
                 self._leave(USER_ERROR_STATUS)
 
     def release(self) -> None:
-        """Removes the lock. If this fails, the next start will find out that its process is dead."""
+        """Removes the lock. If this fails, the next start detects that the process that held it is dead."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(StorageError, FileExistsError):

@@ -29,9 +29,9 @@ KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
 BOM = b"\xef\xbb\xbf"
 _LONGEST_CELL = 128 << 20  # in characters; unmatched quotes are detected within this distance
 _SKIPPED_BYTES = 1 << 20  # bytes to read at a time when skipping the rest of a line that is too long
-_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # bytes of the columns that are read in a batch; rows in a batch
+_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # the approximate bytes of a batch, and its maximum number of rows
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-_MAPPED_BYTES = 32 << 20  # bytes of an Arrow file that are mapped at most, unless a single batch is larger
+_MAPPED_BYTES = 32 << 20  # maximum bytes of an Arrow file in memory, unless a single batch is larger
 _READ_BYTES = 1 << 20  # bytes to read at a time from a column of a Parquet file
 
 
@@ -101,8 +101,8 @@ def refuse_pipe(path: pathlib.Path) -> None:
 
 
 def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
-    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere, since its texts would be missing
-    without notice. Hidden links, such as the locks of editors, are left out."""
+    """Raises UserError if one of the paths that match a pattern is a broken link, since its texts would be missing without
+    notice. Hidden links, such as the locks of editors, are left out."""
     for path in paths:
         if path.name[0] != "." and path.is_symlink() and not path.exists():
             raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")
@@ -189,8 +189,8 @@ class TableRow(NamedTuple):
 
 
 def has_spaces(header: str, delimiter: str) -> bool:
-    """Returns whether a space follows each delimiter in the line that names the columns of a table, so that spaces before cells
-    do not belong to them."""
+    """Returns whether a space follows each delimiter in the header of a table. If so, spaces before a cell are not part of the
+    cell."""
     rest = header.split(delimiter)[1:]
     return bool(rest) and all(name.startswith(" ") for name in rest)
 
@@ -199,7 +199,8 @@ def table_rows(
     path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool, spaced: bool = False
 ) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. `spaced`: as `has_spaces`. Raises UserError for unbalanced quotes."""
+    line ends; otherwise quotes are ordinary characters. `spaced`: the result of `has_spaces`. Raises UserError for unbalanced
+    quotes."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR

@@ -74,7 +74,7 @@ def _file(given: str) -> JsonObject:
 
 
 def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
-    """Returns the values of an arm's pretraining experiment, with the numbers of steps in its experiment file."""
+    """Returns the values of an arm's pretraining experiment, with the steps of its experiment file."""
     own = {"corpus": {"directory": study.corpus}}
     return merged(_file(study.pretraining), own, study.pretrain, arm.pretrain)
 

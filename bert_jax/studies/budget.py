@@ -51,8 +51,8 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
 
 
 def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """Returns, by arm, the step at which an arm takes the model of `arm` before its end. These are the steps of the nearest
-    evaluations."""
+    """Some arms use the model of `arm` from before the end of its run. Returns the step that each of them uses, by name: the
+    step of the nearest evaluation."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}

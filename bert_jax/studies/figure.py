@@ -62,7 +62,7 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
     said = [f"dotted: {_single(baseline)}"] if baseline is not None else []
     if axes.get_xlim()[0] > 0:
         said.append(_CUT)
-    axes.set_xlabel("\n".join(said), color=INK, fontsize=8)  # in one line, the neighbour or the edge would cut it
+    axes.set_xlabel("\n".join(said), color=INK, fontsize=8)  # on one line, it would overlap its neighbour or the edge
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # with more, numbers of four digits overlap
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
 

@@ -15,8 +15,8 @@ def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *,
 
     If a `learning_rate` is given, it applies to both phases, and the first phase has 28,000 steps of 32 rows instead of 7,000 of
     128. A row of 32 tokens has 31 targets instead of 5, so more and smaller steps learn more from the same rows
-    (`experiments/pretrain/left_to_right.py` does the same). With 128 rows at 1.5e-3, a left-to-right model stays on the plateau
-    of word frequencies.
+    (`experiments/pretrain/left_to_right.py` does the same). With 128 rows at 1.5e-3, a left-to-right model only learns word
+    frequencies.
 
     With `accumulation`, the second phase sums the gradients of this many microbatches. For BERT-Base, the logits of 64 rows of
     511 tokens and 30,522 pieces are 4 GB in float32, which do not fit on a chip with 16 GB together with the rest.

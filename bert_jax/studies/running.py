@@ -49,8 +49,8 @@ PLAIN_EVERY = 60.0
 
 
 class Stopped(Exception):
-    """Raised if a part stopped early: because it or the study was asked to stop, or with a status after which a restart resumes
-    it."""
+    """Raised if a part stopped early: it or the study was asked to stop, or it ended with a status after which a restart
+    resumes it."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")
@@ -91,7 +91,7 @@ class Runner:
         if status:
             said = "\n".join(f"  {line}" for line in children.last_lines(log_file))
             raise UserError(
-                f"{title} failed with status {status}; {log_file} ends with:\n{said}\ncorrect that, and run the study again"
+                f"{title} failed with status {status}; {log_file} ends with:\n{said}\nfix the error, and run the study again"
             )
 
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:

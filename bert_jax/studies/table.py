@@ -1,7 +1,7 @@
 """Collects the numbers of a study by arm, from the records of its parts to `table.json`.
 
-Under "table", the file has everything that is the same whenever the study is run on the same kind of machine, however often it
-was killed. Under "measured", it has seconds and devices, which differ."""
+"table" holds the reproducible numbers: they are the same whenever the study is run on the same kind of machine, even if it was
+killed in between. "measured" holds seconds and devices, which differ."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def is_untrained(arm: ArmConfig) -> bool:
 
 
 def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
-    """Returns, by arm, the steps of every phase of each pretraining that led to the arm's model, up to the state that it
-    takes."""
+    """Returns, by arm, the steps of every phase of each pretraining that led to the arm's model, up to the state that the arm
+    uses."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)

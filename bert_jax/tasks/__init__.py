@@ -15,7 +15,7 @@ prediction files from logits.
     choice_task.py        multiple choice: SWAG, CODAH
     mention_task.py       pronoun resolution: GAP
     *_task.py             other tasks of these kinds
-    scores.py             the official metrics, except of entities; the scores of constant predictions
+    scores.py             the official metrics, except for entities; the scores of constant predictions
     published.py          the published scores of other systems, from published.json
     entity_scores.py      precision, recall and F1 over entities
     glue_submission.py    a submission to the leaderboard of GLUE

@@ -83,7 +83,7 @@ def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[Tex
     """Returns the questions of a file in the file's order, with the passage as the second text. Ids are "idx", or the row numbers
     from 0 if there is no "idx".
 
-    Raises UserError, which names file and line, for a row that is not such a question.
+    Raises UserError, which names file and line, for a row that is not a valid question.
     """
     examples: list[TextExample] = []
     for row in read_own_rows(path):

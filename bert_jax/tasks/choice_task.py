@@ -45,7 +45,7 @@ class ChoiceTask:
     """The maximum length of a sequence in tokens."""
     splits: Mapping[str, Sequence[ChoiceExample]]
     first_choice: int = 0
-    """The number of the first candidate in the files."""
+    """The number that the first candidate has in the files."""
     metric: str = "accuracy"
 
     @property

@@ -33,7 +33,7 @@ class OwnDataConfig:
     text_b: str | None = None
     label: Name = "label"
     words: Name = "words"
-    labels: Name = "labels"  # in CoNLL-U: upos, or xpos if set
+    labels: Name = "labels"  # in CoNLL-U: upos, unless this is xpos
     document: str | None = None  # None: every sentence is a separate document
     # in a table with one word per row: the column with the number of its sentence; None: the column "Sentence #", if any
     sentence: str | None = None
@@ -79,9 +79,9 @@ class TaskConfig:
     """The maximum length of a sequence in tokens, with [CLS] and [SEP]. A longer sequence is truncated; a longer context of a
     question is split into windows."""
     train_rows: CountOrZero = 0
-    """The number of training examples that are used, from the beginning; 0: all."""
+    """Use only this many training examples, from the start of the file; 0: all."""
     dev_rows: CountOrZero = 0
-    """The number of examples of each dev split that are used, from the beginning, for faster evaluations; 0: all."""
+    """For faster evaluations, use only this many examples of each dev split, from its start; 0: all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
     """For token tasks: whether the features show only the "sentence", or also the surrounding text of the "document" (paper
     section 5.3)."""

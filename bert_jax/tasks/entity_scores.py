@@ -135,7 +135,8 @@ def convert(tags: Sequence[str], scheme: str) -> list[str]:
 
 @dataclass(frozen=True)
 class EntityScore:
-    """Counts of entities; an entity is correct if type, first and last word are. Scores are fractions, 0 if undefined."""
+    """Counts of entities; an entity is correct if its type, first word and last word are correct. Scores are fractions, 0 if
+    undefined."""
 
     correct: int
     predicted: int

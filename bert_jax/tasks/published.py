@@ -2,9 +2,9 @@
 
     python -m bert_jax.tasks.published > experiments/results/published.md
 
-A table of the file has a row for each system, with the numbers as its source prints them. Multiplying by `scale` converts them to
-the units of our scores. `note` is the reason why a row is not comparable with our scores, such as hidden test labels or a
-different formula. A column is assigned to a task by its name. `examples` are the numbers of training examples of the columns.
+Each table in the file has a row for each system, with the numbers as printed in the source. Multiplying by `scale` converts
+them to the units of our scores. `note` is the reason why the rows are not comparable with our scores, such as hidden test
+labels or a different formula. Each column names its task. `examples` has the number of training examples of each column's task.
 Tables with `counts` hold confusion matrices instead of scores."""
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def published(task: str) -> tuple[Published, ...]:
 
 
 def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
-    """Yields a line for each row, with a heading wherever the split or the note changes. In a line the main `metric` comes
-    first."""
+    """Yields a line for each row, with a heading wherever the split or the note changes. The main `metric` is the
+    first score of a line."""
     heading = ""
     for row in rows:
         before, heading = heading, f"published, {row.split}" + (f" ({row.note})" if row.note else "")

@@ -43,7 +43,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     name and for missing or invalid files."""
     module, given = _task_module(config), config.name
     config = dataclasses.replace(_with_local_files(config), name=task_name(config))
-    official = not config.name.startswith("own/")  # the files of an own/ task have a separate key each
+    official = not config.name.startswith("own/")  # each file of an own/ task has its own key
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
         problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} does not exist"

@@ -117,7 +117,7 @@ class SpanTask:
                 (inexact if tokens else lost).append(example.id)
             known = tokens is not None or example.is_impossible
             features += [Feature(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
-        if split == "train" and split not in self._encoded:  # only in the training set must answers be tokens
+        if split == "train" and split not in self._encoded:  # only training needs answers made of whole tokens
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
@@ -136,8 +136,8 @@ class SpanTask:
         """Returns the official metrics in percent, over the questions with known answers.
 
         SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, for all questions, and for the questions with an answer
-        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. They may be a
-        score between equal margins, or at a threshold of 0, that no threshold attains."""
+        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. They may
+        report a score that no threshold attains: between equal margins, or at a threshold of 0."""
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:

@@ -88,7 +88,7 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 
 
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
-    """Returns, int [tokens], the window with the most context for each token. Ties choose the first window.
+    """Returns, int [tokens], the window with the most context for each token; in a tie, the first one.
 
     The score of a window for a token is the number of tokens to its left or to its right, whichever is smaller, plus `per_token`
     for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one. All windows
@@ -175,12 +175,12 @@ def best_spans(
 ) -> Answer:
     """Returns the best answers to a question, and the prediction among them.
 
-    start_logits, end_logits: float [>= n] for each of `windows`, of n tokens; further positions are padding.
+    start_logits, end_logits: an array float [>= n] for each of `windows`, which has n tokens; further positions are padding.
 
     Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window. A high logit elsewhere therefore excludes no answer. The original searches for both (20 of each) in the whole row,
-    and then drops those outside the context. Spans with the same text count once, with their best score. White space around an
-    answer is removed.
+    the window. A high logit elsewhere therefore cannot displace an answer. The original searches for both (20 of each) in the
+    whole row, and then drops those outside the context. Spans with the same text count once, with their best score. White space
+    around an answer is removed.
 
     "No answer" makes the list one entry longer; in the original, it replaces the last span if it has a higher score. If there is
     no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""

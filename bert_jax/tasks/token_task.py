@@ -228,11 +228,11 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     """Returns the task `config.name`, one of NAMES, from its files.
 
     The official files are in `config.data_dir`; if it is empty, the examples come from the tfds catalogue. The test set may be
-    absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
-    file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test set may have no
-    tags. Its files then have one column fewer than the training file or, in CoNLL-U, "_" for all tags. Raises UserError for
-    missing or invalid files, for a label of an entity task that is not a tag, and if `config.scheme` is set but the labels are
-    not tags."""
+    absent. The labels are all labels of the training file, whatever `train_rows` is. A label that occurs only in another
+    official file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test set may
+    have no tags. Its files then have one column fewer than the training file or, in CoNLL-U, "_" for all tags. Raises UserError
+    for missing or invalid files, for a label of an entity task that is not a tag, and if `config.scheme` is set but the labels
+    are not tags."""
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is not a tagging task; {nearest(config.name, NAMES)}")
     labels: tuple[str, ...] = ()

@@ -14,11 +14,11 @@ log lines, checkpoints, results.json and model/.
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
     checkpoints.py        saves, restores and checks the training state; the only module that imports Orbax
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
-    log.py                RunLog: the log line and the record of the steps since the last one, their rates and utilisation
+    log.py                RunLog: log lines and records with scores, rates and utilisation
     metrics.py            metrics.jsonl, and the log sinks: TensorBoard, Weights & Biases, MLflow
     curves.py             curves.png, drawn from metrics.jsonl
     warm_start.py         loads the model that a run starts from
-    exporting.py          writes the trained model to the workdir, or to another disk if that one is full
+    exporting.py          writes the trained model to the workdir, or to another disk if the workdir's is full
 """
 
 OPTIMIZERS = {

@@ -113,8 +113,8 @@ class Checkpoints:
         there is no state yet.
 
         With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat their
-        steps. If there are only later states, returns None. In this case the run was killed while Orbax was removing the states
-        that the later ones had replaced.
+        steps. If there are only later states, returns None. This happens if the run was killed while Orbax was removing old
+        states.
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection. A
         state that does not fit in memory does not count as unreadable. Raises UserError if there are states but none is readable.
@@ -155,7 +155,7 @@ class Checkpoints:
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
-            raise UserError(f"{where} cannot be read ({_cause(error)}); choose a step that comes after another checkpoint")
+            raise UserError(f"{where} cannot be read ({_cause(error)}); use a checkpoint of another step")
         return state
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
@@ -241,7 +241,7 @@ class Checkpoints:
             self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
-        """Returns why process 0 cannot start to save, on all of several processes; None if it can or is alone.
+        """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
 
         Orbax starts a save in process 0 between two barriers of all processes. After an error between them, only process 0 would
         leave the barrier. Its next collective would then meet the barrier of the others, and Gloo would abort all of them."""

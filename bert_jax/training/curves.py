@@ -42,7 +42,7 @@ def draw_curves(
     formats: Sequence[str] = ("png",),
 ) -> bool:
     """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and a panel for the
-    learning rate. `figure` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
+    learning rate. `path` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
 
     `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn separately for each phase,
     since each phase has its own held-out rows."""

@@ -1,4 +1,4 @@
-"""Writes the trained model and the results of a run to the workdir, or to another disk if that one is full."""
+"""Writes the trained model and the results of a run to the workdir, or to another disk if the workdir's is full."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class RunLog(abc.ABC):
         self._log.warning("%s%s", self.prefix, text)
 
     def pause(self, category: TimeCategory) -> contextlib.AbstractContextManager[None]:
-        """Returns a context whose time counts as `category` instead of entering the rates."""
+        """Returns a context manager. The time inside it counts as `category` and is excluded from the rates."""
         return self.throughput.pause(category)
 
     def rolled_back(self, step: int) -> None:

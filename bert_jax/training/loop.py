@@ -31,7 +31,7 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
 
-if TYPE_CHECKING:  # which runs in buckets load
+if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
 
 

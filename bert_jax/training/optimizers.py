@@ -144,7 +144,7 @@ def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
     if the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
 
     v is the bias-corrected average of g^2 including this step, and at least epsilon^2. Each layer is treated separately, and the
-    arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it is divided too.
+    arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it decreases with it.
     """
     adamw = optax.chain(optax.scale_by_adam(config.b1, config.b2, config.epsilon), weight_decay(config, parameters))
     least = max(config.epsilon**2, float(jnp.finfo(jnp.float32).tiny))

@@ -268,7 +268,7 @@ class Program:
     def _gradients(self) -> Gradients:
         if not self.reduce_dtype:
             return gradients
-        from bert_jax.training.data_parallel import gradients_over_data  # which imports this module
+        from bert_jax.training.data_parallel import gradients_over_data  # imports this module
 
         return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
 

@@ -3,8 +3,8 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart \
         --config.log.sinks=tensorboard,experiments/extensions/csv_log.py:Csv
 
-The table has one row for each step and number. A continued run writes the whole table again, from the record of all its
-starts."""
+The table has one row for each step and number. If a run is continued, the table is written again, with the numbers from all of
+its starts."""
 
 import csv
 

@@ -8,8 +8,7 @@ texts. The commands of stage 2 are in experiments/pretrain/ulmfit_lm.py. The tec
 rates (divided by 2.6 per layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one more layer
 in each epoch, section 3.3), and a head on the concatenation of [CLS], mean and maximum (section 3.3).
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about the score of plain fine-tuning, with which this
-experiment is to be compared."""
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about the score of plain fine-tuning."""
 
 from ml_collections import ConfigDict
 

@@ -6,13 +6,13 @@ r"""Continues a model on the text of a domain, and adds its most frequent words 
     tpu_scripts/run.sh corpus --source='text:papers/*.txt' --vocab=runs/domain_start --output=runs/domain_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/domain.py --workdir=runs/domain --config.init_from=runs/domain_start
 
-`words.txt` has the words that the vocabulary splits into pieces. The embedding of a new word starts as the mean of the embeddings
-of the word's old pieces, so training starts close to the old model. Whole words are masked. Each evaluation reports the
-perplexity per word, which can be compared between vocabularies; the perplexity per piece cannot. The evaluation at step 0 is the
-model before training. To train without new words: `--config.init_from=MODEL --config.corpus.directory=runs/domain_before`.
+`words.txt` has the words that the vocabulary splits into subwords. The embedding of a new word starts as the mean of the
+embeddings of its old subwords, so training starts close to the old model. Whole words are masked. Each evaluation reports the
+perplexity per word, which can be compared between vocabularies; the perplexity per subword cannot. The evaluation at step 0 is
+the model before training. To train without new words: `--config.init_from=MODEL --config.corpus.directory=runs/domain_before`.
 
 Hardware: 2 CPU cores, 2 GiB for a small model; a TPU for BERT-Base. Duration: 4 minutes of one core for 2 layers of width 128.
-Expected: on the domain, a lower perplexity per word than before training, and fewer pieces per word."""
+Expected: on the domain, a lower perplexity per word than before training, and fewer subwords per word."""
 
 from ml_collections import ConfigDict
 

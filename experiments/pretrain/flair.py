@@ -9,8 +9,8 @@ r"""Flair's language model of characters (contextual string embeddings, Akbik et
 
 The model has one LSTM in each direction, 256 wide (2,048 in the paper). It reads characters and distinguishes upper and lower
 case. A row has 256 characters, about 45 words. Each direction predicts every character of a row. The features of a word are the
-forward state after its last character and the backward state before its first one. Therefore the lengths in the settings of tasks
-count characters.
+forward state after its last character and the backward state before its first one. In the settings of a task, lengths count
+characters.
 
 Hardware: 2 CPU cores, 2 GiB. The whole run has not been measured. Expected: 30 to 60 minutes on one core, estimated from its
 FLOPs (232 T) and the speed of `bilm.py`; a held-out loss of 1.3 to 1.7 nats per character (word frequency alone: 3.2)."""

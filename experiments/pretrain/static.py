@@ -6,8 +6,8 @@ r"""Word vectors by skip-gram with negative sampling (word2vec) on your own text
     tpu_scripts/run.sh analyse neighbours king paris monday --model=runs/static --output=runs/static/neighbours
     tpu_scripts/run.sh convert --from=runs/static --to=runs/static/vectors --format=word2vec
 
-Each piece of the vocabulary has a vector of width 256, and a second one for its use as a context: 4.2 M parameters in all. The
-last command writes the vectors in word2vec's text format.
+Each subword of the vocabulary has a vector of width 256, and a second one for its use as a context: 4.2 M parameters in all.
+The last command writes the vectors in word2vec's text format.
 
 Hardware: 2 CPU cores, 2 GiB. Duration: 4 minutes of one core (AMD EPYC), for 33 M tokens of Wikipedia. Expected: a held-out loss
 of 2.39 per pair (three seeds: 2.388, 2.389, 2.389); untrained vectors have 2.70 (-ln 1/6 - 5 ln 5/6)."""

@@ -21,11 +21,11 @@ chip-hours. By the estimate of
 this is the time that BERT-Base takes.
 
 Expected, before it was run: the held-out loss of masked words is lowest with ModernBERT's whole recipe. From low to high, the
-other arms are: rotary positions, local attention, 30 % masks, gate and pre-norm, BERT. Rotary positions and local attention both
-make neighbours easy to find, which a model with rows of 512 learns late. On tagging the whole recipe is better than rotary
+other arms are: rotary positions, local attention, 30 % masks, gate and pre-norm, BERT. Rotary positions and local attention
+both make neighbours easy to find, which a model with rows of 512 learns late. On tagging the whole recipe is better than rotary
 positions and local attention, and these are better than BERT. On sentences the whole recipe is better than BERT; no order is
-expected for the other arms. Result, with two seeds on one core: the losses are in this order, except that local attention is
-behind the masks, and with one seed behind the gate too; only ModernBERT learns to use context in this time
+expected for the other arms. Result, with two seeds on one core: the losses are in this order, except that local attention has a
+higher loss than the masks, and with one seed than the gate too; only ModernBERT learns to use context in this time
 (experiments/results/studies.md)."""
 
 from ml_collections import ConfigDict

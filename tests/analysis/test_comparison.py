@@ -201,7 +201,7 @@ def test_pieces_are_matched_between_reordered_vocabularies(same, analyser, model
     moved = dataclasses.replace(model, params=params, tokenizer=load_tokenizer(source, lowercase=False))
     found = analyser.compare(exported(moved, tmp_path_factory), TEXTS, masked=0.5).predictions
     assert (found.n, found.accuracy, found.other_accuracy) == (same.predictions.n, *[same.predictions.accuracy] * 2)
-    assert found.agreement == 1, "the ids differ, the pieces do not"
+    assert found.agreement == 1, "only the ids differ, not the subwords"
     assert same.predictions.agreement < 1
 
 
@@ -210,7 +210,7 @@ def test_pieces_of_two_vocabularies_match_by_letters_and_position_in_the_word(an
     twin = twins(own, others)
     for piece in ("paris", "##a", "a", "[CLS]", "7"):
         assert own.pieces[twin[others.pieces.index(piece)]] == piece
-    assert -1 in twins(others, own)  # capitals
+    assert -1 in twins(others, own)  # cased pieces have no twin in a lower-case vocabulary
 
 
 def test_large_models_are_compared_at_evenly_spaced_layers():

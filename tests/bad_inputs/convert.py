@@ -412,7 +412,7 @@ CASES = [
     Case(
         "binary word vectors with more than they state",
         "--from=v.bin",
-        "v.bin goes on after the 1 word that its first line states; copy the whole file again",
+        "v.bin continues after the 1 word that its first line states; copy the whole file again",
         files={"v.bin": b"1 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))},
     ),
     Case(
@@ -589,11 +589,29 @@ CASES = [
         says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
         file_size=10_000,
     ),
-    # ---------------------------------------------------------------------------------------------- what is no model, or no file
+    # --------------------------------------------------------------------------------------- what is not a model, or not a file
     damaged(
         "whose weights are a pointer of Git LFS",
         "model/model.safetensors is a pointer of Git LFS, not the file itself, not a file of weights; fetch the file (git",
         lambda root: (root / "model" / "model.safetensors").write_text(LFS),
+    ),
+    *(
+        Case(
+            f"a model whose {name} is a pointer of Git LFS",
+            "--from=model",
+            f"model/{name} is a pointer of Git LFS, not the file itself ... ; fetch the file (git lfs pull)",
+            copies="model",
+            files={f"model/{file}": LFS for file in (name, *more)},
+            spoil=[remove(f"model/{file}") for file in gone],
+        )
+        for name, gone, more in (
+            ("config.json", (), ()),
+            ("vocab.txt", (), ()),
+            ("tokenizer.json", (), ()),
+            ("spiece.model", ("vocab.txt", "tokenizer.json", "tokenizer_config.json"), ()),
+            ("source.spm", (), ("target.spm", "vocab.json")),
+            ("model.safetensors.index.json", ("model.safetensors",), ()),
+        )
     ),
     damaged(
         "whose weights are a link to nothing, as after clearing a cache",

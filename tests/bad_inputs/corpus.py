@@ -685,7 +685,7 @@ CASES = [
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en is not a file of pairs, whose name ends in .tsv (columns ... or give the files of both "
+        "--source=parallel:a.en: a.en is not a file of pairs: its name must end in .tsv (columns ... or give the files of both "
         "languages: parallel:GLOB.en:",
         files=SIDES,
     ),
@@ -794,13 +794,13 @@ CASES = [
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source is documents, but --source is pairs, en to de; hold out texts of the same kind",
+        "--eval-source has documents, but --source has pairs, en to de; hold out texts of the same kind",
         files=SIDES,
     ),
     Case(
         "held-out texts chosen twice",
         "--eval-source=text:$text --eval-fraction=0.1",
-        "--eval-source=text:$text and --eval-fraction=0.1 both say which documents are held out; leave one of them out",
+        "--eval-source=text:$text and --eval-fraction=0.1 both select the held-out documents; give only one of them",
     ),
     Case(
         "held-out texts that are not there",

@@ -136,7 +136,7 @@ CASES = [
     Case(
         "a workdir whose checkpoints could not be read",
         "--workdir=lr[1e-4]",
-        "--workdir=lr[1e-4] holds '[', which Orbax reads as a pattern ... name a directory without *, ? and [ in its path",
+        "--workdir=lr[1e-4] contains '[', which Orbax treats as a wildcard ... name a directory without *, ? and [ in its path",
     ),
     Case(
         "a workdir that is a link to nothing",
@@ -1031,7 +1031,7 @@ CASES = [
     Case(
         "a table with spaces before the quotes of its labels",
         TRAIN,
-        'train.csv, line 2: label is "good", whose quotes belong to it, as after a space; remove the space, or list all classes',
+        'train.csv, line 2: label is "good" with its quotes, since a space precedes them; remove the space, or list all classes',
         files=train('text,label\nit was fine, "good"\nit was bad, "poor"\n'),
     ),
     Case(
@@ -1084,7 +1084,7 @@ CASES = [
     Case(
         "entities as characters",
         f"{LINES} --config.task.name=own/token",
-        "train.jsonl, line 1: no field 'words', but entities as characters from and to, as spaCy and doccano write them; give",
+        "train.jsonl, line 1: no field 'words', but entities by their first and last characters, as in spaCy and doccano; give",
         files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
     ),
     Case(

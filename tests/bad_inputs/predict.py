@@ -209,7 +209,7 @@ CASES = [
     Case(
         "a label between TABs for a part of a text",
         "embed --input=in.tsv",
-        "in.tsv, line 1: 2 texts between TABs, more than the 1 of text; name the columns in the first line",
+        "in.tsv, line 1: 2 texts between TABs, but only 1 field: text; name the columns in the first line",
         exit=1,
         files={"in.tsv": "it was fine\tgood\n"},
     ),
@@ -363,6 +363,27 @@ CASES = [
         "in.jsonl, line 1: no field 'text'; known: words; --words reads the field words",
         exit=1,
         files={"in.jsonl": '{"words": ["the", "house"]}\n'},
+    ),
+    Case(
+        "lists of words for texts",
+        "tag --model=$tagger --input=in.txt",
+        "in.txt, line 1: a JSON list, not an object with 'text'; --words reads the field words",
+        exit=1,
+        files={"in.txt": '["the", "house"]\n["a", "house"]\n'},
+    ),
+    Case(
+        "words of another name",
+        "tag --model=$tagger --words --input=in.jsonl",
+        "in.jsonl, line 1: no field 'words'; known: tokens; give the words of each sentence the name words",
+        exit=1,
+        files={"in.jsonl": '{"tokens": ["the", "house"]}\n'},
+    ),
+    Case(
+        "questions in the format of MRQA",
+        "answer --model=$reader --input=in.jsonl",
+        "in.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per line "
+        "(jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
+        files={"in.jsonl": '{"header": {}}\n{"context": "it was", "qas": [{"question": "how", "answers": ["fine"]}]}\n'},
     ),
     Case(
         "a table of words for texts",
@@ -687,7 +708,7 @@ CASES = [
     ),
     scored(
         "a vocabulary in another order",
-        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
+        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the file that the model was not",
         spoil=turned_round("model/vocab.txt", 5),
     ),
     scored(

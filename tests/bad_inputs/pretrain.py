@@ -488,7 +488,7 @@ CASES = [
     Case(
         "an objective of another direction",
         "--config.objective=next_token",
-        "config.objective=next_token cannot train a model with direction=both; leave it out (then it is bert), or change",
+        "config.objective=next_token cannot train a model with direction=both; leave it out (default: bert), or change",
     ),
     Case(
         "a kernel without a left-to-right mask",
@@ -687,7 +687,7 @@ CASES = [
     Case(
         "the objective of another model",
         "--config.model.encoder=bilm --config.examples.pairs=none --config.objective=next_token",
-        "cannot train a model with encoder=bilm; leave it out (then it is bilm), or change config.model.encoder",
+        "cannot train a model with encoder=bilm; leave it out (default: bilm), or change config.model.encoder",
     ),
     Case(
         "judging pairs by an LSTM",

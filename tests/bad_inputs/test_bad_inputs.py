@@ -36,7 +36,7 @@ class Ended:
     after: dict[str, bytes | None]
     places: Places
     touched: set[str]
-    """The files of the places that this case, or another of its process, has changed."""
+    """The files of the places that were changed by this case, or by another case in its process."""
 
 
 def is_alone(case: Case) -> bool:
@@ -45,7 +45,7 @@ def is_alone(case: Case) -> bool:
 
 
 class Batches:
-    """Runs the cases of the tests that were asked for, many in one process, when the first of its tests begins."""
+    """Runs the selected cases in batches, each in one process. A batch runs when the first of its tests starts."""
 
     def __init__(self, asked: set[str], places: Places, scratch: pathlib.Path):
         self._places, self._scratch, self._numbers = places, scratch, itertools.count()
@@ -62,7 +62,7 @@ class Batches:
         while name not in self._ended:
             try:
                 waiting = self._run(waiting)
-            except AssertionError:  # one of them does not end
+            except AssertionError:  # one of the cases hangs
                 if waiting == [name]:
                     raise
                 self._batch |= {one: [one] for one in waiting}

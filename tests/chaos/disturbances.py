@@ -58,7 +58,7 @@ def kills(trial: Trial, flip: bool = False) -> str:
 
 
 def stopped(trial: Trial) -> str:
-    """Stops a random process with SIGSTOP while it trains, for as long as the others live."""
+    """Stops a random process with SIGSTOP while it trains, until the others have ended."""
     started, victim = trial.start(), trial.rng.randrange(trial.processes)
     trial.wait_for(lambda: bool(trial.saved()), started)
     os.kill(started[victim].process.pid or 0, signal.SIGSTOP)
@@ -149,7 +149,7 @@ long syscall(long number, ...) {
 
 
 def clock(trial: Trial) -> str:
-    """Sets the clock of the last process an hour ahead, through its calls of the C library."""
+    """Sets the clock of the last process an hour ahead, by replacing functions of the C library."""
     if not (compiler := shutil.which("cc")):
         raise Skipped("a library that changes the clock needs a C compiler")
     trial.directory.mkdir(parents=True)
@@ -209,7 +209,7 @@ def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
     if trial.storage == BUCKET:
         raise Skipped("a bucket shows the same objects to all hosts")
     if os.geteuid():
-        raise Skipped("what one process sees of a disk is changed by root alone")
+        raise Skipped("only root can change what one process sees of a disk")
     step = trial.killed_after(2)
     saved, copy = pathlib.Path(trial.workdir) / "checkpoints" / str(step), trial.directory / "damaged"
     shutil.copytree(saved, copy)
@@ -234,7 +234,7 @@ def full_disk(trial: Trial) -> str:
         (directory / "filler").unlink()
         ends = trial.ends(started, within=trial.toys.scaled(WHOLE))
         if trial.storage == DISK and told not in ends[0].output:
-            raise Wrong(f"nothing was said: {ends}")
+            raise Wrong(f"the full disk was not reported: {ends}")
         if any(end.status for end in ends):
             trial.finish()
             return f"ended with {[end.status for end in ends]} and went on; {trial.compare()}"
@@ -256,7 +256,7 @@ def storage_answers(trial: Trial, status: int, seconds: float = 8.0) -> str:
     if not any(end.status for end in ends):
         return f"went on after {seconds:.0f} s of it; {trial.compare()}"
     if not any("storage" in end.output for end in ends):
-        raise Wrong(f"the storage is not named: {ends}")
+        raise Wrong(f"the error does not name the storage: {ends}")
     trial.finish()
     return f"ended with {[end.status for end in ends]}, and the same command went on; {trial.compare()}"
 

@@ -16,7 +16,7 @@ from bert_jax.data.rows import assemble_rows
 from tests.data.corpora import corpus_of
 
 LENGTHS = [[1 + (i * i + 5 * i * j + 3 * j) % 23 for j in range(1 + (7 * i) % 19)] for i in range(60)] + [[400], [1, 300]]
-"""Sentences of one token to more than six rows, documents of one sentence to nineteen, by a formula."""
+"""Lengths of sentences, from a formula: from one token to more than six rows, in documents of one to nineteen sentences."""
 CORPUS = corpus_of(LENGTHS, shards=3)
 TABLES = MaskingTables(
     mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32), continuation=np.arange(CORPUS.vocabulary.size) % 3 == 0

@@ -13,7 +13,7 @@ from tests.end_to_end.runs import BRIEF, as_a_person, build_corpus, write_experi
 from tests.end_to_end.toy_tasks import own_texts, write_model
 
 ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
-"""Called after every step, with its number."""
+"""The function that a run calls after every step, with the step's number."""
 
 
 @pytest.fixture(scope="session")

@@ -238,7 +238,7 @@ def _child(
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
-    multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
+    multiprocessing.set_start_method("fork", force=True)  # its queues leave nothing behind if a process is killed
     _draw_blank_figures()
     if prepare:
         prepare()
@@ -264,7 +264,7 @@ def _child(
 
 
 def _forget() -> None:
-    """Clears the caches of the package's functions: some have names of files as keys, which are other files in another
+    """Clears the caches of the package's functions: some have file names as keys, which mean other files in another
     directory."""
     for name, module in list(sys.modules.items()):
         if name.startswith("bert_jax."):
@@ -279,7 +279,7 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
     index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
     jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
     write = getattr(compiler, "_cache_write", None)
-    if index == "0" or write is None:  # a later version
+    if index == "0" or write is None:  # a later version of JAX does not have it
         return
 
     def as_process_0(*arguments: Any) -> None:

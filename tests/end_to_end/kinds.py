@@ -194,7 +194,7 @@ class Kind:
     experiment: str
     metric: str
     beats: float
-    """The score that it has to reach; the most frequent answer scores far below it.
+    """The score that the task has to reach. The most frequent answer scores far below it.
 
     The worst of five seeds, after as many steps or fewer on half as many examples: 0.951 for own/sequence, 0.943 for own/sequence
     with values, 1.0 (100 for questions) for every other task; also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
@@ -206,13 +206,13 @@ class Kind:
     predict: tuple[str, ...]
     """The command of `predict`, with its flags."""
     asked: Callable[[pathlib.Path], list[dict[str, Any]]]
-    """Its input records for the dev set."""
+    """The input records of `predict` for the dev set."""
     flags: Callable[[pathlib.Path], Sequence[str]] = lambda directory: (f"--config.task.data_dir={directory}",)
     rate: float = 2e-3
     epochs: int = 5
     """The settings with which such a small model learns the task."""
     answer: Callable[[Mapping[str, Any]], Any] = lambda reply: reply["label"]
-    """Converts its answer to one record into the form of `told`."""
+    """Converts the answer of `predict` to one record into the form of `told`."""
     told: Callable[[pathlib.Path], Sequence[Any]] = predicted
     """Reads the answers from the file of predictions."""
     dev: str = "dev"

@@ -61,7 +61,7 @@ def test_a_model_of_an_unfinished_run_has_the_tokenizer_of_its_corpus(late: Ende
 def test_a_missing_step_is_refused_with_the_list_of_steps(uninterrupted: Ended, tmp_path: pathlib.Path):
     with pytest.raises(
         UserError,
-        match=r"--step=7: .* has no checkpoint of that step \(it has those of steps 20, 24\); "
+        match=r"--step=7: .* has no checkpoint of that step \(it has steps 20, 24\); "
         r".*keep_at='\[7\]'",
     ):
         main([f"--from={uninterrupted.workdir}", "--step=7", f"--to={tmp_path}"])

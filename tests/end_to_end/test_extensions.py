@@ -1,5 +1,5 @@
 """All files of experiments/extensions in one run, used as a user does, through the command line with files outside the package:
-killed and resumed, on one device and on eight; and what each of them is refused for."""
+killed and resumed, on one device and on eight; and the errors about faulty files."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ class Runs:
     ends: dict[str, Done]
     """How each start of the killed run ended, in order."""
     best: dict[str, list[int]]
-    """The steps whose weights were then on disk as the best ones."""
+    """The steps of the best weights that were on the disk after each start."""
     early: pathlib.Path
-    """Its workdir as it was after the SIGTERM."""
+    """The workdir of the killed run after the SIGTERM."""
     moved: pathlib.Path
 
 
@@ -182,7 +182,8 @@ def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs
 
 
 def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
-    """Otherwise its continuation would not evaluate them again. They took a second longer to arrive."""
+    """Otherwise a continued run would not evaluate them again. In this run, the best weights are written a second later than
+    the checkpoint."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
     assert "resuming from step 24" in runs.ends["in the last evaluation"].output
@@ -195,13 +196,13 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
     status, output = dataclasses.astuple(end)
     assert status == 2, output
     assert "resuming from step 9" in output
-    # Of the many writes that fail, the reported one may not be the first: it may lack the output of the first.
+    # Many writes fail. The reported one may not be the first, and may miss the output of the first.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
-    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same weights, or better ones that did fit
+    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the earlier ones, or better ones that did fit
     assert not (workdir / "model").exists()
 
 
@@ -322,7 +323,7 @@ def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(
     ends = [run.end()[0] for run in pair(toys, workdir)]
     assert [end.status for end in ends] == [0, 0], ends
     output = ends[0].output
-    assert "2 processes for 2 runs; this one has 1" in output
+    assert "2 processes for 2 runs; this process trains 1" in output
     assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
     assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):

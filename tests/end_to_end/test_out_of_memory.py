@@ -49,11 +49,11 @@ def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: path
     assert says.splitlines()[:6] == [
         "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, but there are 15.75 GiB, with 8 rows of "
         "64 tokens per step, 8 per device (config.phases.1.batch_size=8, accumulation=1).",
-        "Each of these takes less:",
+        "Each of these flags takes less memory:",
         "    --config.phases.1.accumulation=2",
         "    --config.model.remat=full",
         "    --config.phases.1.batch_size=4 (in another --workdir: it changes the trained model)",
-        "Or end other programs that use this memory, or take devices with more.",
+        "Or end other programs that use this memory, or use devices with more memory.",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in says
     assert checkpoints(tmp_path / "run")[-1] == 12

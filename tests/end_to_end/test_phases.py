@@ -150,7 +150,7 @@ def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     there = str(trunk.workdir)
     assert checkpoints(trunk.workdir) == [12, 20, 22]
     assert refusal(experiment, f"{there}@7").endswith(
-        f"{there} has no state of step 7 (it has those of steps 12, 20, 22); name an existing step, or train that run with "
+        f"{there} has no state of step 7 (it has steps 12, 20, 22); name an existing step, or train that run with "
         "--config.checkpoints.keep_at='[7]'"
     )
     assert "is not WORKDIR@STEP, e.g. " in refusal(experiment, there)

@@ -181,7 +181,7 @@ def test_logits_of_the_best_evaluation_are_reused_and_other_splits_are_evaluated
     assert evaluated == ["test"]
     assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
     best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
-    assert best.logits("test") == "test by 8.0", "logits of weights that are no longer the best are dropped"
+    assert best.logits("test") == "test by 8.0", "the logits belong to the best weights"
 
 
 def test_the_model_card_has_the_scores_and_their_baselines(tmp_path):

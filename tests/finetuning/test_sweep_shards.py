@@ -47,7 +47,7 @@ def test_independent_processes_train_their_runs_and_the_first_compares_all(tmp_p
     with group() as three:
         assert three.all(process) == [0, 0, 0]
     assert trained_by == {0: [1, 4], 1: [2], 2: [3]}
-    assert {f"3 processes for 4 runs; this one has {count}" for count in (1, 2)} <= set(caplog.messages)
+    assert {f"3 processes for 4 runs; this process trains {count}" for count in (1, 2)} <= set(caplog.messages)
     assert finish.seed == 2
     assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
     summary = summary_of(tmp_path)
@@ -81,10 +81,10 @@ def swept(directory: pathlib.Path, shard: Any, train: Any = by_seed, finish: Any
 def test_each_of_several_processes_reports_its_runs(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     swept(tmp_path / "two", Apart(1))
-    assert caplog.messages[0] == "2 processes for 4 runs; this one has 2"
+    assert caplog.messages[0] == "2 processes for 4 runs; this process trains 2"
     caplog.clear()
     swept(tmp_path / "one", RunShard())
-    assert not [said for said in caplog.messages if "this one has" in said]
+    assert not [said for said in caplog.messages if "this process trains" in said]
 
 
 def test_a_stopped_process_stops_the_others(tmp_path):

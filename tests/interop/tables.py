@@ -15,8 +15,8 @@ def varint(value: int) -> bytes:
 
 
 def framed(*blocks: bytes, index: list[int] | None = None, metadata: bytes | None = None, handles: dict | None = None) -> bytes:
-    """Returns a table of these blocks in the order of the index, with made-up last names; `handles` replace the handles of
-    blocks."""
+    """Returns a table of these blocks. `index` is their order, the names in the index are made up, and `handles` replace the
+    blocks' positions."""
     content = b""
     order = range(len(blocks)) if index is None else index
 

@@ -157,7 +157,7 @@ def test_a_concurrent_export_to_the_same_directory_is_refused(exported, tiny, vo
 
     monkeypatch.setattr("safetensors.numpy.save_file", meanwhile)
     export_model(exported, as_model(*tiny, vocabulary))
-    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or name another"]
+    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or choose another one"]
     import_model(exported)
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
@@ -236,14 +236,14 @@ def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
         return import_model(tmp_path / "m").of_pairs
 
     assert [back("sequence", of_pairs) for of_pairs in (True, False, None)] == [True, False, None]
-    assert back("token", True) is None  # which does not read pairs
+    assert back("token", True) is None  # a token head does not read pairs
     assert back("sequence", True)
     assert import_model(tmp_path / "m", drop=["sequence_head"]).of_pairs is None
     head = make_head("sequence", labels=("a", "b"))
     assert import_model(tmp_path / "m", new=NewParts(["nsp_head"])).of_pairs
     assert import_model(tmp_path / "m", new=NewParts(["sequence_head"], head)).of_pairs is None
     model = import_model(tmp_path / "m", drop=["sequence_head"])
-    stated = dataclasses.replace(model, of_pairs=True)  # of the head that it had
+    stated = dataclasses.replace(model, of_pairs=True)  # about the head that was dropped
     assert with_new_parts(stated, NewParts(["sequence_head"], head)).of_pairs is None
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"of_pairs": "yes"})

@@ -150,7 +150,7 @@ def test_carried_fields_never_replace_the_models_own():
 
 HEADS = [
     SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3),
-    SequenceHead(labels=("x",)),  # one class, which is not a regression if it is stated
+    SequenceHead(labels=("x",)),  # one class: not a regression, since the kind is stated
     SequenceHead(labels=("score",), problem="regression"),
     SequenceHead(labels=("a", "b"), problem="multi_label", dropout=0.0),
     TokenHead(labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"

@@ -261,7 +261,7 @@ def test_an_old_sentence_transformers_model_is_fetched_with_its_transformer_fold
 
 
 def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
-    """Returns its one-sentence error, which has to come without long pauses between attempts."""
+    """Returns the one-sentence error for `name`. Fails if the process paused for more than 5 s between attempts."""
     status, output = ask(name, endpoint, home, **arguments)
     (slept,) = re.findall(r"^SLEPT (.*)$", output, re.MULTILINE)
     assert float(slept) <= 5
@@ -286,7 +286,7 @@ def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
     [
         ({}, "Connection refused"),
         ({"HF_HUB_OFFLINE": "1"}, "offline mode is enabled"),
-        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "PROXY"}, "501 Unsupported method"),  # it refuses our connection
+        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "PROXY"}, "501 Unsupported method"),  # not a proxy
     ],
     ids=["closed", "offline", "proxy"],
 )

@@ -1,4 +1,4 @@
-"""Models other than Transformers in files: our own directories, and word2vec's text format."""
+"""Files of models other than Transformers: our own directories, and word2vec's text format."""
 
 from __future__ import annotations
 

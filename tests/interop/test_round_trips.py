@@ -89,7 +89,7 @@ def test_there_is_a_case_for_every_class():
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_survives_bit_for_bit_under_its_name(case, tmp_path):
-    """Our side pads the vocabulary, which is invisible outside."""
+    """The import pads the vocabulary, and the export removes the padding."""
     before = stored(GOLDEN / case)
     export_model(tmp_path / "model", imported(case, vocab_multiple=64), dtype=fields_of(GOLDEN / case)["dtype"])
     after = stored(tmp_path / "model")
@@ -182,7 +182,7 @@ def test_unused_fields_are_carried_along(tmp_path):
 
 
 def test_a_new_head_replaces_carried_labels(tmp_path):
-    """transformers would make a layer of three outputs for the first and last token of the answer."""
+    """With the three labels kept, transformers would give the span head three outputs instead of two."""
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     directory = copied("masked", tmp_path / "in", **labels, mine=[1])
     model = import_model(directory, new=NewParts(["span_head"], SpanHead()), drop=["mlm_head"])

@@ -245,7 +245,7 @@ def test_names_that_would_fill_the_memory_are_refused_early(tmp_path, monkeypatc
     with pytest.raises(UserError, match="its keys have more than"):
         read_bundle(tmp_path / "x")
     names = sorted_table.LONGEST // 1_000_000 + 1
-    assert numbers < 4 * names  # three for each name, plus those of the footer and the index; for all names they are 300,000
+    assert numbers < 4 * names  # three per name, a few for footer and index; reading all names takes 300,000
 
 
 def test_blocks_that_point_back_are_refused(tmp_path):

@@ -64,8 +64,8 @@ def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Pa
 
 
 def make_translator(vocabulary: pathlib.Path, **fields: Any) -> Model:
-    """Returns a random encoder-decoder whose attention is far from even: by default 2 layers of 4 heads that read, and 3 that
-    write. A translation ends only at the limit."""
+    """Returns a random encoder-decoder whose attention is far from uniform: by default 2 encoder layers and 3 decoder layers
+    with 4 heads. A translation ends only at the limit."""
     tokenizer = load_tokenizer(vocabulary)
     shape = {
         "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 4,

@@ -128,12 +128,12 @@ def _changes(tree: ast.AST, text: _Text) -> Iterator[_Change]:
 
 
 def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
-    """Yields every node below `node` in which a change is a mistake in what the program does, not in its texts or types; with the
-    arguments of the function that contains it."""
+    """Yields every node below `node` whose change alters what the program does, not only its texts or types, and the arguments
+    of the function that contains the node."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
-        if isinstance(child, ast.keyword) and child.arg == "strict":  # of a zip: an assertion, which no correct program fails
+        if isinstance(child, ast.keyword) and child.arg == "strict":  # of zip: an assertion that holds in every correct program
             continue
         if isinstance(child, ast.Raise) or (isinstance(child, ast.Call) and _called(child) in SAID):
             continue

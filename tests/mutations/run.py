@@ -83,7 +83,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
             far.append(name)
         elif module in reached(direct, graph):
             farthest.append(name)
-    command = len(path.parts) == 2  # only a run tests all of it, or of a module that no test imports
+    command = len(path.parts) == 2  # only whole runs test everything in a command
     if (command or not (own or near or far)) and (root / "tests/end_to_end").is_dir():
         far.append("tests/end_to_end")
     return [*own, *near, *siblings, *far, *farthest] or ["tests/end_to_end"]
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
         copy = Copy(pathlib.Path(scratch))
         for mistake in chosen:
-            tests = tests_of(mistake.file, copy.root)  # which does not change meanwhile
+            tests = tests_of(mistake.file, copy.root)  # tests of the unchanged copy
             if flags.list:
                 print(f"{mistake}\n    {' '.join(tests)}")
                 continue

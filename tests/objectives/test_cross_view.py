@@ -97,7 +97,7 @@ def test_a_view_sees_only_its_part_of_the_sentence(config: ModelConfig, head: Ta
                 if not np.array_equal(states[row, at], before[view][row, at]):
                     seen[view].add((word, column))
             assert np.array_equal(states[row, 7], before[view][row, 7]), "the other text of the row"
-    ends = [3, 4, 5]  # of the words: the columns after them
+    ends = [3, 4, 5]  # the column after the end of each word
     parts = {
         "forward": lambda word, column: column < ends[word],
         "backward": lambda word, column: column >= begins[word],

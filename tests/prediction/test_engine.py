@@ -124,7 +124,7 @@ def test_running_out_of_memory_is_one_sentence_with_remedies(engine, items, dire
     assert str(running.value).splitlines()[:3] == [
         f"{engine.name} does not fit in memory: it asks for 4.44 GiB of memory at once, which is not free, with 160 tokens a "
         "batch and device.",
-        "Each of these takes less:",
+        "Each of these flags takes less memory:",
         "    from Python, engine.tokens below 160",
     ]
     monkeypatch.setattr(jax, "device_put", shortage)

@@ -133,7 +133,7 @@ def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, p
         (lambda p: p.generate(["a"], tokens=5, beams=100), "--beams=100 must be at most half of the vocabulary's"),
         (
             lambda p: p.generate(["the " * 30], tokens=20),
-            "is 31 tokens with its .CLS., which together with --tokens=20 new tokens exceeds",
+            "is 31 tokens with its .CLS.. With --tokens=20 new tokens, it exceeds",
         ),
         (lambda p: p.embed(["a"], pooling="cls"), "reads from left to right, so its .CLS. sees no text; .*--pooling=mean"),
     ],

@@ -270,7 +270,7 @@ def engine_that_says(predictor: Predictor, *found: Any) -> Any:
 
 
 def test_pieces_without_probability_are_not_candidates(predictor):
-    """This happens if more candidates are requested than pieces begin a word; a candidate with probability 1 counts."""
+    """A probability of 0 occurs if more candidates are requested than there are subwords that begin a word."""
     first = (np.int32([[7, 8]]), np.float32([[1, 0]]))
     engine = engine_that_says(predictor, [first], [first], [(np.int32([[9, 10]]), np.float32([[0.25, 0]]))])
     item = encoded(predictor.engine, "the [MASK]", with_specials=True)

@@ -86,7 +86,7 @@ def test_tabs_separate_the_fields_of_a_line(fields, line, values):
     [
         (QUESTION, "who?", "no context: a line is question TAB context"),
         (CHOICE, "p", "no choices: a line is prompt TAB choices ..."),
-        (PAIR, "a\tb\tc", "3 texts between TABs, more than the 2 of text TAB text_b"),
+        (PAIR, "a\tb\tc", "3 texts between TABs, but only 2 fields: text TAB text_b"),
         (QUESTION, "\tme", "its question is empty"),
         (CHOICE, "p\tx\t \ty", "its choices holds no text or an empty one"),
     ],
@@ -102,7 +102,7 @@ def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem)
     [
         (QUESTION, ["who?"], "no context: the arguments are question context, each in quotes"),
         (CHOICE, ["p"], "no choices: the arguments are prompt choices ..., each in quotes"),
-        (QUESTION, ["who", "is", "me?"], "3 arguments, more than the 2 of question context; put each in quotes"),
+        (QUESTION, ["who", "is", "me?"], "3 arguments, but only 2 fields: question context; put each in quotes"),
         (QUESTION, ["\tme"], "its question is empty"),
         (TEXT, ["  "], "its text is empty"),
         (TEXT, ["bad \udcff byte"], "its text holds half a surrogate pair, or a byte that is not UTF-8"),
@@ -316,7 +316,7 @@ def test_records_are_counted_if_that_is_cheap(tmp_path, monkeypatch):
 
 
 def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
-    """For these lines, `predict` asks whether a label follows the text; JSON names its fields."""
+    """If a line has fields without names, `predict` asks whether the second one is a label. JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
@@ -452,8 +452,8 @@ def test_files_without_texts_are_refused(tmp_path, name, content, message):
 def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
     records = read_any(tmp_path / "t.csv", b"text,label\na\n\xff,pos\n,x\nb,pos\nc,pos,x\n")
     assert [(r.number, (r.problem or "").partition(";")[0]) for r in records] == [
-        (2, "1 column, not the 2 of text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, ""),
-        (6, "3 columns, not the 2 of text, label"),
+        (2, "1 column, but the first line names 2: text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, ""),
+        (6, "3 columns, but the first line names 2: text, label"),
     ]  # fmt: skip
 
 
@@ -605,7 +605,7 @@ def test_a_field_may_be_several_columns_of_parquet(tmp_path):
 
 def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):
     bad, good = read_any(tmp_path / "t.tsv", "it was fine\tpos\nit was bad\n")
-    assert (bad.problem or "").startswith("2 texts between TABs, more than the 1 of text")
+    assert (bad.problem or "").startswith("2 texts between TABs, but only 1 field: text")
     assert good.values == {"text": "it was bad"}
 
 
@@ -661,6 +661,26 @@ def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_pat
     for name in ("t.json", "t.jsonl"):
         (record,) = read_any(tmp_path / name, json.dumps(squad), QUESTION)
         assert (record.values, record.rest) == ({"question": "q", "context": "c"}, {"id": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", '["a", "b"]\n["c"]\n'),
+        ("t.json", '[["a", "b"], ["c"]]'),
+        ("t.txt", '["a", "b"]\n\n["c"]\n'),
+        ("t.jsonl", '["a", "b"]\n{"words": ["c"]}\n["d", 3]\n'),
+    ],
+)
+def test_lists_of_words_are_sentences_for_words_and_a_problem_for_texts(tmp_path, name, content):
+    records = read_any(tmp_path / name, content, WORDS)
+    sentences = [["a", "b"], ["c"], ["d", "3"]]
+    assert [r.values for r in records] == [{"words": words} for words in sentences[: len(records)]]
+    assert len(records) >= 2
+    for record in [r for r in read_any(tmp_path / name, content) if '"words"' not in content]:
+        assert record.problem == "a JSON list, not an object with 'text'"
+    texts = "[a, b] is a list\n[c] too\n"
+    assert [r.values["text"] for r in read_any(tmp_path / "t.txt", texts)] == texts.splitlines()
 
 
 def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes_are_a_problem(tmp_path):

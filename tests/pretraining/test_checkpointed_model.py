@@ -76,7 +76,7 @@ def test_the_model_of_a_step_is_loaded_with_its_tokenizer(asked, tmp_path):
 def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(asked, tmp_path):
     with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step; .*keep_at='\[7\]'"):
         load_checkpointed_model(workdir_of(tmp_path), 7)
-    with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step \(it has those of steps 1,000, 2,000\)"):
+    with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step \(it has steps 1,000, 2,000\)"):
         load_checkpointed_model(workdir_of(tmp_path, "checkpoints"), 7)
     with pytest.raises(UserError, match=r"--from=.*there holds no run"):
         load_checkpointed_model(tmp_path / "there", 7)

@@ -69,7 +69,7 @@ def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
     short = [{"steps": 50, "warmup_steps": 100}, {"steps": 5, "warmup_steps": 100}, {"steps": 50, "warmup_steps": 50}]
     values, notes = infer_settings({"phases": short}, {"phases.0.steps"})
     assert [phase.warmup_steps for phase in PretrainingExperiment.from_dict(values).phases] == [5, 0, 50]
-    assert notes[0] == "config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps: 100 is longer"
+    assert notes[0] == "config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps, since 100 is longer than the phase"
     assert notes[2].startswith("the warmup takes 50 of 50 steps: the learning rate reaches its peak late; for a shorter run, ")
     assert len(notes) == 3
     with pytest.raises(UserError, match=r"config\.phases\.0\.warmup_steps=100 must be between 0 and the phase's steps=50"):

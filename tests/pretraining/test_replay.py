@@ -251,7 +251,7 @@ def test_a_step_is_reported_with_losses_gradients_and_its_worst_rows_first():
     found = dataclasses.replace(FOUND, norms={"a": 3.0, "b": 4.0})
     assert list(report(found, pathlib.Path("run"), TOKENIZER)) == [
         "step 1,234 of run, learning rate 0.000125",
-        "with the weights that it had",
+        "with the original weights",
         "MLM loss 3, 25.0 % of 4 right (with dropout, as in the log)",
         "NSP loss 0.5, 66.7 % of 3 right (with dropout, as in the log)",
         "norm of the gradient 5",
@@ -269,7 +269,7 @@ def test_a_step_is_reported_with_losses_gradients_and_its_worst_rows_first():
 
 def test_missing_weights_are_reported_and_nan_gradients_come_first():
     told = list(report(dataclasses.replace(FOUND, weights_of=2_000), pathlib.Path("run"), None))
-    says = "with the weights of step 2,000, the earliest that remain: these are not its losses and gradients"
+    says = "with the weights of step 2,000, the earliest that remain, so losses and gradients differ"
     assert told[1] == says
     assert [line.split()[-1] for line in told if line.startswith("     ")] == ["c", "b", "a"]
 

@@ -210,7 +210,7 @@ def test_steps_after_a_rollback_count_as_repeated():
             goodput.step_done(step)
         goodput.rolled_back()
         goodput.step_done(1)
-        goodput.rolled_back()  # one more time to an earlier step: steps up to the furthest one count as done
+        goodput.rolled_back()  # the furthest step remains 4, so step 4 is repeated again
         clock.now += 1
         goodput.step_done(4)
     assert seconds(goodput) == {"training": 6 + 5, "repeated_steps": 10 + 1}
@@ -235,11 +235,11 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
         goodput = ledger_of(clock)
         goodput.continue_after(list(lines))
         furthest = max((line["step"] for line in lines), default=0)
-        step = rng.randint(0, furthest)  # of a checkpoint
+        step = rng.randint(0, furthest)  # the step of the checkpoint that is restored
         open_blocks: list[tuple[str, Any]] = []
         here: list[str] = []  # the seconds of this start; "step" for those of the current step
-        told: list[str] | None = None  # as they are in its last line
-        kind = "training"  # of the last step
+        told: list[str] | None = None  # the seconds as recorded in the last line of this start
+        kind = "training"  # the category of the last step
         for _ in range(rng.randint(1, 60)):
             inside = [name for name, _ in open_blocks]
             match rng.choice(["pass", "pass", "open", "close", "train", "step", "write"]):
@@ -268,7 +268,7 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
                 case "write":
                     lines.append(goodput.record())
                     told = ["repeated_steps" if category == "step" else category for category in here]
-        if told is not None:  # otherwise nothing records this start
+        if told is not None:  # without a line, this start is not recorded
             account += ["between_starts" if known else "before"] * (began - len(account)) + told
             known = True
         clock.now += rng.randint(0, 20)

@@ -124,7 +124,7 @@ def test_slices_requested_separately_by_skypilot_are_joined(monkeypatch: pytest.
 
 
 def test_hosts_exchange_which_of_them_form_a_slice():
-    """The first address is the host that collects; the others are in the order of their names, not of the hosts."""
+    """The first address is the host that collects the names; the others are in the order of their names."""
     first, other = ["c", "127.0.0.1"], ["d", "b"]
     addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
     with ThreadPoolExecutor(4) as pool:

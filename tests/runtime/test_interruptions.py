@@ -117,7 +117,7 @@ def test_time_while_the_process_is_stopped_does_not_count(tmp_path: pathlib.Path
     assert watchdog._steps[0] == 510.0 - 498.0
     watchdog.skip(3.0)
     now[0] += 8.0
-    assert watchdog.hang() == "", "neither progress nor a limit that is not reached is skipped"
+    assert watchdog.hang() == "", "skipped time neither undoes progress nor hides a hang"
 
 
 def test_an_unwritable_hang_report_is_still_on_stderr(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""Messages over a connection, whoever else connects."""
+"""Messages over a connection, also if unknown callers connect."""
 
 from __future__ import annotations
 

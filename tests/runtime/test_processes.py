@@ -60,7 +60,7 @@ def test_processes_that_announce_their_end_do_not_disturb_others(order: tuple[in
 
 
 def test_processes_exit_after_the_first_has_finished_and_the_first_exits_last():
-    """JAX's service in it would abort them."""
+    """If the first process exited earlier, JAX's coordination service would abort the others."""
     with group() as three:
         early = three.exit(2)
         early.join(0.3)
@@ -114,7 +114,8 @@ def test_a_failed_first_process_ends_after_the_others(monkeypatch: pytest.Monkey
 
 
 def test_if_all_fail_alike_the_first_process_exits_after_the_others(capfd: pytest.CaptureFixture[str]):
-    """Otherwise it would wait `GRACE` seconds more, and then report another process for the error that it had itself."""
+    """Otherwise the first process would wait `GRACE` more seconds, and then report its own error as the error of another
+    process."""
     error = UserError("the corpus is empty; name another")
     with group(beating=(0,)) as three:
         first = three.exit(0, error)
@@ -184,7 +185,7 @@ def test_a_hang_of_one_process_ends_all_with_its_message(tmp_path: pathlib.Path,
 def test_a_device_error_ends_all_processes_with_its_message(
     error: Exception, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    """A process that ended in good order would wait for the others, which wait for it."""
+    """A process that exited regularly would wait for the others, while the others wait for it."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -383,7 +384,7 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
         "coordinator_bind_address": "127.0.0.1:1",
         "initialization_timeout": 300,
         "heartbeat_timeout_seconds": 2 * 600 + 100,
-        "shutdown_timeout_seconds": 0,  # its barrier would wait for processes that wait for the first one
+        "shutdown_timeout_seconds": 0,  # JAX's barrier would wait for processes that wait for the first one
     }
     Processes(hosts[0], patience=0.7).join_jax(5.0)
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"

@@ -1,4 +1,4 @@
-"""The roll call: which processes are missing, which differences are reported, and how long process 0 listens to whom."""
+"""The roll call: which processes are missing, which differences are reported, and how long process 0 waits for callers."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_process_number_belongs_to_its_first_connected_caller():
 
 
 def test_a_worker_that_dies_does_not_prevent_answers_to_the_others():
-    """The loop of `Processes` names it later."""
+    """The loop of `Processes` reports the dead worker later."""
     with first(3, {"jax": "1"}) as here:
         here.call(framed(signed([1, {"jax": "1"}]))).close()
         assert call(group(3, here.port)[2:], [{"jax": "1"}], 30) == [""]

@@ -25,7 +25,7 @@ class Sharing:
         self.shares = [context.__enter__() for context in self._contexts]
 
     def stopped(self) -> list[int]:
-        """Returns the processes that were asked to stop, shortly after this is called."""
+        """Waits 0.2 s, then returns the processes that were asked to stop."""
         time.sleep(0.2)
         return [i for i, asked in enumerate(self.asked) if asked.is_set()]
 

@@ -81,10 +81,10 @@ def test_memory_messages_of_devices_and_compilers_are_parsed(message: str, needs
 def test_the_error_shows_the_figures_the_batch_and_the_remedies():
     assert explained(jax.errors.JaxRuntimeError(TPU)).splitlines() == [
         "the step does not fit in memory: it needs 20.25 GiB of HBM, but there are 15.75 GiB, with 8 rows.",
-        "Each of these takes less:",
+        "Each of these flags takes less memory:",
         "    --config.a=1",
         "    --config.b=2",
-        "Or end other programs that use this memory, or take devices with more.",
+        "Or end other programs that use this memory, or use devices with more memory.",
         "The rest stays.",
     ]
 
@@ -93,7 +93,7 @@ def test_the_error_without_figures_names_none():
     says = explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"), MemoryAdvice("it"))
     assert says == (
         "it does not fit in memory: it needs more memory than there is.\n"
-        "End other programs that use this memory, or take devices with more."
+        "End other programs that use this memory, or use devices with more memory."
     )
 
 

@@ -44,9 +44,9 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("lr[1e-4]", r"--workdir=lr\[1e-4\] holds '\[', which Orbax reads as a pattern, so that no checkpoint could be"),
-        ("a*/run", r"--workdir=a\*/run holds '\*', which"),
-        ("a?", r"--workdir=a\? holds '\?', which"),
+        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', which Orbax treats as a wildcard, so no checkpoint could be"),
+        ("a*/run", r"--workdir=a\*/run contains '\*', which"),
+        ("a?", r"--workdir=a\? contains '\?', which"),
         ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_path_with_which_no_checkpoint_could_be_read_is_refused_at_the_start(
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a[b]").mkdir()
     monkeypatch.chdir(tmp_path / "a[b]")
-    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) holds '\[', which"):
+    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) contains '\[', which"):
         require_capable(pathlib.Path("run"))
 
 

@@ -1,4 +1,4 @@
-"""Limits that no result shows: on waiting, and on the work done at once."""
+"""Limits that no result depends on: waiting times, and the work done at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.storage import fetching, lock, mirror, objects
 
-LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # which the tests of locks shorten
+LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # the tests of locks shorten these
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(monkeypatc
         run_ending_with(monkeypatch, log, 2)
     lines = [f"  line {i}" for i in range(20 - children.LAST_LINES, 20)]
     begin = f"the arm 'a', seed 0, pretraining failed with status 2; {log} ends with:"
-    assert str(caught.value).splitlines() == [begin, *lines, "correct that, and run the study again"]
+    assert str(caught.value).splitlines() == [begin, *lines, "fix the error, and run the study again"]
 
 
 @pytest.mark.parametrize("status", MENDED_BY_RESTART)

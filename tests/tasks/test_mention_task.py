@@ -117,7 +117,7 @@ def test_a_mention_without_a_token_is_marked_by_the_nearest_end_of_a_token(tiny:
         return text[slice(*reading.offsets[reading.mention_starts[1]])]
 
     assert marked("she\u200b bo", 3) == "e"  # the token before it is adjacent
-    assert marked("s b she  \u200bhello", 9) == "hello"  # which begins one character later, and is long
+    assert marked("s b she  \u200bhello", 9) == "hello"  # the next token begins one character later
     nothing = PronounExample("x-3", "\u200b\u200c\u200d", "\u200b", 0, "\u200c", 1, "\u200d", 2, "A", "feminine")
     assert read_mentions(tiny, nothing, 20).offsets == ((0, 3),)
 

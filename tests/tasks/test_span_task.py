@@ -162,7 +162,7 @@ def test_questions_and_answers_are_limited_in_tokens(tokenizer, tmp_path):
         (feature,) = task.features("dev", tokenizer)
         assert tokenizer.decode(feature.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
         (logits,) = right([feature])
-        logits[6, 1] = 5  # the second best end
+        logits[6, 1] = 5  # [SEP], the second best end, exceeds 2 words
         assert written(task, tmp_path, "dev", [logits])[0] == {"q0": answer}
 
 
@@ -171,7 +171,7 @@ def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokeniz
     questions: list[Question] = [
         ("who", "ten, a contenders ten ten", [("ten", 10)]),  # the file gives a position inside the longer word
         ("who", "contenders, lyon", [("ten", 3), ("lyon", 12)]),  # another annotator marked a word
-        ("who", "contenders", [("ten", 3)]),  # nowhere: the token that contains it, not the whole word
+        ("who", "contenders", [("ten", 3)]),  # nowhere a whole word: the target is the token that contains it
         ("who", "paris \u200b lyon", [("\u200b", 6)]),
         ("who", "paris", [("lyon", 0)]),
     ]

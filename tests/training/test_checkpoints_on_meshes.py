@@ -284,7 +284,7 @@ def test_unreadable_checkpoints_stay_in_place_if_none_can_be_read(tmp_path: path
 
 @pytest.mark.parametrize("removed", [0, 1, 6, None])
 def test_a_kill_during_the_removal_of_a_checkpoint_does_not_block_a_run(tmp_path: pathlib.Path, removed: int | None):
-    """The states are best weights: the run continues from before the newer ones were found, and finds them again."""
+    """The states are best weights. The run continues from a step before the newer ones, and finds them again."""
     save_all(tmp_path, 3, 6)
     files = sorted(path for path in (tmp_path / "3").rglob("*") if path.is_file())
     for path in files[:removed]:
@@ -292,7 +292,7 @@ def test_a_kill_during_the_removal_of_a_checkpoint_does_not_block_a_run(tmp_path
     newest = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-newest"))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         found = checkpoints.restore_latest(abstract(state_at(0)), until=4)
-        if found is not None:  # only notes about it are missing
+        if found is not None:  # only files about the state are missing, not the state itself
             assert_equal(found, state_at(3))
         assert (found is not None) >= (removed == 0)
         assert (found is None) >= (removed is None)

@@ -113,7 +113,8 @@ def test_every_schedule_reaches_and_never_exceeds_its_peak():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_are_equal_in_pretraining_and_fine_tuning(name):
-    """The numbers are once constants of the program, and once traced, so that runs can share the program."""
+    """In pretraining the numbers are constants of the program. In fine-tuning they are traced, so that runs can share the
+    program."""
     rate = Span(schedule=name, start=7, steps=100, warmup_steps=10, peak=2e-5).rate()
     pretraining = jax.jit(jax.vmap(rate))(jnp.arange(7, 7 + 102))
     np.testing.assert_allclose(pretraining, rates(name, 100, 10, 2e-5), rtol=1e-6, atol=1e-12)

@@ -92,7 +92,7 @@ class TranslationAttention:
     cross: Attention
     target: str
     is_translated: bool
-    """Whether the model itself has made the target, by translation."""
+    """Whether the target is the model's own translation."""
 
     def part(self, name: str) -> Attention:
         """Returns the attention of one of PARTS."""

@@ -47,23 +47,21 @@ class Predictions:
     agreement: float
     """The fraction of words for which both models predict the same piece."""
     kl: float
-    """The mean KL(first
-    second) in nats; NaN if the vocabularies differ."""
+    """The mean KL(first | second) in nats; NaN if the vocabularies differ."""
     other_kl: float
     """The mean KL(second | first)."""
     differences: tuple[Difference, ...]
-    """The words with the largest KL(first
-    second), largest first; none if the vocabularies differ."""
+    """The words with the largest KL(first | second), largest first; none if the vocabularies differ."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """Returns, at the query positions: the most probable piece `own` [X] and the second model's `other`; the words' pieces target
-    and other_target; kl and other_kl (0 unless the vocabularies are the `same`); the number of the window and of the word; and
-    masked, which is False for queries that only fill the batch. `sizes` are the sizes of the two vocabularies; logits beyond them
-    do not belong to a piece."""
+    """Returns arrays [X] for the query positions: own and other, the most probable piece of each model; target and
+    other_target, the word's piece in each vocabulary; kl and other_kl (0 unless the vocabularies are the `same`); window and
+    number, which identify the word; and masked, which is False for queries that only fill the batch. `sizes` are the sizes of
+    the two vocabularies; logits beyond them do not belong to a piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:

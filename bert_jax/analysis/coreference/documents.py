@@ -18,7 +18,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""All mentions with an antecedent; each kind of mention; and among pronouns, third-person pronouns and "it"."""
+"""The groups of mentions: all with an antecedent, each kind of mention, and, among pronouns, those of the third person and
+"it"."""
 NEITHER = "neither"
 """The group of pronouns that refer to neither of the two names (GAP)."""
 

@@ -266,8 +266,8 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
     """Returns the head word of the antecedent that three tests choose, as in Lee et al. 2011: all words are the same; the head
-    word is the same; number, gender and person agree. The first test that any candidate passes decides, for the nearest
-    candidate that passes it; if no candidate passes any test, it is the nearest one."""
+    word is the same; number, gender and person agree. The first test that any candidate passes decides: the antecedent is the
+    nearest candidate that passes it. If no candidate passes a test, it is the nearest candidate."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

@@ -1,11 +1,11 @@
 """Reads files with coreference as documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP. The format is recognised by the first
-line.
+line that is not a comment.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
 first is the entity. The head word of a mention comes from the tree. In a file without trees, the head word is the last word of
 the mention's minimal span (`minspan`), or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention.
-An entity with split antecedents (`SplitAnte=`) has no mention of all its antecedents together. They do not count as antecedents,
-and its first mention has none. Mentions on empty nodes are left out together with the nodes.
+If an entity has split antecedents (`SplitAnte=`), no single mention refers to all of them. They do not count as antecedents, so
+the first mention of the entity has none. Mentions on empty nodes are left out together with the nodes.
 
 CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head of
 its constituent in the parse column. If that column is empty, the head word is the mention's last noun. This format annotates only
@@ -65,7 +65,8 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
             return Conll2012File(path, report)
         if columns[:2] == ["ID", "Text"]:
             return GapFile(path, report)
-        break
+        if not columns or not columns[0].startswith("#"):  # comments may precede the first document
+            break
     return CorefudFile(path, report)
 
 
@@ -202,8 +203,8 @@ class CorefudFile(TextFile):
             )
         if self._unnamed:
             notes.append(
-                f"WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first one is read as the "
-                f"entity, as {self._unnamed.partition('-')[0][1:]} in {self._unnamed}; add the line if that is wrong"
+                f"WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first field is read as the "
+                f"entity: {self._unnamed.partition('-')[0][1:]} in {self._unnamed}; add the line if that is wrong"
             )
         return tuple(notes)
 
@@ -431,7 +432,7 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
             raise UserError(f"{record.place}{counted(len(row), 'column')}, {least}; correct it")
         if columns and len(row) != len(columns[0]):
             raise UserError(
-                f"{record.place}{counted(len(row), 'column')}, but the first word of the sentence has a different number; "
+                f"{record.place}{counted(len(row), 'column')}, but the first word of the sentence has {len(columns[0])}; "
                 "correct it"
             )
         columns.append(row)

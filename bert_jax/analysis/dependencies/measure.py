@@ -153,16 +153,17 @@ def count_hits(
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
     """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
-    In addition to the columns of words the batch has "heads", the number of the head's word in the window; "relations", 0 for a
-    word that is not counted; the columns named in PICKS; and "sentences". Returns sums int32 [2, N, H, relations]; relation [B,
-    Z], 0 for words that are not counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
+    In addition to the columns of words, the batch has "heads", the number of the head's word in the window; "relations", the
+    number of the relation, 0 for a word that is not counted; "sentences", the number of the sentence; and the columns named in
+    PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B,
+    Z]; hits [B, Z, 3]; finite [].
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
     relation = jnp.where(slots.is_word, batch["relations"], 0)
     of_text = slots.together & slots.is_word[:, :, None] & slots.is_word[:, None, :]
     others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
-    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # 0 is the number of [CLS]: nothing is counted there
+    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # head 0 is [CLS], which is not counted
     hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]
     of_relation = jax.nn.one_hot(relation, MOST_RELATIONS + 1, dtype=jnp.float32)
     flat = hits.swapaxes(2, 3).reshape(-1, *relation.shape)
@@ -183,7 +184,8 @@ def finds(
     """Returns whether the weight between a word and its head, `gold` [.., word, head], is larger than the weight of each of the
     other words, `others`.
 
-    axis: the axis of the heads in `attention`: 3 if words attend to their heads, 2 if heads attend to words.
+    axis: the axis of `attention` that has the syntactic heads: 3 if words attend to their heads, 2 if heads attend to their
+    words.
     """
     rest = others & ~gold
     place = gold.argmax(2)

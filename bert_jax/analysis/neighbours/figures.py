@@ -54,7 +54,7 @@ class Drawn:
     points: tuple[Float64[np.ndarray, "words 2"], ...]
     """The points of each layer."""
     marked: tuple[Float64[np.ndarray, "_ 2"], ...]
-    """For the plane of each layer, the words in context that are this word."""
+    """The points of the words in context that are this word, by layer."""
     shares: tuple[float, ...]
     """The fraction of the variance that each plane explains."""
 

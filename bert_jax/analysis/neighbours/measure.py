@@ -314,8 +314,8 @@ def find_neighbours(
     """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in the windows.
 
     words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
-    between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text
-    is not one word, if a layer does not exist, or if there are no windows.
+    between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if the text in
+    brackets is not one word, if a layer does not exist, or if there are no windows.
     """
     engine.require_encoder()
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size

@@ -106,8 +106,8 @@ def train_linear(
     """Returns the converged probes of all kinds of labels by name. Only the mixes depend on the `seed`: in each of the `epochs`,
     Adam reads the words in a different order.
 
-    layers: the probes of another seed. Its probes on single layers are reused for the kinds of labels that it contains. `say` is
-    called with the number of finished probes and the number of all probes."""
+    layers: the result for another seed. For the kinds of labels that it contains, its probes on single layers are reused. `say`
+    is called with the number of finished probes and the number of all probes."""
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)
     _, hidden, width = vectors.shape

@@ -79,8 +79,8 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """Returns 1 if the second word is at distance h - REACH from the first. The first and the last h also cover all larger
-    distances."""
+    """Returns one map for each distance h - REACH: 1 if the second word is at that distance from the first. The first and the
+    last map also cover all larger distances."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)

@@ -11,11 +11,11 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     cleaning.py              a document's lines to sentences; drops and counts lines and documents that are not text
     sentences.py             layouts of plain text; running text to sentences
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub
-    arrays.py                .npy files, written piece by piece; errors of the disk
+    arrays.py                .npy files, written piece by piece; disk errors
     workers.py               runs jobs on worker processes
-    shard.py                 reads, cleans, tokenises and writes one shard; rewrites one, such as for other held-out documents
+    shard.py                 reads, cleans, tokenises and writes one shard; rewrites one, e.g. with another held-out fraction
     build.py                 builds all shards over processes and hosts, then the manifest
     report.py                statistics of a finished corpus, and the corpus report
     verification.py          checks files against their checksums, in the background; the copy of a corpus in a bucket
-    store.py                 Corpus: the finished corpus, checked at every start, memory-mapped; its offsets through all shards
+    store.py                 Corpus: a finished corpus, checked and memory-mapped, with offsets across all shards
 """

@@ -1,4 +1,4 @@
-"""The .npy files of a corpus: their names, writing them piece by piece, and errors of the disk."""
+"""The .npy files of a corpus: their names, writing them piece by piece, and disk errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
 """The names of the arrays of a shard. Each of the SPLITS has the arrays ARRAYS. It also has WORDS if the subwords do not show
-where words start (`VocabularyInfo.marks_words`). The other two arrays exist once per shard. WORDS is uint8 with one bit per
-token, lowest bit first: 1 if a word starts at the token."""
+where words start (`VocabularyInfo.marks_words`). TOKEN_COUNTS and DOCUMENT_HASHES exist once per shard. WORDS is uint8 with one
+bit per token, lowest bit first: 1 if a word starts at the token."""
 
 
 def shard_name(index: int, shards: int) -> str:

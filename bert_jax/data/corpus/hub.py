@@ -51,7 +51,7 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
-    """Returns the local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
+    """Returns a local copy of the vocabulary at `name` in a bucket: a file, or a directory that `find_vocabulary` accepts."""
     for place in (f"{name}/model", f"{name}/tokenizer"):
         if listed(place, deep=False):
             name = place
@@ -86,7 +86,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
     silence: Exception | None = None
     try:
         huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # a download would block; cached files need no hub
+    except httpx2.TimeoutException as error:  # only cached files are used: a download would block
         silence = error
     except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
         pass

@@ -109,8 +109,8 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
-    """Returns the languages of a corpus with these (file, languages); None for a corpus without pairs. Raises UserError if the
-    files have two different directions."""
+    """Returns the languages of a corpus, `given` the (name, languages) of its files; None for a corpus without pairs. Raises
+    UserError if two files have different directions."""
     named = [(source, languages) for source, languages in given if languages != UNNAMED]
     for source, languages in named:
         if languages != named[0][1]:
@@ -132,8 +132,8 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
     suffix = pathlib.PurePath(bare_name(path)).suffix
     if suffix not in (".tsv", ".jsonl"):
         raise UserError(
-            f"{given}: {path} is not a file of pairs, whose name ends in .tsv (columns separated by tabs) or .jsonl (JSON "
-            "lines); rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
+            f"{given}: {path} is not a file of pairs: its name must end in .tsv (columns separated by tabs) or .jsonl "
+            "(JSON lines); rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
         )
     lines, texts, size = _survey(path)
     if suffix == ".tsv":
@@ -148,7 +148,7 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
 
 def _check_first_rows(given: str, path: str, fields: Pair) -> None:
     """Raises UserError if the first row of a table names its columns, or if all of the first rows have both texts in double
-    quotes: tables have neither."""
+    quotes. Tables of pairs must have neither."""
     quoted = total = 0
     for line in itertools.islice((line for line in _lines(path) if not line.isspace()), _FIRST_ROWS):
         cells = without_bom(line).decode("utf-8", "replace").rstrip("\r\n").split("\t")
@@ -156,7 +156,7 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
             return  # the row is reported when it is read
         pair = [cells[int(field) - 1].strip() for field in fields]
         names = {text.strip('"').casefold() for text in pair}
-        if not total and len(names) == 2 and names <= _HEADER:  # two equal words are a pair, such as Text and Text
+        if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are a pair
             raise UserError(
                 f"{given}: the first row of {path} names its columns ({', '.join(pair)}), and would become a pair; remove it "
                 "(tail -n +2)"

@@ -139,7 +139,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Decodes `data`. `place` is the byte of the file at which `data` starts, or its row of a table."""
+    """Decodes `data`. `place` is the byte of the file at which `data` starts, or the row of the table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -229,7 +229,7 @@ def _histogram(bins: np.ndarray) -> list[list[int]]:
 
 
 def _warnings(report: JsonObject) -> list[str]:
-    """Yields warnings about properties of the corpus that harm pretraining."""
+    """Returns warnings about properties of the corpus that harm pretraining."""
     train, eval_split = report["splits"]["train"], report["splits"]["eval"]
     documents = train["documents"] + eval_split["documents"]
     found = []

@@ -10,9 +10,10 @@ all tools.
     pysbd 0.3.4                  0.950         0.812  0.2 MB/s
 
 The rule: a run of . ! ? … with its closing quotes and brackets ends a sentence if white space follows and the next word does not
-start with a small letter. A single full stop is checked after an initial (`J. Smith`), an abbreviation (`Dr.`, `U.S.`, `No. 5`)
-or a number that begins the line (`1. The`). Some abbreviations can also end a sentence (`Inc.`, `a.m.`, `U.S.`). After these, the
-sentence ends if the next word often starts one. CJK full stops end a sentence with or without white space.
+start with a small letter. A single full stop usually does not end a sentence after an initial (`J. Smith`), an abbreviation
+(`Dr.`, `No. 5`) or a number that begins the line (`1. The`). After an initial, or an abbreviation that can also end a sentence
+(`Inc.`, `a.m.`, `U.S.`), the sentence ends if the next word often starts one. CJK full stops end a sentence with or without
+white space.
 
 The layout of a text defines which line breaks end a sentence, a paragraph or a document. It is detected from a sample.
 """
@@ -34,7 +35,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Followed by a name, a number or the rest of the clause: a full stop after these never ends a sentence.
+# A full stop after these never ends a sentence: a name, a number or the rest of the clause follows.
 _ALWAYS = _words("""
     mr mrs ms mx dr prof rev fr hon gen maj capt cmdr lt sgt cpl adm gov sen rep pres supt messrs mme mlle vs v cf viz ca c
     e.g i.e eg ie approx incl esp figs eqs vols pp trans

@@ -62,7 +62,7 @@ KINDS = {
 #: with more parts, decompression would take longer than tokenisation
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
-_HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
+_HEAD_BYTES = 1 << 16  # read from the start of a file to recognise its format (`text:`: SAMPLE_BYTES)
 _PARTS = 16  # the maximum number of parts of a user's source or of pairs: the reader of a part skips the documents before it
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
@@ -105,7 +105,7 @@ class Item:
     layout: str = ""  # for text files
     blank_lines: bool = True  # for text files: whether the file contains blank lines
     column: str = ""  # for a table: the column with the text
-    cuts: tuple[int, ...] = ()  # the positions at which the item may be divided; () for any
+    cuts: tuple[int, ...] = ()  # the positions at which the item may be divided; (): at any position
     pairs: PairFile | None = None  # for parallel text
 
 
@@ -378,7 +378,7 @@ _NO_PROSE = {
 def _require_text(source: Source, path: str, head: bytes) -> None:
     """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
     found = recognise(head, path)
-    if found is not None and not (found.kind == "html" and source.kind == "text"):  # of which cleaning drops the markup
+    if found is not None and not (found.kind == "html" and source.kind == "text"):  # cleaning drops its markup
         remedy = found.remedy
         if found.kind in COLUMNAR:
             saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))

@@ -47,7 +47,7 @@ class TableFile:
     columns: tuple[str, ...]
     column: str
     text_bytes: int
-    cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; () for any
+    cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; (): at any row
 
 
 def split_name(name: str) -> str:
@@ -96,7 +96,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
         )
     left = sorted(set(by_split) - set(chosen))
     names_left = ", ".join(name or "(unnamed)" for name in left)
-    said = f"{shown}: reading split {'+'.join(chosen)}, not {names_left}; {shown}:SPLIT chooses" if left and not split else ""
+    said = f"{shown}: reading split {'+'.join(chosen)}, not {names_left}; choose with {shown}:SPLIT" if left and not split else ""
     return found, said
 
 
@@ -209,7 +209,7 @@ def _holds_text(kind: Any, *, binary: bool = False) -> bool:
 
 
 def _kind(kind: Any) -> str:
-    """Returns an Arrow type in words."""
+    """Returns an Arrow type in words, e.g. "lists of texts"."""
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

@@ -123,7 +123,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content that determines the ids of a text, normalised across writers of the file."""
+        """The content that determines the ids of a text, in the same form whichever program wrote the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
@@ -152,9 +152,10 @@ class JsonTokenizer:
         return self._marked_chunk(f" {text}")
 
     def _merged(self, word: str) -> bytes:
-        """Does `_marked` for one word of printable ASCII letters. Only merges are needed, the library's fastest call."""
+        """Does `_marked` for one word of printable ASCII letters. Such a word only needs the merges, the library's fastest
+        call."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
-        if ids:  # a vocabulary without some bytes and without [UNK] drops them
+        if ids:  # empty if the vocabulary has neither these bytes nor [UNK]
             ids[0] |= BEGINS
         return ids.tobytes()
 
@@ -247,7 +248,7 @@ class JsonTokenizer:
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special added tokens, which no text contains."""
+        """The special added tokens, which are never matched in ordinary text."""
         return [token for token, about in self.added.items() if about.get("special")]
 
     def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
@@ -299,7 +300,7 @@ def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, st
     their pieces and would find them in a text. [UNK] stays."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
-    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge makes them
+    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces them
         return content, {}
     specials = {token["content"] for token in spec.get("added_tokens") or () if token.get("special")}
     specials -= {model.get("unk_token")}
@@ -392,17 +393,18 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _spans_spaces(spec: JsonObject) -> bool:
-    """Returns whether the text rules of letters beyond ASCII may depend on more than a part between two spaces: a character map,
-    or rules that drop whole characters, whose two spaces are then next to each other, unless the spaces are dropped too."""
+    """Returns whether, for text beyond ASCII, the rules may depend on more than the part between two spaces. This is true of a
+    character map. It is also true of rules that drop whole characters, which may leave two spaces next to each other, unless
+    the pre-tokenizer drops spaces."""
     rules = {*_types(spec, "normalizer")}
     drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
     return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)
 
 
 def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
-    """Returns (the expression that splits ASCII text into words, the expression that finds tokens matched before words). The
-    first one is equivalent to the library's Unicode expression. It is None unless the tokenizer is byte-level and leaves ASCII
-    text unchanged."""
+    """Returns (the expression that splits ASCII text into words, the expression of the added tokens, which are matched first).
+    The first one is equivalent to the library's Unicode expression. It is None unless the tokenizer is byte-level and leaves
+    ASCII text unchanged."""
     plain = [token["content"] for token in spec.get("added_tokens") or () if not token.get("special")]
     before = re.compile("|".join(map(re.escape, plain)) or r"(?!)")
     steps = parts(spec.get("pre_tokenizer"), "pretokenizers")

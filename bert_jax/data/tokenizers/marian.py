@@ -17,7 +17,7 @@ from bert_jax.files import JsonObject, parse_json
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
 MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
-"""Role -> piece. A source ends with </s>; no special token precedes it, and nothing is masked."""
+"""Role -> piece. A source ends with </s> and has no special token before it. Marian has no mask token."""
 
 
 class MarianPieces:
@@ -94,6 +94,8 @@ def read_marian(directory: pathlib.Path) -> MarianPieces | None:
     if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
         raise UserError(f"{directory} holds {SOURCE_MODEL} but no {lacking[0]}; copy the whole model")
     contents = {name: (directory / name).read_bytes() for name in MARIAN_FILES if (directory / name).is_file()}
+    for name, content in contents.items():
+        files.refuse_pointer(directory / name, content)
     config = directory / "tokenizer_config.json"
     settings = files.read_object(config, "copy the file again") if config.is_file() else {}
     if not settings.get("separate_vocabs", TARGET_VOCABULARY in contents):

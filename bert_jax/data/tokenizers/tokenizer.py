@@ -34,7 +34,7 @@ from bert_jax.data.tokenizers.tokenizer_files import (
 )
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
-from bert_jax.files import Json, JsonObject, write_json
+from bert_jax.files import Json, JsonObject, refuse_pointer, write_json
 from bert_jax.interface.words import counted
 
 TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
@@ -108,7 +108,7 @@ class Tokenizer:
                 names = (specials[role],)
             present = [name for name in names if name in ids]
             if not present and role == "unk" and isinstance(model, JsonTokenizer):
-                special["unk_id"] = special["pad_id"]  # never in a text
+                special["unk_id"] = special["pad_id"]  # texts have no unknown pieces
                 continue
             if not present:
                 raise UserError(
@@ -390,6 +390,7 @@ def load_tokenizer(
         _casing(described, model.pieces, False, lowercase)
     elif described.path.suffix == ".model":
         content = described.path.read_bytes()
+        refuse_pointer(described.path, content)
         try:
             if not content:
                 raise RuntimeError("the file is empty")

@@ -177,7 +177,7 @@ def _described(
     if content is not None and (lines is None or unfit_for_vocab_txt(content.ids) is not None):
         path = (
             path.with_name(JSON_FILE) if lines else path
-        )  # a vocab.txt cannot hold all of its pieces, and transformers ignores it
+        )  # transformers ignores a vocab.txt, which may not hold every piece
         pieces = _by_id(path, content)
         for i, token in added.items():
             if content.ids.get(token) != i:
@@ -202,7 +202,7 @@ def _described(
         pieces=tuple(pieces),
         specials=specials,
         added=tuple(
-            token  # the empty token, which fills an unused id, is in no text
+            token  # not the empty token, which only fills an unused id
             for token in (*(added[i] for i in sorted(added)), *_further_specials(config))
             if token and token in pieces
         ),
@@ -523,7 +523,7 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
             here, there = (f"is {p!r}" if p is not None else "is missing" for p in (by_id.get(i), theirs.get(i)))
             raise UserError(
                 f"{path.parent}: id {i} {here} in {path.name}, {there} in {JSON_FILE}, which transformers would use; "
-                "remove the one the model was not trained with"
+                "remove the file that the model was not trained with"
             )
 
 
@@ -562,7 +562,7 @@ def _described_library(
     text, notes = path.read_text("utf-8"), []
     if (changed := with_prefix_space(content, config.get(PREFIX_SPACE))) is not None:
         text, adds = changed, "a " if config[PREFIX_SPACE] else "no "
-        notes.append(f"{adds}space before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used, although {JSON_FILE} differs")
+        notes.append(f"{adds}space is added before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used; {JSON_FILE} differs")
     try:
         library = JsonTokenizer(text, settings=config, names=names)
     except ValueError as error:
@@ -574,7 +574,7 @@ def _described_library(
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
-            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, but this program as in {shown[1]!r}")
+            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, this program as in {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,
@@ -601,7 +601,7 @@ def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
     """Returns role -> piece. If the post-processor puts two different special tokens around a text, the first is [CLS] and the
-    second [SEP], as for other programs; config.json may have other ids (mmBERT's has <eos> for both). Otherwise a role is looked
+    second [SEP], even if config.json has other ids (mmBERT's has <eos> for both). Otherwise a role is looked
     up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json.
     If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
     post-processor adds."""

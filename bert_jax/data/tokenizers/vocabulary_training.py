@@ -22,7 +22,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
 SPLITTINGS = ("gpt2", "gpt4")
 """How byte-level BPE splits text before the merges. GPT-4's splitting keeps numbers in groups of up to three digits and joins a
 word to a preceding punctuation mark."""
-_MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, for matrix units
+_MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, which suits matrix units
 _COVERAGE = 0.9999  # fraction of the text's characters; words with other characters are unknown
 MARKS_LIMIT = 0.002
 """The largest acceptable fraction of letters that text rules may change beyond their case, before meaning is lost. In the English

@@ -74,8 +74,8 @@ class MarianFamily(Family):
 
 
 def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObject:
-    """Returns the content of generation_config.json. A target starts with the padding, which is never chosen later, and a target
-    of `max_length` tokens is ended. `ids` are the ids of the special tokens by role."""
+    """Returns the content of generation_config.json. The target starts with the padding token, which is never generated. At
+    `max_length` tokens, the target is ended. `ids` are the ids of the special tokens by role."""
     return {
         "pad_token_id": ids["pad"], "decoder_start_token_id": ids["pad"], "bad_words_ids": [[ids["pad"]]],
         "eos_token_id": ids["sep"], "forced_eos_token_id": ids["sep"], "max_length": min(512, config.max_position),
@@ -90,8 +90,8 @@ CHANGES_TOKENS: Mapping[str, Json] = {
     "force_words_ids": None, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "guidance_scale": 1.0,
     "do_sample": False,
 }  # fmt: skip
-"""Keys of generation_config.json that change the tokens of transformers' search and that `translate` does not apply -> the value
-without an effect."""
+"""Keys of generation_config.json that change which tokens transformers generates, but that `translate` does not apply -> the
+value that has no effect."""
 
 
 def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class BertWithHead(Bert):
     head: TaskHead
 
     def setup(self) -> None:
-        """Declares the encoder, and the head under the name `part`."""
+        """Declares the encoder, and the head under the name `TaskHead.subtree`."""
         super().setup()
         setattr(self, self.head.subtree, HeadLayers(self.config, self.head))
 
@@ -177,7 +177,7 @@ class BertWithHead(Bert):
         ids, texts = batch["sequence_ids"], batch["cls_positions"].shape[1]
         if self.config.classifier_pooling == "mean":
             return self.pooler(mean_pooling(tokens, ids, texts))
-        return mean_pooling(self.pooler(tokens), ids, texts)  # the layer of a mean is the mean of the logits
+        return mean_pooling(self.pooler(tokens), ids, texts)  # the head is linear, so this is the mean of the logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
         """Returns (predicted label of each token, logits of its label probabilities) from the features of all tokens. A CRF

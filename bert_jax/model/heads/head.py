@@ -38,7 +38,7 @@ class TaskHead:
     """
 
     kind: ClassVar[str]
-    """The name of the kind, used in settings, tasks, the model's `config.json` and `part`."""
+    """The name of the kind, used in settings, tasks, the model's `config.json` and `subtree`."""
     has_labels: ClassVar[bool] = False
     """Whether the outputs are named labels."""
     settings: ClassVar[tuple[str, ...]] = ()
@@ -76,10 +76,11 @@ class TaskHead:
     Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`; for a model that already has
     one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
-    """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings". The sums of the last four or of
-    all layers. "last_four_concat": the concatenation of the last four. "embeddings_and_last": the concatenation of the embeddings
-    and the last layer (CoVe, arXiv:1708.00107, section 4). "last_four_mix", "scalar_mix": a trained weighted average of the last
-    four, or of the embeddings and all layers (ELMo, arXiv:1802.05365, section 3.2)."""
+    """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings": the input of the first layer.
+    "last_four_sum", "all_sum": the sum of the last four or of all layers. "last_four_concat": the concatenation of the last
+    four. "embeddings_and_last": the concatenation of the embeddings and the last layer (CoVe, arXiv:1708.00107, section 4).
+    "last_four_mix", "scalar_mix": a trained weighted average of the last four, or of the embeddings and all layers (ELMo,
+    arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
     or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
@@ -142,7 +143,7 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the "pooler" parameters precede the output layer: for heads that read a pooled [CLS], and for
+        """Returns whether the output layer follows the "pooler" parameters. It does for heads that read a pooled [CLS], and for
         token-level heads of models whose pooler is the MLM head's layers (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain

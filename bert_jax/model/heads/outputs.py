@@ -73,7 +73,7 @@ class Outputs:
     def soft_loss(
         self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
     ) -> Float[Array, "*shape"]:
-        """Computes KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
+        """Computes KL(teacher || student) of the probabilities softened by `temperature`, times temperature**2 (Hinton et al.,
         arXiv:1503.02531)."""
         return kl_divergence(teacher_scores, scores, temperature)
 
@@ -194,7 +194,7 @@ class Regression(Outputs):
         return logits[:, 0]
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
-        """None."""
+        """Returns None: a regression has no probabilities."""
         return None
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:

@@ -57,7 +57,7 @@ class Case:
     dtype: str
     rate: float = 0.0
     radius: int | None = None
-    """For a sliding layer, the largest distance of a key that a query sees."""
+    """For a sliding layer, the largest distance at which a query sees a key."""
     queries: int | None = None
     """The number of queries, if only some tokens are queries (TPU)."""
     rotated: bool = False

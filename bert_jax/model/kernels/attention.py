@@ -43,8 +43,8 @@ def fused_attention(
     """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
 
     A query attends to the keys with the same sequence id and, with a `radius`, at most that many tokens away; blocks of keys out
-    of reach are skipped. Every token is a query, unless `queried` has the columns of the queries, which a TPU's kernel supports
-    without a `radius`. `platform` is "tpu" or "gpu". On a TPU, queries and keys are rotated by their `angles` first.
+    of reach are skipped. By default every token is a query. On a TPU and without a `radius`, `queried` may select the columns
+    of the queries. `platform` is "tpu" or "gpu". On a TPU, queries and keys are rotated by their `angles` first.
 
     The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
     one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
@@ -67,7 +67,7 @@ def fused_attention(
     sequences: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
     if queried is not None:
         assert platform == "tpu", "only a TPU's kernel computes some of the queries"
-        assert radius is None, "only queries of all tokens are ordered by their distance"
+        assert radius is None, "a radius requires that all tokens are queries"
         sequences = (sequence_ids, jnp.take_along_axis(sequence_ids, queried, axis=1))
     turned: list[Array] = []
     if angles is not None:
@@ -131,7 +131,7 @@ def _attend_padded(plan: Plan, qkv: QKV, ids: Sequence[Int[Array, "B _"]], place
 
 
 def _kernels(plan: Plan) -> types.ModuleType:
-    """Returns the module with the kernels for such a plan: its `forward` and `backward`."""
+    """Returns the module whose `forward` and `backward` run the kernels of `plan`."""
     return attention_gpu if isinstance(plan, GpuPlan) else attention_tpu
 
 

@@ -67,7 +67,7 @@ class GpuPlan:
     rate: float
     """The dropout rate; 0 for no dropout."""
     radius: int | None
-    """The largest distance of a key that a query sees; None: no limit."""
+    """The largest distance at which a query sees a key; None: no limit."""
     interpret: bool
 
     @classmethod

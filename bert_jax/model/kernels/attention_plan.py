@@ -70,7 +70,7 @@ class TpuPlan:
     rate: float
     """The dropout rate, a multiple of 2**-16; 0 for no dropout."""
     radius: int | None
-    """The largest distance of a key that a query sees; None: it sees all keys."""
+    """The largest distance at which a query sees a key; None: it sees all keys."""
     interpret: bool
     queried: int | None = None
     """The number of queries, padded like `length`, if only some tokens are queries; None: every token is one."""

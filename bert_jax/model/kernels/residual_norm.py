@@ -62,7 +62,7 @@ def _with_sum(
     spread: Spread,
     interpret: bool,
 ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-    """Computes z = x + dropout(y) and LayerNorm(z). Only with `returns_sum` may z have a gradient."""
+    """Computes z = x + dropout(y) and LayerNorm(z). Without `returns_sum`, the gradient of z is ignored."""
     reason = unsupported_width(x.shape[2], x.dtype)
     if reason:
         raise ValueError(reason)

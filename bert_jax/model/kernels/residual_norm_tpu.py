@@ -55,7 +55,7 @@ class NormPlan:
     adds: bool = True
     """Whether there is a y, which is added to x."""
     returns_sum: bool = False
-    """Whether the sum is a result too (pre-norm), so that the backward pass has its gradient."""
+    """Whether the sum is a result too (pre-norm). The backward pass then receives its gradient."""
 
     @property
     def block(self) -> int:
@@ -89,8 +89,8 @@ def backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
     """Returns the gradients of x and y, and of scale and bias (float32).
 
-    `words` and `scale` are arguments of `forward`, and `z` is its first result. `of_sum` is the gradient of its first result if
-    `returns_sum`, and `g` the gradient of its second."""
+    `words` and `scale` are arguments of `forward`, and `z` is its first result. `g` is the gradient of its second result. With
+    `returns_sum`, `of_sum` is the gradient of its first result."""
     read = [z, g] if of_sum is None else [z, g, of_sum]
     *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)

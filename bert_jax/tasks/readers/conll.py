@@ -92,13 +92,13 @@ def ends_sentence(line: str) -> bool:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The division of a file's lines into columns, and the choice of comments.
+    """The division of a file's lines into columns, and the lines that are comments.
 
     A line that starts with "#" can only be a comment before the first word of a sentence. There, it is a comment if it has more
     or fewer columns than the lines of words. If it has the same number of columns, and "#" would be its word, it is compared with
     the words of the file. Such a line is a word if each of its other columns holds "#", or a value that this column has for some
-    word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If no other line of
-    the file looks like this one, the line is a word even if only its tag column passes this test. A line "# id ..." is always a
+    word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If the file has
+    only one such line, it is a word unless all words have entity tags and it has none. A line "# id ..." is always a
     comment, and starts a sentence."""
 
     width: int
@@ -205,15 +205,17 @@ def _code_points(text: str) -> str:
 
 def _tagged_word(location: Location, line: str, columns: _Columns, word: int, tag: int | None) -> tuple[str, str]:
     row = columns.split(line)
+    remedy = "correct the line"
+    if line.endswith("\t"):
+        remedy = "the line ends with a TAB; remove it from all lines (sed -E 's/[[:space:]]+$//')"
     if len(row) != columns.width:
-        remedy = "correct the line"
         if line.startswith("#"):
             remedy += ", or put the comment before the first word of a sentence"
         raise location.error(f"{counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and is_invisible(label)):
         what = f"has only invisible characters ({_code_points(label)})" if label.strip() and row[word].strip() else "is empty"
-        raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; correct the line")
+        raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; {remedy}")
     if _SEVERAL_TAGS.fullmatch(label):
         raise location.error(
             f"{label} has several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated file)"

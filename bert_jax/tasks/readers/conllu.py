@@ -21,8 +21,8 @@ from bert_jax.tasks.readers.conll import ends_sentence
 from bert_jax.tasks.readers.tables import Say, is_invisible, note
 
 MOST_WORDS = 10_000
-"""The maximum number of words of a sentence. A longer sentence means that the file has no empty lines; no measurement could
-process it."""
+"""The maximum number of words of a sentence. A longer sentence would not fit into any measurement, and means that the
+empty lines between sentences are missing."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
 CONLLU = (".conllu", ".conllup", ".cupt")

@@ -14,8 +14,8 @@ written as in JSON or Python, or as a cell with `separator` between its items. C
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
 `label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-Or they may be in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence, and no column
-names; or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
+They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ from bert_jax.tasks.readers.own_rows import (
     data_files,
     label_text,
     read_own_rows,
+    several_questions,
     short,
     suffix,
 )
@@ -150,7 +151,7 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
 
 
 def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
-    """Warns about a file of several splits."""
+    """Warns about a file that several splits share."""
     splits: dict[str, list[str]] = {}
     for split in SPLITS:
         given = data_files(pathlib.Path(value), split) if (value := getattr(config, split)) else []
@@ -186,7 +187,8 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
-    """Raises UserError if the words are tags and the labels are not. Warns about labels that are numbers, and a single one."""
+    """Raises UserError if the words are tags and the labels are not. Warns if the labels are numbers, or if there is only
+    one."""
     words = {word for example in train if isinstance(example, WordsExample) for word in example.words}
     tags = [word for word in sorted(words) if is_tag(word) and "-" in word]
     if tags and all(map(is_tag, words)) and not as_tags(names):
@@ -204,7 +206,7 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns what the spellings of one label have in common: its letters without case, white space, invisible characters,
+    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
     quotes around them and kinds of dashes, or its value if it is a number."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
@@ -297,8 +299,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Returns an example of a file that follows files with `start` examples. Its id is a number, except for questions, which have
-    their own ids."""
+    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
+    questions, which have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -569,8 +571,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         return
     if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
         raise first.location.error(
-            f"no field {config.words!r}, but entities as characters from and to, as spaCy and doccano write them; give the words "
-            'of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy and doccano; give the "
+            'words of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
         )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
@@ -712,10 +714,7 @@ def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[
 
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
     if {"qas", "header"} & row.values.keys() and config.question not in row.values:
-        raise row.location.error(
-            f"no field {config.question!r}, but several questions about a context, as in MRQA; give one question per line (jq "
-            f"-c 'select(.qas) | {{context}} + .qas[]' {pathlib.Path(row.location.path).name})"
-        )
+        raise row.location.error(several_questions(config.question, row.location.path))
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
     if str(row.values.get(_IMPOSSIBLE)).strip().lower() in ("true", "1", "1.0"):

@@ -4,10 +4,10 @@ A slice is a grid of chips with a link to each neighbour in each of its two or t
 `Topology.rings` wrap around; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the
 array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
 
-    all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the
-    all-reduce                   2 b (n-1)/n / W           group spans, both ways on a ring, one way on a line
+    all-gather, reduce-scatter   b (n-1)/n / W          W: the rate of a chip's links along the dimensions that the group
+    all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one on a line
     all-to-all                   through the narrowest cut of the longest dimension
-    collective-permute           b / w                  w: one link, ICI_EFFICIENCY of its published rate
+    collective-permute           b / w                  w: the rate of one link, ICI_EFFICIENCY of its published rate
 
 plus ICI_LATENCY per hop. Between slices, each chip sends its part of the array through its share of the network card, before or
 after the transfer inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and
@@ -73,7 +73,7 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """Returns the cost of the collective `instruction`, whose operands have `operand_bytes` together; `devices` are the devices
+    """Returns the cost of the collective `instruction`, whose operands have `operand_bytes` in total; `devices` are the devices
     of the mesh in flat order."""
     group = first_replica_group(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
@@ -125,8 +125,8 @@ def _sent(kind: str, size: float, n: int) -> float:
 
 
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
-    """Returns the seconds in which each device sends `crossing` bytes to other slices. The devices of a chip share its part of
-    the network card."""
+    """Returns the seconds that each device takes to send `crossing` bytes to other slices. The devices of a chip share its part
+    of the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 

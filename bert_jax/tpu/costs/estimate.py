@@ -121,14 +121,13 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives, without the copies of them in fusions that continue or end a
-        collective."""
+        """Returns the names of the program's collectives, without their copies in fusions that continue or end a collective."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
-        """Returns one pass over `computation`. Sums over executions are multiplied by `times`, the number of executions."""
+        """Adds up one pass over `computation`. Sums over all executions are multiplied by `times`, the number of passes."""
         line = Timeline()
         for instruction in computation.instructions:
             before = line.now

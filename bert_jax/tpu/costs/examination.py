@@ -48,8 +48,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """Returns the settings with which a step fits. Each setting is verified by compiling the step with it. The loop over layers
-    then has one layer per iteration, which compiles fast."""
+    """Returns the settings with which a step fits. Each setting is verified by compiling the step with it. These compilations
+    use one layer per iteration of the loop over layers, which compiles fast."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)

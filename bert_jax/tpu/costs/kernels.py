@@ -47,7 +47,7 @@ class Schedule:
     bundles: int
     """The number of bundles in the text of the schedule."""
     cycles: int
-    """The cycles of one call: the sum over bundles of the trip counts of their loops, multiplied."""
+    """The cycles of one call: the sum over all bundles of the product of the trip counts of their loops."""
     trips: tuple[int, ...]
     """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the one over the
     grid."""

@@ -182,9 +182,9 @@ def require_compiler() -> str:
 
 
 def prepare_compiler(dumps: str = "") -> None:
-    """Sets the environment variables that the TPU compiler reads when it is loaded. They say that this machine has no TPU, that
-    no metadata server is to be queried, and that other processes may load the compiler too. With `dumps`, the compiler writes
-    schedules to that directory, which doubles the compilation time."""
+    """Sets the environment variables that the TPU compiler reads when it is loaded. With them, the compiler expects no TPU on
+    this machine, queries no metadata server, and lets other processes load it too. With `dumps`, the compiler writes schedules
+    to that directory, which doubles the compilation time."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -51,7 +51,8 @@ def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
             )
         if not faults and processes.count > 1:
             faults = _everywhere(processes, lambda: require_shared_directory(processes, workdir))
-    return Check("workdir", f"{workdir} takes, appends, renames and lists files" if not faults else str(workdir), faults)
+    works = ": files can be written, appended to, renamed and listed"
+    return Check("workdir", f"{workdir}{'' if faults else works}", faults)
 
 
 def corpus_check(processes: Processes, directory: str) -> Check:
@@ -119,7 +120,7 @@ LONGEST = 20.0
 """A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""The number of seconds after which the estimate, which compiles the step for the slice, is given up."""
+"""The estimate, which compiles the step for the slice, is given up after this many seconds."""
 
 
 def fit_checks(

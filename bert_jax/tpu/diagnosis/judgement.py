@@ -49,7 +49,8 @@ OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
 """A device is slow if its rate is below this fraction of the published figure; the products and additions used here reach over
 0.8 on good devices."""
 CLOCK_SECONDS = 2.0
-"""The largest accepted difference between clocks, in seconds; the comparison is only exact to the time of a small collective."""
+"""The largest accepted difference between clocks, in seconds; the comparison is only accurate to the duration of a small
+collective."""
 LEAST_DISK = 2 << 30
 """The number of free bytes needed for package caches and compiled programs."""
 

@@ -18,7 +18,7 @@ TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
 """The size of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""The number of elements of the float32 arrays of the addition; it is larger than what caches hold."""
+"""The number of elements of the float32 arrays of the addition; it is larger than any cache."""
 CPU_SENT, SENT = 2**20, 2**24
 """The number of elements of the float32 array that each device adds in a sum over all devices."""
 
@@ -26,7 +26,7 @@ CPU_SENT, SENT = 2**20, 2**24
 def flops(device: jax.Device) -> float:
     """Returns the operations per second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
-    with jax.default_device(device):  # a random matrix, and a matrix that keeps the size of its elements in every product
+    with jax.default_device(device):  # random matrices; the scale of y keeps the elements of every product at the same size
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
         y = x * jnp.asarray(side**-0.5, dtype)
     x, y = jax.device_put((x, y), device)  # if no array of a program is bound to a device, the program runs on the first one

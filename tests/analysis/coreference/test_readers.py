@@ -149,8 +149,8 @@ def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_pa
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "3", "2", "3", "1", "4"]
     (said,) = file.notes
     assert said == (
-        "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first one is read as the entity, as 1 "
-        "in (1-place-1; add the line if that is wrong"
+        "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first field is read as the entity: "
+        "1 in (1-place-1; add the line if that is wrong"
     )
     (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
@@ -311,11 +311,14 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
     assert "line 7: the ID '1' is also in line 4, but predictions are named by ID; give each row its own" in problems
 
 
-def test_the_format_is_recognised_by_the_first_line(tmp_path):
+def test_the_format_is_recognised_by_the_first_line_that_is_no_comment(tmp_path):
     assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
     with pytest.raises(UserError, match=r"; give a file of CoNLL-U with Entity=, of CoNLL-2012 \(.* #begin document\) or of GAP"):
         list(open_texts(write(tmp_path, "Ada ran.\n"), lambda problem: None))
     assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
+    assert list(open_texts(write(tmp_path, "# a comment\n#\n\n" + conll2012(rows())))) == list(
+        Conll2012File(write(tmp_path, conll2012(rows())))
+    )
     assert isinstance(open_texts(write(tmp_path, HEADER + gap())), GapFile)
     with pytest.raises(UserError, match="is standard input"):
         open_texts("-")

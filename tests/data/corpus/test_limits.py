@@ -1,4 +1,4 @@
-"""Limits that no result shows: on memory, on waiting, and on the work done at once."""
+"""Limits that no result depends on: memory, waiting times, and the work done at once."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_a_directory_of_the_hub_is_read_by_its_splits(tmp_path):
     said: list[str] = []
     find_items([parse_source(f"parquet:{tmp_path}")], ReadOptions(), said.append)
     flag = f"--source=parquet:{tmp_path}"
-    assert said == [f"{flag}: reading split train, not test; {flag}:SPLIT chooses"]
+    assert said == [f"{flag}: reading split train, not test; choose with {flag}:SPLIT"]
     assert texts(f"parquet:{tmp_path}") == names[2:]
     assert texts(f"parquet:{tmp_path}/data:test") == names[:2]
     assert texts(f"parquet:{tmp_path}:test+train") == names

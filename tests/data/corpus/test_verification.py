@@ -131,7 +131,7 @@ def test_a_missing_or_damaged_record_only_causes_another_verification(directory,
 
 
 class Slow:
-    """A `Path.open` whose files wait at every block until `go` is set; `begun` shows that one is being read."""
+    """A `Path.open` whose files wait at every block until `go` is set; `begun` is set when a file is being read."""
 
     def __init__(self, monkeypatch):
         self.begun, self.go = threading.Event(), threading.Event()

@@ -345,7 +345,7 @@ def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
     assert roles(load_tokenizer(tmp_path)) == expected
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.notes == (
-        "tokenizer.json puts special tokens around texts as in 'a', but this program as in '<|begin_of_text|> a <|end_of_text|>'",
+        "tokenizer.json puts special tokens around texts as in 'a', this program as in '<|begin_of_text|> a <|end_of_text|>'",
     )
     tokenizer.save(tmp_path / "saved")
     assert "unk_token" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.P
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # whose tag occurs with other words
+        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # the tag of # occurs with other words
         ("# O\na B-X\n\nb B-X\n", [["#/O", "a/B-X"], ["b/B-X"]]),  # the only one, with a tag that no other word has
         ("# #\na NN\n\nb NN\n", [["#/#", "a/NN"], ["b/NN"]]),
         ("# # B-NP O\n1 CD I-NP O\n\n# # B-NP O\n", [["#/O", "1/O"], ["#/O"]]),
@@ -105,6 +106,21 @@ def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.
     path.write_text(f"# O O\tO\n{WORDS}c _ _ PLACE\nd _ _ O\n")
     assert (first_with_tag(path, "PLACE"), first_with_tag(path, "I-X"), first_with_tag(path, "O")) == (4, 3, 5)
     assert conll_width(path) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a\tB-X\t\nb\tI-X\t\n", "line 1: the tag is empty"),
+        ("a B-X \t\nb I-X \t\n", "line 1: the tag is empty"),
+        ("a\tB-X\nb\tI-X\t\n\nc\tO\n", "line 2: 3 columns, but other lines have 2"),
+    ],
+)
+def test_a_tab_at_the_end_of_a_line_is_named(tmp_path: pathlib.Path, text: str, problem: str):
+    remedy = r"the line ends with a TAB; remove it from all lines (sed -E 's/[[:space:]]+$//')"
+    with pytest.raises(UserError, match=re.escape(f"{problem}; {remedy}")):
+        read(tmp_path, text)
+    assert read(tmp_path, re.sub(r"[ \t]+(?=\n)", "", text))[0][0] == SENTENCE
 
 
 def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathlib.Path):

@@ -8,6 +8,8 @@ import gzip
 import json
 import lzma
 import pathlib
+import re
+import subprocess
 import time
 from typing import Any
 
@@ -46,6 +48,18 @@ def test_every_format_gives_the_same_texts(tmp_path: pathlib.Path):
     headless = put(tmp_path / "b.txt", 'x;a "b", c;d', "y;e;f")
     config = OwnDataConfig(train=headless, delimiter=";", columns=("kind", "one", "two"), text="one", text_b="two", label="kind")
     assert read_own_data(config, "sequence", "train") == wanted
+
+
+@pytest.mark.parametrize("between", [" ", "\t", "  "])
+def test_the_remedy_for_fasttexts_format_is_right(tmp_path: pathlib.Path, between: str):
+    path = put(tmp_path / "a.txt", *(f"__label__{labels}{between}it was so" for labels in ("x", f"x{between}__label__y")))
+    with pytest.raises(UserError, match=r"a\.txt, line 1: it is in fastText's format") as refused:
+        read_own_data(OwnDataConfig(train=path), "sequence", "train")
+    command = re.search(r"\(sed -E '(.*)'\), and set columns=\[label,text\]", str(refused.value))
+    assert command
+    made = subprocess.run(["sed", "-E", command[1], path], capture_output=True, text=True, check=True).stdout
+    read = read_own_data(OwnDataConfig(train=put(tmp_path / "b.txt", made), columns=("label", "text")), "sequence", "train")
+    assert [(example.text, example.label) for example in read] == [("it was so", "x"), ("it was so", "x y")]
 
 
 def test_a_quoted_cell_may_have_line_ends_and_any_length(tmp_path: pathlib.Path):

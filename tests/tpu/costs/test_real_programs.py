@@ -28,7 +28,8 @@ COLLECTIVE = re.compile(r" (?:all-gather|reduce-scatter|all-reduce)(?:-start)?\(
 
 
 def compiled(topology: str) -> tuple[str, Estimate]:
-    """Returns the text of quickstart's step with TINY, and its estimate; kernels, which send nothing, have no schedules."""
+    """Returns the text of quickstart's step with TINY, and its estimate. Kernels have no schedules here, since they send
+    nothing."""
     pytest.importorskip("libtpu")
     compiler = Compiler(parse_topology(topology))
     overrides = [(f"model.{key}", value) for key, value in TINY.items()]
@@ -61,7 +62,7 @@ def test_traffic_between_slices_follows_from_their_shards():
     assert all(sums["sent"] == sums["sent_between_slices"] > 0 for sums in crossing.values())
     gathered, scattered = (crossing[f"{kind} between slices"] for kind in ("all-gather", "reduce-scatter"))
     assert (gathered["count"], scattered["count"]) == (4, 4)
-    assert gathered["sent"] == pytest.approx(2 * SHARDED / 8)  # each of 8 devices sends its shard to one other
-    assert scattered["sent"] == pytest.approx(4 * SHARDED / 4 / 2)  # and half of the part that its slice of 4 left it
+    assert gathered["sent"] == pytest.approx(2 * SHARDED / 8)  # each of 8 devices sends its shard to one device
+    assert scattered["sent"] == pytest.approx(4 * SHARDED / 4 / 2)  # and half of its quarter of the sums in its slice
     assert crossing["all-reduce between slices"]["count"] > 0
     assert UNNAMED not in {operation.place for operation in found.operations if operation.kind == "collective"}

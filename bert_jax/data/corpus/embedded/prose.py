@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-# Sections of numpy's docstring style whose content is a list of names, or that holds code
+# Sections of numpy's docstring style that contain lists of names, or code
 _DROPPED_SECTIONS = frozenset({"see also", "references", "methods", "examples", "example", "signature", "call signatures"})
 _ENTRY_SECTIONS = frozenset(
     {
