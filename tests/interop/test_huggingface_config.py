@@ -297,5 +297,5 @@ def test_the_exported_class_is_the_smallest_with_all_trained_parts():
         assert architecture_name(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
     assert architecture_name(["pooler"]) == "BertModel"
     assert architecture_name(["pooler", "mlm_head"]) == "BertForMaskedLM"
-    assert architecture_name(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class reads
+    assert architecture_name(["nsp_head"]) == "BertModel"  # its class needs a pooler
     assert architecture_name(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"

@@ -243,7 +243,7 @@ def test_an_older_export_is_replaced_and_a_foreign_directory_is_not(model, tmp_p
     for function in ("pretraining", "encode"):
         export_stablehlo(tmp_path / "m", model, function=function, platforms=["cpu"])
         words = (tmp_path / "m" / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        assert words == model.tokenizer.pieces  # only files of the older export are replaced
+        assert words == model.tokenizer.pieces  # files of the older export are replaced
         (tmp_path / "m" / "vocab.txt").write_text("other")
         (tmp_path / "m" / "README.md").touch()
     files = {path.name for path in (tmp_path / "m").iterdir()}

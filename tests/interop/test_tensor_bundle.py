@@ -185,7 +185,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     os.truncate(tmp_path / "x.index", 1 << 40)
     with pytest.raises(UserError, match="it has more than 16,777,216 bytes"):
         read_bundle(tmp_path / "x")
-    os.truncate(tmp_path / "x.index", 1 << 24)  # the largest that is read
+    os.truncate(tmp_path / "x.index", 1 << 24)  # the largest index that is read
     with pytest.raises(UserError, match="it does not end with the footer of a table"):
         read_bundle(tmp_path / "x")
 

@@ -44,7 +44,7 @@ def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str, requ
     objects.write(f"{bucket}/model/a", b"A")  # as long as before
     objects.remove(f"{bucket}/model/b")
     objects.remove(f"{bucket}/model/sub/c")
-    (copy / "sub" / "c").unlink()  # by a user who needed the space
+    (copy / "sub" / "c").unlink()  # removed by a user who needed the space
     fetched(f"{bucket}/model", "--model")
     assert requests == ["a"]
     assert (copy / "a").read_bytes() == b"A"

@@ -26,8 +26,8 @@ tfds = tfds_text._tfds()
 
 
 class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Two splits, two text features. It is not registered, so only its files can be found, as for a user who got them from
-    someone."""
+    """Two splits, two text features. The data set is not registered with tfds, so only its files can be found, as for a user
+    who copied prepared files."""
 
     VERSION = tfds.core.Version("1.0.0")
 
