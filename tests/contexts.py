@@ -8,13 +8,13 @@ from typing import Any
 from jax._src.interpreters import mlir
 
 LOWERINGS = 200
-"""The number of programs of a thread that share a context, which keeps every type and constant of all of them in memory."""
+"""The number of programs per thread that share a context. A context keeps every type and constant of its programs in memory."""
 
 
 def share_contexts() -> None:
-    """Makes JAX use one context for `LOWERINGS` programs, if it has the function that creates one."""
+    """Makes JAX use one context for `LOWERINGS` programs, if this version of JAX has the function that creates contexts."""
     make = getattr(mlir, "make_ir_context", None)
-    if make is None:  # a later version does not
+    if make is None:  # a later version
         return
     own = threading.local()
 

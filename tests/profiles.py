@@ -16,5 +16,5 @@ def host_events(directory: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def profiled_steps(directory: pathlib.Path, what: str = "train") -> list[int]:
-    """Returns the numbers of the steps in a profile, as far as they are named."""
+    """Returns the step numbers of the events called `what` in a profile."""
     return sorted(int(values["step_num"]) for name, values in host_events(directory) if name == what and "step_num" in values)

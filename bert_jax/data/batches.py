@@ -95,7 +95,7 @@ class BatchSource:
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """Starts a background thread that computes the texts and the plan of a block, and returns the future.
+        """Returns the future of the texts and the plan of a block. If needed, starts a background thread that computes them.
 
         The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
         """
@@ -308,8 +308,8 @@ class AlternatingBatches:
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """Returns the numbers of rows to compile for: the maximum over all steps, and a smaller number for most steps if it saves a
-    tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
+    """Returns the numbers of rows to compile for, ascending: the maximum over all steps and, if it saves a tenth of the rows
+    and `WORTH_COMPILING` tokens in rows of `length`, a smaller number for most steps."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
     best = min(totals, key=lambda count: (totals[count], count))

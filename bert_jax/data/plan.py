@@ -8,8 +8,8 @@ No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
-sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B or,
-if a random next segment is drawn, they are returned to the next chunk. The start of a chunk therefore depends on the random
+sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B. If
+a random next segment is drawn instead, the rest start the next chunk. The start of a chunk therefore depends on the random
 decision of the previous chunk.
 
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
@@ -20,6 +20,7 @@ sentences takes no longer than many small ones.
 In addition to pairs="original" there are
 - "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
   the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
+- "successive": the second segment always follows the first. Otherwise as "paper".
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
 
@@ -108,7 +109,7 @@ def _candidates(
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
-    fewest = 2 if config.pairs == "paper" else 1
+    fewest = 1 if config.pairs in ("original", "none") else 2
     end = first + np.searchsorted(tokens, begin + target)
     end = np.minimum(np.maximum(end, start + fewest), document_end)
     count = end - start
@@ -122,6 +123,7 @@ def _candidates(
         split = start + 1 + uniform_integers(count - 1, bits)
         usable = count >= fewest
         random_next = (count == 1) | bernoulli(0.5, lower_half(bits))
+        random_next &= config.pairs != "successive"
         following = np.where(random_next & usable, split, end)
     return Chunks(start, split, end, document, random_next, target), following, usable
 
@@ -314,8 +316,8 @@ class EpochPlan:
         return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
-        """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number of
-        rows."""
+        """Returns statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number
+        of rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
         if self.config.targets == "translated":
@@ -377,7 +379,7 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
             f"the corpus {corpus.directory or ''} holds documents, but translation needs pairs of a text and its translation; "
             "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
         )
-    if config.pairs != "none" and corpus.num_documents < 2:
+    if config.pairs in ("original", "paper") and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "
             "document, so it needs at least two documents; "

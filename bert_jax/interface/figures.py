@@ -129,7 +129,7 @@ def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: S
     """Labels each point with its name, next to it or farther away at the end of a line, without covering other names or points.
     Names that fit nowhere are omitted. Call it after drawing everything else.
 
-    points: float [n, 2] in data coordinates. size: of the letters.
+    points: float [n, 2] in data coordinates. size: the font size.
     """
     figure = axes.figure.get_figure(root=True)
     figure.draw_without_rendering()  # fixes the positions of the points

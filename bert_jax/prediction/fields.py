@@ -409,7 +409,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` says that it is not a list
+    except ValueError:  # `_problem` reports that it is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell
 
@@ -447,8 +447,9 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """Yields the records of the arguments, one per argument. If several fields or words are required, the arguments are the
-    fields of one record. But if an argument contains a TAB or (for words) a space, each argument is a record."""
+    """Yields the records of the arguments. If only one field is required, each argument is a record. If several fields or words
+    are required, the arguments are the fields of one record, unless one of them contains a TAB or (for words) a space: then
+    each argument is a record too."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):

@@ -257,7 +257,7 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
             _unreadable(reader.name, error)
 
     records = read()
-    # for a generator that is never started, so its `with` block does not run
+    # closes the file if the generator is never started, and its `with` block does not run
     weakref.finalize(records, file.close).atexit = False
     return records
 

@@ -62,9 +62,8 @@ def translate(
 
     The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50 tokens
     more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian, the
-    padding is never chosen, and a target that reaches its limit is ended. The only setting
-    of the model's generation_config.json that is applied is "renormalize_logits". Sources of similar lengths are translated
-    together.
+    padding is never chosen, and the end token is forced at the limit. The only setting of the model's generation_config.json
+    that is applied is "renormalize_logits". Sources of similar lengths are translated together.
 
     Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
     and for options out of range."""

@@ -149,8 +149,8 @@ class MentionTask:
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
     """Returns at most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    If a mention has no piece, or starts inside a piece (a name inside an unknown word), its index is that of the piece nearest
-    to its first character."""
+    If a mention has no piece, or starts inside a piece (a name inside an unknown word), the piece nearest to its first
+    character is used instead."""
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only
         ids, offsets = [tokenizer.unk_id], [(0, len(example.text))]

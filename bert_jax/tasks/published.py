@@ -2,9 +2,9 @@
 
     python -m bert_jax.tasks.published > experiments/results/published.md
 
-A table of the file has a row for each system, with the numbers as its source prints them. Multiplying by `scale` converts them to
-the units of our scores. `note` is the reason why a row is not comparable with our scores, such as hidden test labels or a
-different formula. A column is assigned to a task by its name. `examples` are the numbers of training examples of the columns.
+Each table in the file has a row for each system, with the numbers as printed in the source. Multiplying by `scale` converts
+them to the units of our scores. `note` is the reason why the rows are not comparable with our scores, such as hidden test
+labels or a different formula. Each column names its task. `examples` has the number of training examples of each column's task.
 Tables with `counts` hold confusion matrices instead of scores."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The official metrics of all tasks except entities (`entity_scores`), and the scores of constant predictions and other systems.
+"""The official metrics of all tasks except entities (`entity_scores`), and the scores of constant predictions.
 
 Classification, regression and GAP: scores are fractions in [-1, 1] rather than percent, except the two losses. No metric is ever
 nan. Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
@@ -91,14 +91,14 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the precision of each class, averaged over the classes that occur in the predictions or the labels (scikit-learn's
-    average="macro"). A class that is never predicted has precision 0."""
+    """Returns the mean precision over the classes that occur in the predictions or the labels (scikit-learn's average="macro").
+    A class that is never predicted has precision 0."""
     return _mean_share(*_paired(predictions, labels))
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the recall of each class, averaged over the same classes as in `macro_precision`. A class without
-    examples has recall 0."""
+    """Returns the mean recall over the same classes as in `macro_precision`. A class without examples has
+    recall 0."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 
@@ -195,13 +195,13 @@ def main_score(task: str) -> str:
 
 
 def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
-    """Describes degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few examples, paper
-    section 4.1), or returns "".
+    """Returns a description of degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few
+    examples, paper section 4.1); "" for all other predictions.
 
-    Predictions are degenerate if all are the same although the labels differ. For a regression, they are also degenerate if one
-    is not finite. They are also degenerate if their standard deviation is below 1 % of the standard deviation of the labels and
-    they do not order the examples either, that is, if Spearman's correlation is within three standard errors of 0. Nearly equal
-    predictions in the right order are not degenerate, since the correlations ignore scale."""
+    Predictions are degenerate if all are the same although the labels differ. For a regression, there are two
+    more cases. A prediction is not finite. Or the predictions are nearly the same (their standard deviation is below 1 % of the
+    labels' standard deviation) and in no useful order (Spearman's correlation is within three standard errors of 0). Nearly
+    equal predictions in the right order are not degenerate, since the correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""
@@ -221,9 +221,10 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:
     """Returns GAP's metrics, counted like gap_scorer.py: every name of every example is one decision.
 
-    predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], its gender.
-    precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example. `bias` is feminine_f1 /
-    masculine_f1. The bias is left out if one of the two F1 is 0, since the official scorer prints no bias then."""
+    predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], whether the
+    pronoun is feminine. precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example.
+    `bias` is feminine_f1 / masculine_f1. The bias is left out if one of the two F1 is 0, since the official scorer prints no
+    bias then."""
     predictions, labels = (part.astype(bool) for part in _paired(predictions, labels, dimensions=2))
     feminine = np.asarray(feminine, bool)
     if labels.shape != (len(feminine), 2):
@@ -386,10 +387,11 @@ def find_threshold(
     prediction is "".
 
     scores: the `question_scores`. The official search starts with "" for every question. It then accepts the predictions one by
-    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects. Between equal values of
-    `no_answer` it may report a score that no threshold gives. If "" for every question is best, it reports the threshold 0, which
-    is right only if all values are above 0. A prediction such as "the" loses a point, although it normalises to "". Use
-    `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported score."""
+    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) Between equal values
+    of `no_answer`, it may report a score that no threshold gives. (2) If "" for every question is best, it reports the
+    threshold 0, which is right only if all values are above 0. (3) A prediction such as "the" loses a point, although it
+    normalises to "". Use `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported
+    score."""
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
     # the threshold above all values, which gives "" for every question

@@ -88,7 +88,7 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 
 
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
-    """Returns, int [tokens], the window with the most context for each token. Ties choose the first window.
+    """Returns, int [tokens], the window with the most context for each token; in a tie, the first one.
 
     The score of a window for a token is the number of tokens to its left or to its right, whichever is smaller, plus `per_token`
     for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one. All windows

@@ -794,7 +794,7 @@ CASES = [
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source is documents, but --source is pairs, en to de; hold out texts of the same kind",
+        "--eval-source has documents, but --source has pairs, en to de; hold out texts of the same kind",
         files=SIDES,
     ),
     Case(

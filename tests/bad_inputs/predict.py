@@ -708,7 +708,7 @@ CASES = [
     ),
     scored(
         "a vocabulary in another order",
-        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
+        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the file that the model was not",
         spoil=turned_round("model/vocab.txt", 5),
     ),
     scored(

@@ -4,8 +4,8 @@ r"""Rows per second of BERT's training step on one GPU in bfloat16, input includ
         [--rows=64,128] [--forms=mask,full] [--config.KEY=VALUE ...]
     python tests/benchmarks/benchmark_gpu_step.py --device=cpu --peer-python=PATH    # all of it with a model of two layers
 
-PATH is a Python with torch for the GPU and transformers; without it, ours runs alone. Without a real corpus one is made up. Needs
-a GPU that JAX sees (`pip install "jax[cuda13]"`). --device=cpu needs none, but its figures mean nothing.
+PATH is a Python with torch for the GPU and transformers; without it, ours runs alone. Without a real corpus one is made up.
+Needs a GPU that JAX sees (`pip install "jax[cuda13]"`). With --device=cpu it runs without a GPU, but its figures mean nothing.
 
 Ours is the step of `pretrain` on the batches of `pretrain`, with the configuration of experiments/pretrain/bert_base.py or
 bert_large.py (AdamW instead of BERT's Adam) and the given overrides. The peer (peer_gpu_step.py) is BertForPreTraining under
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--ours", help=argparse.SUPPRESS)
     options, overrides = parser.parse_known_args()
     if unknown := [flag for flag in overrides if not flag.startswith("--config.")]:
-        parser.error(f"unknown argument {unknown[0]}; what changes our configuration begins with --config.")
+        parser.error(f"unknown argument {unknown[0]}; flags that change our configuration start with --config.")
     options.steps = options.steps or {"gpu": 20, "cpu": 2}[options.device]
     if options.ours:
         print(json.dumps(ours(Setting(**json.loads(options.ours)), options, overrides)))
@@ -221,7 +221,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
 
     device = jax.devices()[0]
     if device.platform != options.device:
-        raise UserError(f"this benchmark needs a GPU, and JAX sees only a {device.platform} here; --device=cpu tries its flow")
+        raise UserError(f"this benchmark needs a GPU, and JAX sees only a {device.platform}; --device=cpu needs none")
     file = {"tiny": "bert_miniature.py:tiny"}.get(setting.size, f"bert_{setting.size}.py")
     phase = {"length": setting.length, "batch_size": setting.rows, "max_predictions": PREDICTIONS[setting.length]}
     flags = [f"--config=experiments/pretrain/{file}", "--workdir=unused", "--config.optimizer.name=adamw"]

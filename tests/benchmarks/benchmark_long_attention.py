@@ -100,8 +100,8 @@ def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tupl
 
 
 def last(compiler: Compiler, length: int, kind: str, side: str) -> float:
-    """Milliseconds of a forward and a backward pass of the last layer's attention: by "XLA", or by our kernel for "some" tokens
-    or for "all", of which some are read."""
+    """Returns the milliseconds of a forward and a backward pass of the last layer's attention: by "XLA", by our kernel for
+    "some" tokens, or by our kernel for "all" tokens."""
     mesh, rows, width = Mesh(np.asarray(compiler.devices[:1]), ("data",)), TOKENS // length, SIZE.width
     some = -(-PREDICTIONS[length] // 8) * 8  # in whole tiles
 

@@ -1,5 +1,5 @@
-"""Time to the first batch, and memory, for corpora of 10^8 to 10^11 tokens. A corpus is described by the lengths of a part that
-repeats.
+"""Time to the first batch, and memory, for corpora of 10^8 to 10^11 tokens. Each corpus is made up: one part of random text,
+repeated.
 
     python -m tests.benchmarks.benchmark_plans --json=FILE
 
@@ -25,7 +25,7 @@ from tests.benchmarks.figures import flag_parser, give
 
 SIZES = (10**8, 10**9, 10**10, 10**11)
 SENTENCES = 1 << 20
-"""The sentences in the part that repeats, with 24 tokens per sentence and 32 sentences per document, on average."""
+"""The number of sentences in the repeated part, with 24 tokens per sentence and 32 sentences per document on average."""
 VOCABULARY = VocabularyInfo(30_522, "", True, "wordpiece", pad_id=0, unk_id=100, cls_id=101, sep_id=102, mask_id=103)
 
 

@@ -5,10 +5,10 @@ batch.
         [--generation=v5p] [--cache=DIR]
 
 Every point is the step that `pretrain` runs, compiled for that slice and estimated by the method of `python -m bert_jax.aot`,
-with 2 and with 4 layers; each further layer is assumed to cost as much as the third and fourth. *Weak* scaling keeps the rows per
-chip (64 of 128 tokens or 16 of 512); *strong* scaling keeps the batch, the paper's 256 rows. A larger batch runs in microbatches
-at the cost of weak scaling. Points are cached in --cache, so the command continues where it stopped. All figures go to
---json=FILE.
+with 2 and with 4 layers; each further layer is assumed to cost as much as the third and fourth. *Weak* scaling keeps the rows
+per chip (64 of 128 tokens or 16 of 512); *strong* scaling keeps the batch, the paper's 256 rows. If the batch has more rows per
+chip than in weak scaling, it runs in microbatches, and a row costs as much as in weak scaling. Points are cached in --cache, so
+the command continues where it stopped. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def report(points: list[Point], generation: str, file: pathlib.Path | None) -> N
 
 
 def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
-    """Returns (chips, rows per chip): for weak scaling, and for strong scaling where the batch leaves fewer rows per chip."""
+    """Returns (chips, rows per chip) for weak scaling, and also for strong scaling if the batch has fewer rows per chip."""
     for number in chips:
         yield number, WEAK[length]
         if PAPER % number == 0 and PAPER // number < WEAK[length]:

@@ -2,7 +2,7 @@ r"""Pairs per second of a translator's training step and beam search, compared w
 
     python tests/benchmarks/benchmark_translation.py --corpus=runs/multi30k_corpus --peer-python=PATH --model=runs/multi30k_mean \
         --sources=test.en --references=test.de
-    python tests/benchmarks/benchmark_translation.py ... --whole=0          # trains the peer whole with seed 0: its BLEU
+    python tests/benchmarks/benchmark_translation.py ... --whole=0          # trains the peer to the end, seed 0: its BLEU
     python tests/benchmarks/benchmark_translation.py ... --whole=0 --config.phases.0.learning_rate=2.5e-3
 
 PATH is a Python with torch and transformers; without it, ours runs alone. Corpus and model come from
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--directory", help=argparse.SUPPRESS)
     options, options.overrides = parser.parse_known_args()
     if unknown := [flag for flag in options.overrides if not flag.startswith("--config.")]:
-        parser.error(f"unknown argument {unknown[0]}; what changes the experiment begins with --config.")
+        parser.error(f"unknown argument {unknown[0]}; flags that change the experiment start with --config.")
     if options.ours:
         found = training(options) if options.ours == "train" else translating(options)
         print(json.dumps(found))

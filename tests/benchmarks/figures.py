@@ -21,7 +21,7 @@ def _file_to_write(text: str) -> pathlib.Path:
     """Checks that the file can be written before anything is measured."""
     path = pathlib.Path(text)
     if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a place for a file; name one in a directory that is there")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path for a file; name a file in an existing directory")
     return path
 
 

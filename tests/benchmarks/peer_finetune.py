@@ -2,12 +2,12 @@
 
     python tests/benchmarks/peer_finetune.py --model=DIR --task=glue/mrpc --data-dir=DIR --seed=1
 
-DIR is a Hugging Face model directory, and the directory of the task's official files: `glue/NAME` (one with a folder for each
-task will do), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. `bert_jax.tasks` reads the files and scores the
-answers, so that both sides are scored by the same rule. Everything else comes from transformers: the fast tokenizer (which also
-makes the windows over a long context, whose neighbours share `--stride` tokens), the collators, the models, the heads and their
-initial weights, and the schedule. Products are in float32 on the CPU, or in bfloat16 by autocast; dropout follows the model's
-configuration.
+DIR is a Hugging Face model directory, and the directory of the task's official files: `glue/NAME` (or a directory with a folder
+for each task), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. `bert_jax.tasks` reads the files and scores
+the answers, so that both sides are scored by the same rule. Everything else comes from transformers: the fast tokenizer (which
+also makes the windows over a long context, whose neighbours share `--stride` tokens), the collators, the models, the heads and
+their initial weights, and the schedule. Products are in float32 on the CPU, or in bfloat16 by autocast; dropout follows the
+model's configuration.
 
 With --max-steps only speed is measured: an epoch is that many full batches drawn from all rows. It is timed after three warm-up
 steps of another epoch, and nothing is evaluated. The last line printed is JSON. Time and rows cover only the training, including
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 NAMES = {f"glue/{name.lower().replace('-', '')}": name for name in TASKS if name not in ("MNLI", "AX")}
 MEGABATCH = 50  # batches that Trainer's group_by_length sorts together, fewer in a small data set
-WARMUP_STEPS = 3  # rows for --max-steps
+WARMUP_STEPS = 3  # not timed; used with --max-steps
 N_BEST, MAX_ANSWER = 20, 30
 NOT_LEARNT = -100  # the label that torch's cross-entropy ignores
 

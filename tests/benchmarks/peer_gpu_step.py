@@ -26,7 +26,7 @@ def main() -> None:
     o = parser.parse_args()
     device = torch.device({"gpu": "cuda", "cpu": "cpu"}[o.device])
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a GPU, and PyTorch sees none here; --device=cpu tries its flow")
+        raise SystemExit("this benchmark needs a GPU, and PyTorch sees none here; --device=cpu needs none")
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

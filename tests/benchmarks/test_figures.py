@@ -41,7 +41,7 @@ def test_an_unwritable_file_is_refused_before_measuring(tmp_path: pathlib.Path, 
     for place in (tmp_path, tmp_path / "missing" / "new.json"):
         with pytest.raises(SystemExit):
             flag_parser("").parse_args([f"--json={place}"])
-        assert "is not a place for a file; name one in a directory that is there" in capsys.readouterr().err
+        assert "is not a path for a file; name a file in an existing directory" in capsys.readouterr().err
 
 
 def _module(name: str) -> Any:

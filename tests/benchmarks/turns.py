@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
-"""Settings of glibc that keep the peer's large buffers from being returned to the system and faulted in again at every batch."""
+"""Settings of glibc with which the peer keeps its large buffers, instead of returning them to the system after every batch."""
 AS_RUN_SH = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Puts large buffers in pages of 2 MB, as `tpu_scripts/run.sh` does."""
 BATCH_SIZES = (16, 32, 64)

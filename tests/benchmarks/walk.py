@@ -10,8 +10,8 @@ and watch are not included.) The walk ends when `Checkpoints.save` returns.
 - A file is *passed* if one of its functions is in that list.
 - A *return* is a function of the list whose file was read before and has been left for good: none of its functions is being
   executed. So coming back from a call to its caller is not a return, but calling another function of a file that was left is one.
-- The *modules* are those of bert_jax in a fresh interpreter: after `import bert_jax.training.steps`, after
-  `import bert_jax.pretrain`, and at the end of that run, which has loaded what it uses.
+- The *modules* are those of bert_jax in a fresh interpreter: after importing `bert_jax.training.steps`, after importing
+  `bert_jax.pretrain`, and at the end of that run.
 
 `--tree` measures another checkout of the repository, with this file.
 """

@@ -31,7 +31,7 @@ def random_candidates(examples: int, places: int) -> np.ndarray:
 
 
 def test_exactly_the_wanted_number_of_candidates_is_chosen_in_ascending_order():
-    candidates = random_candidates(500, 33)  # the last place has a bit of its own
+    candidates = random_candidates(500, 33)  # the last position alone needs a sixth bit
     counts = np.minimum(np.arange(500) % 13, candidates.sum(axis=1))
     positions = choose_tokens(keys_of(500), candidates, counts, 12)
     assert positions.shape == (500, 12)

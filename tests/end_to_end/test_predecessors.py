@@ -136,7 +136,7 @@ def test_static_vectors_store_the_word_counts_of_the_corpus(predecessors: Comman
 
 
 def test_the_vector_file_holds_the_words_of_the_corpus(predecessors: Commands):
-    pieces = open_corpus(predecessors.base / "corpus").tokenizer.pieces  # one of them comes twice
+    pieces = open_corpus(predecessors.base / "corpus").tokenizer.pieces  # one of the subwords occurs twice
     words, vectors, notes = read_vectors(predecessors.base / "vectors" / "vectors.txt", pieces)
     assert (words, notes) == (list(pieces), ())
     assert set((predecessors.base / "text.txt").read_text().split()) <= set(words)
@@ -190,7 +190,7 @@ def test_cross_view_training_alternates_batches_and_exports_only_the_tagger(pred
 
 @pytest.mark.parametrize(("name", "step"), [("views", 5), ("flair", 1)])
 def test_an_interrupted_run_equals_the_uninterrupted_run(predecessors: Commands, tmp_path: pathlib.Path, name: str, step: int):
-    """To the bit; cross-view training ends between a step with labels and one without."""
+    """The runs are equal bit for bit. Cross-view training is stopped between a step with labels and one without."""
     whole = predecessors.base / {"views": "static_tagger", "flair": "flair"}[name]
     line = [flag.replace(f"--workdir={whole}", f"--workdir={tmp_path / 'run'}") for flag in predecessors.lines[name]]
     death = Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=step, number=signal.SIGTERM)

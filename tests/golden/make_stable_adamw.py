@@ -5,8 +5,8 @@
 It needs a Python with numpy, torch 2.13.0 and torch-optimi 0.3.3.
 
 The parameters are two layers, in which query, key and value are one tensor (Wqkv), and so are the two halves of the gated
-feed-forward (Wi). The gradients grow tenfold for a few steps, so that the rule has an effect. optimi computes in float64, and the
-result is rounded once to float32.
+feed-forward (Wi). The gradients grow tenfold for a few steps, so that the clipping of StableAdamW has an effect. optimi
+computes in float64, and the result is rounded once to float32.
 """
 
 from __future__ import annotations

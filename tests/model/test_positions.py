@@ -53,7 +53,8 @@ def test_sinusoids_extend_beyond_the_training_length():
 
 
 class Reversed:
-    """Acts in all three places, each time in a way that a loop can repeat."""
+    """Positions that change the embeddings, the queries and keys, and the scores, all in ways that work in a loop over
+    layers."""
 
     def embeddings(self, x: Any, tokens: Tokens) -> Any:
         return x + 0.1 * tokens.positions[..., None]
@@ -81,7 +82,7 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch
 
 
 def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:
-    """Returns [B, H, L, L], computed one score after another."""
+    """Returns the attention weights [B, H, L, L] of the first layer, computed one score after another."""
     layer = jax.tree.map(lambda stack: np.asarray(stack[0], np.float64), params["encoder"]["layers"]["attention"])
     query, key = (np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key"))
     at, ids = np.asarray(tokens.positions), np.asarray(tokens.sequence_ids)

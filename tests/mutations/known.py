@@ -9,7 +9,7 @@ from tests.mutations.mistakes import Mistake
 
 @dataclasses.dataclass(frozen=True)
 class Equivalent:
-    """A mistake that makes no difference; in its texts, spaces are single."""
+    """A mistake that makes no difference. Its texts have single spaces."""
 
     file: str
     old: str
@@ -119,7 +119,7 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/training/data_parallel.py",
         "check_vma=False,",
         "check_vma=True,",
-        "a check of JAX's own, which the function passes",
+        "it enables a check of JAX that the function passes",
     ),
     Equivalent(
         "bert_jax/interface/command.py",
@@ -137,16 +137,21 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/analysis/neighbours/measure.py",
         '"occurrence_window": jnp.where(real[asked], windows[asked], -1),',
         '"occurrence_window": jnp.where(real[asked], windows[asked], -2),',
-        "any negative number says that there is no word",
+        "any negative number means that there is no word",
     ),
     Equivalent(
         "bert_jax/training/curves.py",
         "axes.legend(frameon=False, fontsize=9, labelcolor=INK)",
         "axes.legend(frameon=True, fontsize=9, labelcolor=INK)",
-        "the frame of a legend is no claim",
+        "no test looks at the frame of a legend",
     ),
-    Equivalent("bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"),
-    Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
+    Equivalent(
+        "bert_jax/data/corpus/shard.py",
+        "hashes < eval_limit(short)",
+        "hashes <= eval_limit(short)",
+        "only one of 2**64 hashes differs",
+    ),
+    Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite in both cases"),
     Equivalent(
         "bert_jax/data/batches.py",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}",
@@ -199,7 +204,7 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/prediction/embedding.py",
         "vector = vector / max(float(np.linalg.norm(vector)), 1e-12) if normalise else vector",
         "vector = vector / max(float(np.linalg.norm(vector)), 2e-12) if normalise else vector",
-        "bounds the norm of a zero vector alone",
+        "it only affects the norm of a zero vector",
     ),
     Equivalent(
         "bert_jax/prediction/embedding.py",
@@ -211,7 +216,7 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/prediction/forwards.py",
         "return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors",
         "return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 2e-12) if normalise else vectors",
-        "bounds the norm of a zero vector alone",
+        "it only affects the norm of a zero vector",
     ),
     Equivalent(
         "bert_jax/prediction/forwards.py",
@@ -223,31 +228,31 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/prediction/packing.py",
         "ATTENTION = 1 / 500",
         "ATTENTION = 1 / 501",
-        "a measured weight; no packing of tokens lies between",
+        "no packing has a cost between the two values",
     ),
     Equivalent(
         "bert_jax/prediction/packing.py",
         "segment_b: int = -1",
         "segment_b: int = -2",
-        "any negative number says that there is none",
+        "any negative number means that there is none",
     ),
     Equivalent(
         "bert_jax/prediction/labels.py",
         "items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]",
         "items = [Item(w.input_ids.tolist(), w.offset if has_types else -2) for _, own, *_ in prepared for w in own]",
-        "any negative number says that there is none",
+        "any negative number means that there is none",
     ),
     Equivalent(
         "bert_jax/prediction/questions.py",
         "segment_b = len(ids) if text_b is not None and engine.config.has_segments else -1",
         "segment_b = len(ids) if text_b is not None and engine.config.has_segments else -2",
-        "any negative number says that there is none",
+        "any negative number means that there is none",
     ),
     Equivalent(
         "bert_jax/prediction/engine.py",
         'with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="packing") as worker:',
         'with concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="packing") as worker:',
-        "one call is submitted at a time",
+        "only one call is submitted at a time",
     ),
     Equivalent(
         "bert_jax/prediction/engine.py",
@@ -259,13 +264,13 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/prediction/streams.py",
         "while block := file.read(1 << 20):",
         "while block := file.read(2 << 20):",
-        "the size of a block",
+        "only the size of a block changes",
     ),
     Equivalent(
         "bert_jax/prediction/streams.py",
         "while block := file.read(1 << 20):",
         "while block := file.read(1 << 21):",
-        "the size of a block",
+        "only the size of a block changes",
     ),
     Equivalent(
         "bert_jax/prediction/streams.py",
@@ -289,19 +294,19 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/prediction/output.py",
         "if there and source and os.path.samestat(there, source):",
         "if there and source and os.path.samestat(source, there):",
-        "symmetric",
+        "the function is symmetric in its arguments",
     ),
     Equivalent(
         "bert_jax/prediction/output.py",
         "if source and os.path.samestat(there, source):",
         "if source and os.path.samestat(source, there):",
-        "symmetric",
+        "the function is symmetric in its arguments",
     ),
     Equivalent(
         "bert_jax/storage/records.py",
         "if start < first + rows:",
         "if start <= first + rows:",
-        "an empty part of one more row group",
+        "it only adds an empty part of one more row group",
     ),
     Equivalent(
         "bert_jax/data/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"

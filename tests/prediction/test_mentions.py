@@ -45,7 +45,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
     text = f"{'the ' * 60}{around}{' the' * 60}"
     (answer,) = predictor.resolve([(text, "is", "France", "Paris")])
     room, t = model.config.max_position - 2, model.tokenizer
-    first = 60 + 2 - (room - 2) // 2  # of the window: as many tokens before the three as after them, or one more
+    first = 60 + 2 - (room - 2) // 2  # of the window, which has as many tokens before the three as after them, or one more
     ids = t.encode(text)[first : first + room]
     mention_positions = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
     expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], mention_positions=mention_positions))
@@ -108,7 +108,7 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
         f"its pronoun_start is {given}, not a count of characters from 0" for given in ('"0"', "-1", "true", "1.0")
     ]
     (line,) = read_records(["she and I\tshe\tI\tand\t0"], None, Resolve.fields)
-    assert line.problem == "5 texts between TABs, more than the 4 of text TAB pronoun TAB a TAB b"
+    assert line.problem == "5 texts between TABs, but only 4 fields: text TAB pronoun TAB a TAB b"
 
 
 def test_equal_names_and_models_without_a_trained_mention_head_are_refused(labelled):

@@ -196,7 +196,7 @@ def test_the_unigram_baseline_uses_frequencies_of_training_predictions(
         return
     epochs = [source.at(step) for step in range(6 * source.rows_per_epoch // 16)]
     counts = np.bincount(predictions(epochs, objective), minlength=train.vocabulary.size)
-    counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # as many as add-one smoothing is applied to
+    counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # add-one smoothing as for the corpus
     rows = eval_batches(eval_split, experiment.example_config(0), 16, None, evaluation.EVAL_SEED)
     asked = np.array(predictions(rows, objective))
     frequency = (counts + 1) / (counts + 1).sum()
@@ -270,7 +270,7 @@ def test_held_out_rows_without_predictions_are_refused(objective: str):
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     splits: Any = types.SimpleNamespace(train=train, eval=words)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
-    if objective != "bert":  # they predict the [SEP]s
+    if objective != "bert":  # the other objectives predict the [SEP]s
         evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return
     with pytest.raises(UserError, match=r"the held-out rows of 8 tokens have nothing to predict: their tokens are unknown"):

@@ -118,8 +118,8 @@ def test_invalid_settings_are_refused():
 
 
 def test_dense_windows_take_linear_work(monkeypatch: pytest.MonkeyPatch):
-    """Work is the numbers held at once while the windows are chosen, plus the numbers compared while they are cut; comparing
-    every token with every window would be four times as much."""
+    """Work is the memory for choosing the windows and the number of comparisons for cutting them. Comparing every token with
+    every window would take four times as much."""
 
     class Counting(np.ndarray):
         numbers = 0

@@ -60,7 +60,7 @@ class BuildConfig:
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
-    enough_eval: bool  # raise text.eval_fraction if it holds out too few documents to evaluate on
+    enough_eval: bool  # increase text.eval_fraction if it holds out too few documents to evaluate on
     eval_sources: tuple[Source, ...] = ()  # the held-out documents; text.eval_fraction, for all other documents, is then 0
 
 
@@ -92,8 +92,8 @@ def build_corpus(
         if held_out and (own := sources.source_languages(held_out)) != languages:
             if own is None or languages is None or UNNAMED not in (own, languages):
                 raise UserError(
-                    f"--eval-source is {_direction(own)}, but --source is {_direction(languages)}; hold out texts of the same "
-                    "kind"
+                    f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; hold out texts of the "
+                    "same kind"
                 )
             languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))
@@ -355,7 +355,7 @@ def _finish(
         dropped = _sum(content["dropped"] for content in contents)
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
-        for path in paths:  # so that the same directory can be built from other sources
+        for path in paths:  # without shards, the same directory can be built from other sources
             files.remove_tree(path)
         raise UserError(
             f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); see --keep"

@@ -51,7 +51,7 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
-    """Returns the local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
+    """Returns a local copy of the vocabulary at `name` in a bucket: a file, or a directory that `find_vocabulary` accepts."""
     for place in (f"{name}/model", f"{name}/tokenizer"):
         if listed(place, deep=False):
             name = place

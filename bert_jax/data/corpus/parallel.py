@@ -156,7 +156,7 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
             return  # the row is reported when it is read
         pair = [cells[int(field) - 1].strip() for field in fields]
         names = {text.strip('"').casefold() for text in pair}
-        if not total and len(names) == 2 and names <= _HEADER:  # two equal words are a pair, such as Text and Text
+        if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are a pair
             raise UserError(
                 f"{given}: the first row of {path} names its columns ({', '.join(pair)}), and would become a pair; remove it "
                 "(tail -n +2)"

@@ -209,7 +209,7 @@ def _holds_text(kind: Any, *, binary: bool = False) -> bool:
 
 
 def _kind(kind: Any) -> str:
-    """Returns an Arrow type in words."""
+    """Returns an Arrow type in words, e.g. "lists of texts"."""
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

@@ -63,7 +63,7 @@ class Verification:
         self._seen = {} if again else _read_record(self._memory)
         self._pending = [name for name in self._expected if not self._is_seen(name)]
         self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
-        self.done = 0  # bytes of these files
+        self.done = 0  # bytes verified so far, of `self.bytes`
         self._fault: UserError | None = None
         self._stopped = threading.Event()
         self._finished = threading.Event()

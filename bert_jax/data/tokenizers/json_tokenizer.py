@@ -123,7 +123,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content that determines the ids of a text, normalised across writers of the file."""
+        """The content that determines the ids of a text, in the same form whichever program wrote the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
@@ -152,7 +152,8 @@ class JsonTokenizer:
         return self._marked_chunk(f" {text}")
 
     def _merged(self, word: str) -> bytes:
-        """Does `_marked` for one word of printable ASCII letters. Only merges are needed, the library's fastest call."""
+        """Does `_marked` for one word of printable ASCII letters. Such a word only needs the merges, the library's fastest
+        call."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
         if ids:  # empty if the vocabulary has neither these bytes nor [UNK]
             ids[0] |= BEGINS

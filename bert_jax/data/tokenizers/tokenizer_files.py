@@ -523,7 +523,7 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
             here, there = (f"is {p!r}" if p is not None else "is missing" for p in (by_id.get(i), theirs.get(i)))
             raise UserError(
                 f"{path.parent}: id {i} {here} in {path.name}, {there} in {JSON_FILE}, which transformers would use; "
-                "remove the one the model was not trained with"
+                "remove the file that the model was not trained with"
             )
 
 

@@ -52,8 +52,8 @@ _UNKNOWN = -1  # the label of a test set
 
 
 def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say = note) -> list[Any]:
-    """Returns the examples of a split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the data
-    set has no such split.
+    """Returns the examples of a split: "train", "dev" (for MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the
+    data set has no such split.
 
     The data set is read from the tfds directory ($TFDS_DATA_DIR); the first call downloads it. `data_set` is needed for a task
     that is not in `DATA_SETS`. Raises UserError for a task that is not in the catalogue, and for a failed download; the message

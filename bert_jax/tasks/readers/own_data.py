@@ -14,8 +14,8 @@ written as in JSON or Python, or as a cell with `separator` between its items. C
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
 `label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-Or they may be in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence, and no column
-names; or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
+They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
 

@@ -405,8 +405,8 @@ CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
-    """Returns the object of the texts and labels of choices, as in ARC, or the same from a list of objects with a text and a
-    label, as in CommonsenseQA, or from an object of label -> text, as in MedQA; None for any other value."""
+    """Returns {"text": texts, "label": labels} for choices with labels; None for any other value. Choices are such an object
+    (as in ARC), a list of objects with a text and a label (CommonsenseQA), or an object of label -> text (MedQA)."""
     if isinstance(value, list) and value and all(map(_has_choice, value)):
         return {name: [choice[name] for choice in value] for name in ("text", "label")}
     if _has_choice(value):
@@ -434,8 +434,8 @@ def written_object(text: str) -> Any:
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
     """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
 
-    A text in square brackets that is not such a list raises ValueError, with the problem and the remedy, if it is `strict`, or
-    if it has quotes, commas or brackets like a list. Otherwise it is ordinary text, such as "[laughter]".
+    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if it has quotes, commas or
+    brackets like a list, it raises ValueError with the problem and the remedy.
     """
     bare = text.strip()
     if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
@@ -624,7 +624,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file. If it cannot be read, returns none, and its reader will report the error."""
+    """Returns the first bytes of a file; none if it cannot be read, which is reported when its rows are read."""
     refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)

@@ -87,9 +87,9 @@ class AnswerPlaces:
         """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
         it.
 
-        The result is `text` at `start`. If the offset counts UTF-16 units or bytes, it is the text there. Otherwise it is the
-        nearest place with `text`, or the first one if `start` is None. If there is no such place, it is the nearest place that
-        differs only in white space, as in run_squad.py, or in its form of Unicode (NFC, NFD). name: the id of the question."""
+        The first match of these is used: `text` at `start`, counted in characters, UTF-16 units or bytes; the nearest place
+        with `text` (if `start` is None, the first one); the nearest place that differs only in white space, as in run_squad.py;
+        the nearest place that differs only in its form of Unicode (NFC, NFD). name: the id of the question."""
         found = None if start is None else _stated_place(context, text, start)
         if found is None:
             found = nearest_place(context, text, start or 0)

@@ -99,15 +99,17 @@ def read_table(
     spaced: bool = False,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name if it is one of the
-    `wanted` (None: any), and for a first row with the names of `columns`, which would be read as an example."""
+    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, and it is
+    one of the `wanted` (None: any); the first row has the names of `columns`, and would be read as an example."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip, spaced=spaced)
     if columns:
         first = next(rows, None)
         if first is not None:
             location, cells = first
             if [cell.strip().strip('"').casefold() for cell in cells] == [name.casefold() for name in columns]:
-                raise location.error("the first row has the names of the columns; remove it, or leave columns out for own data")
+                raise location.error(
+                    "the first row has the names of the columns; remove it, or, for your own data, leave columns out"
+                )
             rows = itertools.chain([first], rows)
     if not columns:
         first = next(rows, None)

@@ -17,7 +17,7 @@ def square(number: int, report) -> tuple[int, int]:
 
 
 def fail(job: tuple[int, pathlib.Path], report) -> None:
-    """Raises a UserError in the second job; the others continue until they are stopped, or leave a file behind."""
+    """Raises a UserError in the second job. The other jobs leave a file unless they are stopped within 10 s."""
     number, directory = job
     (directory / f"begun {number}").touch()
     if number == 1:

@@ -286,7 +286,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
             BuildConfig(both, text, 1, enough_eval=False), tokenizer, tmp_path / "corpus", workers=1, host=(0, 1), command=""
         )
     held_out = (parse_source(f"text:{tmp_path}/b.txt"),)
-    with pytest.raises(UserError, match="--eval-source is documents, but --source is pairs, en to de; hold out texts of the"):
+    with pytest.raises(UserError, match="--eval-source has documents, but --source has pairs, en to de; hold out texts of the"):
         build_corpus(
             BuildConfig(both[:1], text, 1, enough_eval=False, eval_sources=held_out),
             tokenizer,

@@ -74,7 +74,7 @@ def test_a_bad_source_is_refused_under_the_name_of_its_flag(tmp_path, monkeypatc
     parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "numbers.parquet")
 
     def refusal(flag: str) -> str:
-        python_files._loaded_for.clear()  # a process has one command, whose flags are all named
+        python_files._loaded_for.clear()  # as in a new process
         with pytest.raises(UserError) as error:
             find_items([parse_source(given, flag)], ReadOptions())
         return str(error.value)

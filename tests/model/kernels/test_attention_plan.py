@@ -129,7 +129,7 @@ def test_every_unit_block_and_step_has_its_own_random_stream(grid: tuple[int, in
 
 
 class Whole:
-    """A reference in which a part is its own index."""
+    """A stand-in for an array of a kernel: the part at an index is the index."""
 
     @property
     def at(self) -> Whole:

@@ -183,7 +183,7 @@ for operation in ("attention", "residual_norm"):
     found = agreement.compare(operation, "tpu")
     print(operation, found.failure or "compiles", len({figure.case for figure in found.figures}))
 """
-"""Compiles every program of the comparison for a chip that is not attached, and replaces its results by ones."""
+"""Compiles every program of the comparison for a chip that is not attached, and replaces its results by arrays of ones."""
 
 
 def test_the_self_test_of_each_kernel_compiles_for_a_tpu():

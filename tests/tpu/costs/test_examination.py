@@ -1,4 +1,4 @@
-"""One step from the case to its record: the calls to the compiler, and the results that are passed on."""
+"""The examination of one step: the calls to the compiler, and the results in the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a step fits, how long it takes, and the estimate of `aot`: the sentences for given figures."""
+"""The sentences of `doctor` about a step's memory, its time and the estimate of `aot`, for given figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the records of processes to the sentence about the faulty one."""
+"""The sentences about faulty processes, from the records of all processes."""
 
 from __future__ import annotations
 
