@@ -141,7 +141,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
     assert after["layer_types"] == [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
     every = after["global_attn_every_n_layers"]
     if case == "modernbert_masked_biased":
-        assert every is None  # no number describes it: version 4 fails rather than compute something else
+        assert every is None  # no number describes these layers, so version 4 has to fail
     else:
         assert [bool(n % every) for n in range(config.num_layers)] == [kind == "sliding" for kind in config.layer_types]
     assert after["norm_eps"] == after["layer_norm_eps"] == config.layer_norm_epsilon

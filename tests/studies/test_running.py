@@ -104,7 +104,7 @@ def test_a_part_waits_for_its_process_from_an_earlier_start(tmp_path: pathlib.Pa
                 earlier.close()
 
         runner = Runner(around(alive), 60.0)
-        runner._wait_for_earlier(tmp_path)  # it has not been used
+        runner._wait_for_earlier(tmp_path)  # returns at once: the workdir has not been used
         runner._wait_for_earlier(InBucket())  # type: ignore[arg-type]
         assert told == []
         earlier.enter_context(locked(tmp_path, LOCK))
