@@ -1,4 +1,4 @@
-"""Compresses data as file names indicate."""
+"""Compresses data according to the suffix of a file name."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PINNED = re.search(r"^matplotlib==(\S+)", (pathlib.Path(__file__).parents[1] / "
 
 
 def assert_as_looked_at(figure: Figure, name: str) -> None:
-    """Fails if the figure is not the one in golden/figures/NAME.txt, as the pinned matplotlib makes it.
+    """Fails if the figure differs from golden/figures/NAME.txt, which describes it as the pinned matplotlib draws it.
 
     After an intended change: look at the figure, remove the file, run the test twice, and read the difference.
     """
@@ -34,7 +34,7 @@ def assert_as_looked_at(figure: Figure, name: str) -> None:
 
 
 def assert_lines_as_looked_at(found: list[str], name: str) -> None:
-    """Fails if these lines, e.g. of a terminal, are not those in golden/figures/NAME.txt."""
+    """Fails if these lines, e.g. of a terminal, differ from golden/figures/NAME.txt."""
     path = GOLDEN / f"{name}.txt"
     if not path.exists():
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")

@@ -114,7 +114,7 @@ def test_the_model_does_not_depend_on_a_mesh():
     """The traced program depends only on the arguments: kernels and platform come with the model, resolved by
     `sharding.kernels`."""
     ambient = re.compile(r"get_abstract_mesh|default_backend|jax\.sharding|bert_jax\.sharding")
-    allowed = {"bert_jax/model/kernels/dispatch.py"}  # which names the type of a mesh
+    allowed = {"bert_jax/model/kernels/dispatch.py"}  # this file names the type of a mesh
     assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
 
 
@@ -164,7 +164,7 @@ def test_libraries_are_imported_only_in_their_folders():
 @pytest.mark.parametrize(
     "use",
     [
-        r"\bjson\.loads?\(|\bimport loads?\b",  # which raises a RecursionError for endlessly nested brackets
+        r"\bjson\.loads?\(|\bimport loads?\b",  # json raises a RecursionError for deeply nested brackets
         r"\bjson\.dump\(|\.write_text\(json\.",
         r"\brmtree\(",
         r"\bimport filelock\b|\bfcntl\b",
@@ -234,7 +234,7 @@ def test_experiments_contain_only_settings():
         tree = ast.parse(path.read_text())
         if not ast.get_docstring(tree):
             wrong.append(f"{name(path)} has no docstring")
-        if path.parent.name == "extensions" or path.name == "tutorial.py":  # code that experiments name; a lecture
+        if path.parent.name == "extensions" or path.name == "tutorial.py":  # code that experiments name; the tutorial
             continue
         wrong += [f"{name(path)} defines class {node.name}" for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         wrong += [f"{name(path)}:{line} imports {module}" for line, module in imports(path) if module.startswith(("jax", "flax"))]

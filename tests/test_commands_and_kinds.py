@@ -402,7 +402,7 @@ finetune gap                       +      +      +    +    +     +
 pretrain                           +      g      g    +    g     m
 pretrain --config.teacher          S      z      z    S    +     z
 """
-"""The same for the kinds with a modern block, and for an encoder-decoder."""
+"""A table like TABLE for the kinds with a modern block, and for an encoder-decoder."""
 HEIRS = """
 command                            flair cove
 predict fill-mask                  +     h
@@ -475,7 +475,7 @@ finetune gap                       +     +
 pretrain                           +     m
 pretrain --config.teacher          z     z
 """
-"""The same for the LSTMs that were derived from other kinds."""
+"""A table like TABLE for the LSTMs that were derived from other kinds."""
 
 
 def only_begin() -> None:

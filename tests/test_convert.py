@@ -285,7 +285,7 @@ def test_three_models_are_averaged(model, vocabulary, tmp_path):
     ("flags", "message"),
     [
         (["--max-position=10000000000000"], "--max-position=10000000000000 must be at least 1 and at most 1,048,576"),
-        (["--format=stablehlo", "--length=41"], "length=41 must be between 1 and the 40"),
+        (["--format=stablehlo", "--length=41"], "length=41 must be between 1 and 40,"),
         (["--lowercase"], "--lowercase does not fit the vocabulary"),
         (["50"], "unexpected '50'"),
     ],

@@ -24,8 +24,8 @@ from bert_jax.tasks.span_task import answer_tokens
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
 METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub")
 APART = ("data/corpus/sentences.py", "data/corpus/embedded/", "tpu/costs/", "training/compilation.py")
-"""Modules whose patterns are tested with the sentences that they find, or whose texts do not come from users: the docstrings of
-installed packages, and programs as XLA writes them."""
+"""Modules that are left out. Their patterns are tested together with the sentences that they find, or their texts do not come
+from users: docstrings of installed packages, and programs as XLA writes them."""
 LENGTH = 2_000
 FACTOR = 8
 """The ratio of the two lengths; quadratic time would be 64 times as long."""

@@ -410,7 +410,7 @@ def test_arguments_are_the_fields_of_one_record_if_a_command_needs_several(ask):
     assert ask("next-sentence", "--json", "the river\tof Paris").records == [together]
     (chosen,) = ask("choose", "--json", "is", "a", "b", "c").records
     assert (chosen["prompt"], chosen["choices"]) == ("is", ["a", "b", "c"])
-    separate = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
+    separate = ask("classify", "--json", "the river", "of Paris")  # `classify` needs only one text
     assert len(separate.records) == 2
     assert separate.err == (
         "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts\n"

@@ -36,7 +36,7 @@ def test_the_notebook_is_small_and_shows_output_and_figures():
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     assert len({cell["id"] for cell in cells}) == len(cells)
     silent = [cell for cell in cells if cell["cell_type"] == "code" and not cell["outputs"]]
-    assert len(silent) <= 1  # the constants
+    assert len(silent) <= 1  # the cell of constants
     images = [o["data"]["image/png"] for cell in cells for o in cell.get("outputs", ()) if o["output_type"] == "display_data"]
     assert len(images) >= 2
     assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)

@@ -146,7 +146,7 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
             ) from error
         if files.try_lock(descriptor) is False:
             os.close(descriptor)
-            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or name another")
+            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or choose another one")
         if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = None

@@ -214,7 +214,7 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # never read; they have the values of a new norm
+            if row.first:  # the first layers lack the parameter; its values are not read
                 blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
                 layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]

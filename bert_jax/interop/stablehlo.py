@@ -106,7 +106,7 @@ def export_stablehlo(
         raise UserError(f"{' and '.join(untrained)} was never trained, so its outputs are meaningless; train it, or drop it")
     limit = model.config.max_position
     if length is not None and not 1 <= length <= limit:
-        raise UserError(f"length={length} must be between 1 and the {limit:,} of the position table")
+        raise UserError(f"length={length} must be between 1 and {limit:,}, the size of the position table")
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"there is no platform {platform!r}: {nearest(platform, PLATFORMS)}")

@@ -376,7 +376,7 @@ def _messages(
     if slots:
         messages.append(f"{len(slots)} slots of the optimizer ({list_some(sorted(set(slots.values())))}) were left out")
     if counters:
-        messages.append(f"numbers of the training program were left out: {list_some(counters)}")
+        messages.append(f"scalars of the training program were left out: {list_some(counters)}")
     if dropped:
         messages.append(f"dropped: {list_some(dropped)}")
     if step is not None:

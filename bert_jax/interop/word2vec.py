@@ -192,7 +192,7 @@ def read_vectors(
         words, table = list(row_of), table[: room + len(row_of)]
     notes = [f"vectors of {counted(left, 'word')} that the vocabulary lacks were left out"] if left else []
     if twice:
-        notes.append(f"{counted(len(twice), 'vector')} of words that came before, such as {twice[0]!r}, were left out")
+        notes.append(f"{counted(len(twice), 'vector')} of repeated words, such as {twice[0]!r}, left out")
     notes += [f"{counted(spaced, 'word')} with spaces, which no piece can have, left out"] if spaced else []
     notes += [f"{counted(odd, 'word')} that are not UTF-8 left out"] if odd else []
     return words, table, tuple(notes)
@@ -303,7 +303,7 @@ def _binary_rows(
         end = buffer.find(b" ", at, at + _LONGEST_WORD)
         if end < 0 or end + 1 + size > len(buffer):
             if form.count is not None and number > form.count:
-                raise UserError(f"{path} goes on after the {counted(form.count, 'word')} that its first line states; {_AGAIN}")
+                raise UserError(f"{path} continues after the {counted(form.count, 'word')} that its first line states; {_AGAIN}")
             raise UserError(f"{path} is damaged or incomplete at word {number:,} of {form.count:,}; {_AGAIN}")
         try:
             word: str | None = buffer[at:end].lstrip(b"\n").decode()

@@ -91,7 +91,7 @@ class Runner:
         if status:
             said = "\n".join(f"  {line}" for line in children.last_lines(log_file))
             raise UserError(
-                f"{title} failed with status {status}; {log_file} ends with:\n{said}\ncorrect that, and run the study again"
+                f"{title} failed with status {status}; {log_file} ends with:\n{said}\nfix the error, and run the study again"
             )
 
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:

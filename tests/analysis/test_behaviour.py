@@ -27,7 +27,7 @@ REACH = 3
 
 @pytest.fixture(scope="module")
 def found(analyser):
-    """Measures texts of which the last is longer than the table; the divergences use every word."""
+    """Measures texts, the last of which is longer than the position table. The divergences use every word."""
     return analyser.heads(TEXTS, reach=REACH, sampled=40)
 
 
@@ -136,7 +136,7 @@ def test_a_model_that_returns_infinite_numbers_is_named(model, monkeypatch):
 
 def test_heads_that_attend_to_a_known_position_are_found(pointing):
     texts = ["the capital of France is Paris", "the cab of Apfel", "is the of the"]
-    found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # positions are those of pieces
+    found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # positions count subwords
     assert found.n.sel(statistic="self").values == 16
     looks = {"previous": (1, 1), "next": (1, 2), "self": (2, 1), "cls": (2, 2)}
     for statistic, (layer, head) in looks.items():

@@ -78,7 +78,7 @@ def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(analy
     def too_large(*asked):
         for vectors in stream(*asked):
             vectors = np.array(vectors)
-            vectors[1] *= 1e6  # the shares of the first word
+            vectors[1] *= 1e6  # the values of the first word
             yield vectors
 
     monkeypatch.setattr(Engine, "stream", too_large)

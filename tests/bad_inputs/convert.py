@@ -412,7 +412,7 @@ CASES = [
     Case(
         "binary word vectors with more than they state",
         "--from=v.bin",
-        "v.bin goes on after the 1 word that its first line states; copy the whole file again",
+        "v.bin continues after the 1 word that its first line states; copy the whole file again",
         files={"v.bin": b"1 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))},
     ),
     Case(

@@ -365,7 +365,7 @@ CASES = [
     Case(
         "an experiment that exits",
         "--config=mine.py",
-        "--config=$here/mine.py ended the program (sys.exit(0)) instead of returning its settings; correct the file",
+        "--config=$here/mine.py ended the program (sys.exit(0)); correct the file",
         files={"mine.py": "import sys\ndef get_config():\n    sys.exit(0)\n"},
     ),
     Case(

@@ -72,7 +72,7 @@ def cycle(function, parts):
 
 
 def rate(batches, size: int, seconds: float) -> float:
-    """Returns the rows per second, without the start."""
+    """Returns the rows per second, after two batches of warm-up."""
     for _ in range(2):
         next(batches)
     start, count = time.perf_counter(), 0

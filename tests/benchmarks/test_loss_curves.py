@@ -26,7 +26,7 @@ def test_plain_linen_and_our_model_train_equally_from_the_same_weights():
 
 def test_the_p_value_counts_permutations_of_the_runs():
     a, b = np.array([[0.0], [1.0]]), np.array([[10.0], [11.0]])
-    assert part_as_large(a, b) == pytest.approx(2 / 6)  # the way itself and its mirror image
+    assert part_as_large(a, b) == pytest.approx(2 / 6)  # only this split and its mirror image
     a, b = np.array([[0.0], [10.0]]), np.array([[1.0], [11.0]])
     assert part_as_large(a, b) == pytest.approx(4 / 6)  # 0 and 11 against 10 and 1 have equal means
 

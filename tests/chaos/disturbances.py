@@ -58,7 +58,7 @@ def kills(trial: Trial, flip: bool = False) -> str:
 
 
 def stopped(trial: Trial) -> str:
-    """Stops a random process with SIGSTOP while it trains, for as long as the others live."""
+    """Stops a random process with SIGSTOP while it trains, until the others have ended."""
     started, victim = trial.start(), trial.rng.randrange(trial.processes)
     trial.wait_for(lambda: bool(trial.saved()), started)
     os.kill(started[victim].process.pid or 0, signal.SIGSTOP)
@@ -149,7 +149,7 @@ long syscall(long number, ...) {
 
 
 def clock(trial: Trial) -> str:
-    """Sets the clock of the last process an hour ahead, through its calls of the C library."""
+    """Sets the clock of the last process an hour ahead, by replacing functions of the C library."""
     if not (compiler := shutil.which("cc")):
         raise Skipped("a library that changes the clock needs a C compiler")
     trial.directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The remedies in an error are settings that the run accepts, and that need less memory."""
+"""The remedies in an error are settings that the run accepts and that need less memory."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_each_row_comes_once_for_any_batch_size_and_number_of_hosts(packed, max_
     assert len(set(expected)) == len(expected)
     assert max_rows is None or len(expected) == 50
     if max_rows is None:
-        assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more than exist
+        assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more rows than there are
     for batch_size in (4, 12, 28, 1000):
         for hosts in (1, 2, 4):
             shards = [list(eval_batches(CORPUS, config, batch_size, max_rows, seed=0, shard=(i, hosts))) for i in range(hosts)]

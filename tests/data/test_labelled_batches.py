@@ -156,7 +156,7 @@ def fake_logits_of(feature: Feature, layout: LabelLayout) -> np.ndarray:
 
 def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
     """Returns the results of each host. All hosts take part in every batch: as on a TPU, `forward` computes a host's rows
-    together with the rows of the others, which lie between them."""
+    together with the rows of the other hosts."""
     rows = [list(range(host, batches.rows, hosts)) for host in range(hosts)]
     parts: list[list[Batch]] = []
     for host in range(hosts):

@@ -32,7 +32,7 @@ def test_the_same_seed_and_epoch_give_the_same_rows(packed):
     assert rows_as_set(settings(packed_examples=packed), 5, 2)[1] == rows_as_set(settings(packed_examples=packed), 5, 2)[1]
 
 
-OTHERS = [(6, 2), (5, 3), (2, 5)]  # than seed 5, epoch 2
+OTHERS = [(6, 2), (5, 3), (2, 5)]  # (seed, epoch) other than (5, 2)
 ONE_EXAMPLE_EACH = corpus_of([[40]] * 300)  # without pairs: the same 300 examples for any seed and epoch
 
 

@@ -123,7 +123,7 @@ def test_ready_refers_to_the_next_batch():
         assert asked == [0.0]
         assert not batches.is_ready(within=0.01)
         first.set()
-        assert batches.is_ready(within=1e6)  # it is notified; it does not find out after the timeout
+        assert batches.is_ready(within=1e6)  # notified at once, not after the timeout
         assert next(batches) == 0
         assert not batches.is_ready(within=0.01)
         second.set()

@@ -238,7 +238,7 @@ def _child(
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
-    multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
+    multiprocessing.set_start_method("fork", force=True)  # its queues leave nothing behind if a process is killed
     _draw_blank_figures()
     if prepare:
         prepare()

@@ -2,7 +2,7 @@
 
     python tests/end_to_end/kill_study.py --kills=10 --directory=runs/killed_study
 
-A kill is a SIGKILL of the study's process only, so its running part has to notice on its own; every third kill is of the whole
+A kill is a SIGKILL of the study's process only, so the part that is running has to notice it; every third kill is of the whole
 process group. The tables have to be the same bit for bit, except for measurements. It prints the moment of every kill.
 """
 

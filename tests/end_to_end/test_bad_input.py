@@ -97,7 +97,7 @@ def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(brief, tmp_pa
 
 
 def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(brief, tmp_path):
-    """This holds however many such steps end a run at once."""
+    """The run fails even if `abort_after_skipped` is not reached."""
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
     (end,) = forked.run(brief.parent, command(brief, tmp_path / "run", *flags))
     assert end.status == 2, end.output

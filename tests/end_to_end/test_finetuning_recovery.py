@@ -52,8 +52,8 @@ CAREFUL = (
 Evaluations come every 3 steps, states every 4."""
 LAST_STEP = 60
 IMPROVING = (3, 6, 12, 24, 33)
-"""The steps of such a run whose evaluations count as the best so far (see `given_improvements`). The run ends four evaluations
-after the last one, at step 45."""
+"""The steps of a run with CAREFUL whose evaluations count as the best so far (see `given_improvements`). The run ends four
+evaluations after the last one, at step 45."""
 SMALL_FILES = 24_000
 """A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
 spread over files differs from one save to the next)."""
@@ -127,7 +127,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def test_the_reference_run_stops_early_with_its_best_step_before_the_last(runs: Runs):
-    """Otherwise the tests below would show little."""
+    """The tests below need this: otherwise they would compare too little."""
     found = results(runs.whole)
     (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 33 and "dev/accuracy" in record]
     assert found["scores"]["dev"]["accuracy"] == pytest.approx(score, rel=1e-6)
@@ -207,7 +207,7 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
 
 
 def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
-    """There are fewer such steps than the number that ends a run at once."""
+    """The run has fewer steps than the number of skipped steps that ends a run at once."""
     workdir = tmp_path / "run"
     flags = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
     ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again, it ends in the same way

@@ -136,7 +136,7 @@ def test_static_vectors_store_the_word_counts_of_the_corpus(predecessors: Comman
 
 
 def test_the_vector_file_holds_the_words_of_the_corpus(predecessors: Commands):
-    pieces = open_corpus(predecessors.base / "corpus").tokenizer.pieces  # one of them comes twice
+    pieces = open_corpus(predecessors.base / "corpus").tokenizer.pieces  # one of the subwords occurs twice
     words, vectors, notes = read_vectors(predecessors.base / "vectors" / "vectors.txt", pieces)
     assert (words, notes) == (list(pieces), ())
     assert set((predecessors.base / "text.txt").read_text().split()) <= set(words)

@@ -127,8 +127,8 @@ def test_a_run_from_a_trained_model_starts_near_its_loss(experiment, uninterrupt
 
 
 def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended):
-    """The steps are replayed from a checkpoint (22), from the beginning (3), with the weights lost (10), and with all weights
-    there."""
+    """Step 22 is replayed from a checkpoint and step 3 from the beginning. The weights for step 10 are lost, so it uses those
+    of the earliest checkpoint, or fails if there is none."""
     bare = uninterrupted.workdir.with_name("bare")
     shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
     before = contents(uninterrupted.workdir)

@@ -1,4 +1,4 @@
-"""A translation run from the command line: killed and started again it ends to the bit like an uninterrupted one.
+"""A translation run from the command line. If it is killed and started again, it ends bit for bit like an uninterrupted run.
 `tests/sharding/test_translation_on_meshes.py` has the same step on eight devices and on one."""
 
 from __future__ import annotations

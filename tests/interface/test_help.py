@@ -41,7 +41,7 @@ WRONG = {
 }
 """Command -> flags, one of which is wrong."""
 LINES = [
-    *(f"{name} --help" for name in COMMANDS if name != "runtime.restarts"),  # which has no flags
+    *(f"{name} --help" for name in COMMANDS if name != "runtime.restarts"),  # it has no flags
     *(f"analyse {command} --help" for command in ANALYSES),
     *(f"predict {command} --help" for command in PREDICTIONS),
     *(f"{name} {flags}" for name, flags in WRONG.items()),
@@ -100,7 +100,7 @@ HELPS = [line for line in LINES if line.endswith("--help")]
 def test_help_has_short_lines_an_example_and_grouped_flags_with_defaults(answers: dict[str, tuple[list[str], str]], line: str):
     said, command = answers[line][1], line.removesuffix(" --help")
     assert [long for long in said.splitlines() if len(long) > 100] == []
-    if command not in ("analyse", "predict"):  # which list their own commands
+    if command not in ("analyse", "predict"):  # these two list their own commands
         flags = {title: re.findall(r"^  (--[\w.-]+)", part, re.M) for title, part in groups(said).items()}
         assert flags.pop("help") == []  # only --help, which starts with -h
         assert sum(map(len, flags.values())) > 0

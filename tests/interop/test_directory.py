@@ -252,7 +252,7 @@ def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
     with replaced_when_complete(tmp_path / "m", "stablehlo") as incomplete:
         fill(incomplete, "first")
         inside = open_below(tmp_path)
-        with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait until it ends, or name another"):
+        with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait until it ends, or choose"):
             write(tmp_path / "m", "second")
         assert open_below(tmp_path) == inside
     assert texts(tmp_path) == {"m/forward.stablehlo": "first"}

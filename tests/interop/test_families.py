@@ -141,7 +141,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
     assert after["layer_types"] == [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
     every = after["global_attn_every_n_layers"]
     if case == "modernbert_masked_biased":
-        assert every is None  # no number describes it: version 4 fails rather than compute something else
+        assert every is None  # no number describes these layers, so version 4 has to fail
     else:
         assert [bool(n % every) for n in range(config.num_layers)] == [kind == "sliding" for kind in config.layer_types]
     assert after["norm_eps"] == after["layer_norm_eps"] == config.layer_norm_epsilon
@@ -209,8 +209,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("nomic_bert_masked", {"qkv_proj_bias": True}, "qkv_proj_bias=True cannot be .*; only qkv_proj_bias=False is"),
         ("nomic_bert_masked", {"num_experts": 8}, "num_experts=8 cannot be represented; only num_experts=0 is supported"),
         ("nomic_bert_masked", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 cannot be .*; only .*=None is supported"),
-        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which stands for another "
-                                                                       "value"),
+        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function is missing, and its default cannot"),
     ],
 )  # fmt: skip
 def test_unsupported_and_contradictory_configurations_are_refused_in_one_sentence(tmp_path, case, fields, says):

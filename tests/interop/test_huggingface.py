@@ -157,7 +157,7 @@ def test_a_concurrent_export_to_the_same_directory_is_refused(exported, tiny, vo
 
     monkeypatch.setattr("safetensors.numpy.save_file", meanwhile)
     export_model(exported, as_model(*tiny, vocabulary))
-    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or name another"]
+    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or choose another one"]
     import_model(exported)
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 

@@ -150,7 +150,7 @@ def test_carried_fields_never_replace_the_models_own():
 
 HEADS = [
     SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3),
-    SequenceHead(labels=("x",)),  # one class, which is not a regression if it is stated
+    SequenceHead(labels=("x",)),  # one class: not a regression, since the kind is stated
     SequenceHead(labels=("score",), problem="regression"),
     SequenceHead(labels=("a", "b"), problem="multi_label", dropout=0.0),
     TokenHead(labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"
@@ -297,5 +297,5 @@ def test_the_exported_class_is_the_smallest_with_all_trained_parts():
         assert architecture_name(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
     assert architecture_name(["pooler"]) == "BertModel"
     assert architecture_name(["pooler", "mlm_head"]) == "BertForMaskedLM"
-    assert architecture_name(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class reads
+    assert architecture_name(["nsp_head"]) == "BertModel"  # its class needs a pooler
     assert architecture_name(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"

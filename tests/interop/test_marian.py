@@ -202,7 +202,7 @@ def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_p
     ],
 )
 def test_stored_positions_may_differ_by_rounding_only(dtype, change, is_read, tmp_path: pathlib.Path):
-    """Old files have them, computed by another numpy and perhaps rounded to 16 bits."""
+    """Old files store the positions, computed by another version of numpy and perhaps rounded to 16 bits."""
     directory = shutil.copytree(GOLDEN / "shared", tmp_path / "old")
     table = fixed_table(imported("shared").config)
     assert table is not None

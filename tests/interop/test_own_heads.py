@@ -77,8 +77,8 @@ def test_a_model_with_an_own_head_survives_a_round_trip_bit_for_bit(vocabulary, 
 
 @MOVES
 def test_an_export_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_path, head):
-    """Older versions of transformers take any array whose name begins with "bert" as a sign that the encoder's names have that
-    prefix."""
+    """If the name of any array starts with "bert", older versions of transformers expect this prefix in all names of the
+    encoder."""
     model = model_of(vocabulary, head)
     export_model(tmp_path / "m", model)
     fields, tensors = fields_of(tmp_path / "m"), safetensors.numpy.load_file(tmp_path / "m" / "model.safetensors")

@@ -220,7 +220,7 @@ def test_an_mlm_export_has_no_next_sentence_and_needs_no_pooler(model, tmp_path)
         ({"function": "labels"}, "no task head"),
         ({"function": "encoder"}, "did you mean 'encode'"),
         ({"platforms": ["gpu"]}, "no platform 'gpu'"),
-        ({"length": 41}, "length=41 must be between 1 and the 40"),
+        ({"length": 41}, "length=41 must be between 1 and 40,"),
         ({"length": 0}, "length=0 must be"),
     ],
 )
@@ -236,14 +236,14 @@ def test_untrained_parts_are_refused_if_used(models, tmp_path):
         export_stablehlo(tmp_path / "m", fresh)
     signature = export_stablehlo(tmp_path / "m", fresh, function="encode", platforms=["cpu"], length=1)
     assert signature["inputs"][0]["shape"] == ["batch", 1]
-    assert signature["labels"] == []  # which are not predicted
+    assert signature["labels"] == []  # the encoder predicts no labels
 
 
 def test_an_older_export_is_replaced_and_a_foreign_directory_is_not(model, tmp_path):
     for function in ("pretraining", "encode"):
         export_stablehlo(tmp_path / "m", model, function=function, platforms=["cpu"])
         words = (tmp_path / "m" / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        assert words == model.tokenizer.pieces  # but not the files of the older export, unlike a file that the user added
+        assert words == model.tokenizer.pieces  # files of the older export are replaced
         (tmp_path / "m" / "vocab.txt").write_text("other")
         (tmp_path / "m" / "README.md").touch()
     files = {path.name for path in (tmp_path / "m").iterdir()}

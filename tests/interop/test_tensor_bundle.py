@@ -185,7 +185,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     os.truncate(tmp_path / "x.index", 1 << 40)
     with pytest.raises(UserError, match="it has more than 16,777,216 bytes"):
         read_bundle(tmp_path / "x")
-    os.truncate(tmp_path / "x.index", 1 << 24)  # the largest that is read
+    os.truncate(tmp_path / "x.index", 1 << 24)  # the largest index that is read
     with pytest.raises(UserError, match="it does not end with the footer of a table"):
         read_bundle(tmp_path / "x")
 
@@ -245,7 +245,7 @@ def test_names_that_would_fill_the_memory_are_refused_early(tmp_path, monkeypatc
     with pytest.raises(UserError, match="its keys have more than"):
         read_bundle(tmp_path / "x")
     names = sorted_table.LONGEST // 1_000_000 + 1
-    assert numbers < 4 * names  # three for each name, plus those of the footer and the index; for all names they are 300,000
+    assert numbers < 4 * names  # three per name, a few for footer and index; reading all names takes 300,000
 
 
 def test_blocks_that_point_back_are_refused(tmp_path):

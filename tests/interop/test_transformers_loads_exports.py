@@ -223,7 +223,7 @@ def test_transformers_loads_the_encoder_of_an_own_head(peer, vocabulary, tmp_pat
     assert report["config"]["id2label"] == {str(i): label for i, label in enumerate(head.labels)}
     shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "resaved")
     with pytest.raises(UserError, match=rf"missing: {head.subtree}\.dense\.bias, .*declare {head.subtree} as new"):
-        import_model(tmp_path / "resaved")  # it does not save what it did not read
+        import_model(tmp_path / "resaved")  # transformers does not save what it did not read
     assert import_model(tmp_path / "resaved", drop=[head.subtree]).parts == (("pooler",) if head.reads_pooler else ())
 
 

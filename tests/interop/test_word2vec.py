@@ -127,7 +127,7 @@ def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
     assert found == ["of", "the", "[UNK]"]
     np.testing.assert_array_equal(table, TABLE[[1, 2, 5]])
     assert notes == (
-        "1 vector of words that came before, such as 'of', were left out",
+        "1 vector of repeated words, such as 'of', left out",
         "2 words with spaces, which no piece can have, left out",
     )
     model = import_word2vec(tmp_path / "v.txt")
@@ -143,7 +143,7 @@ def test_a_repeated_piece_gets_its_vector_twice(tmp_path):
     words, table, notes = read_vectors(tmp_path / "v.vec", ["c", "a", "b", "a", "x"])
     assert words == ["c", "a", "b", "a"]
     np.testing.assert_array_equal(table, TABLE[[3, 0, 1, 2]])
-    assert notes == ("1 vector of words that came before, such as 'a', were left out",)
+    assert notes == ("1 vector of repeated words, such as 'a', left out",)
     words, table, notes = read_vectors(tmp_path / "v.vec", ["b", "a", "b"])
     np.testing.assert_array_equal(table, TABLE[[1, 0, 1]])
     assert notes[0] == "vectors of 1 word that the vocabulary lacks were left out"
@@ -177,7 +177,7 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
         ("v.vec", b"\n" + text(), r"line 1 must be the number of words"),
         ("v.bin", binary()[:-30], r"v\.bin is damaged or incomplete at word 5 of 6; copy"),
         ("v.bin", binary()[:-21], r"v\.bin is damaged or incomplete at word 6 of 6; copy the whole file again"),
-        ("v.bin", binary() + b"more", r"v\.bin goes on after the 6 words that its first line states; copy the whole file again"),
+        ("v.bin", binary() + b"more", r"v\.bin continues after the 6 words that its first line states; copy the whole file"),
         ("v.bin", binary() + binary()[4:], r"v\.bin has 12 words, but its first line states 6"),
         ("v.bin", spoilt(binary(), b"6 5", b"99999999 5"), r"cannot hold 99999999 5; copy"),
         ("v.bin", spoilt(binary(), b"6 5", b"6 4000000"), r"at most 65,536.*cannot hold 6 4000000"),

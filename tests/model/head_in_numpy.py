@@ -11,7 +11,7 @@ from bert_jax.model.heads.head import TaskHead
 
 def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mentions: np.ndarray | None = None) -> np.ndarray:
     """Returns logits [C], or [n, C] for a token or span head, from the hidden states [N+1, n, D] of a text; `mentions` [3] are
-    counted from its first token."""
+    positions from the text's first token."""
     own = params[head.subtree]
     states = states.astype(np.float64)
     x = added = chosen(head, own, states)

@@ -23,8 +23,8 @@ POSITIONS = ((4, 1), (0, 3))
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[list[np.ndarray], ...]:
-    """Returns hashes of WORDS; random words of SHAPES; words at POSITIONS, and the words from a first index on, each next to all
-    words."""
+    """Returns the hashes of WORDS, random words of SHAPES, [words at POSITIONS, all words of that shape], and [words from a
+    first index on, all words of that shape]."""
 
     @jax.jit
     def draw(words: jax.Array, seed: jax.Array, positions: jax.Array) -> tuple[list[jax.Array], ...]:

@@ -9,7 +9,7 @@ from tests.mutations.mistakes import Mistake
 
 @dataclasses.dataclass(frozen=True)
 class Equivalent:
-    """A mistake that makes no difference; in its texts, spaces are single."""
+    """A mistake that makes no difference. Its texts have single spaces."""
 
     file: str
     old: str

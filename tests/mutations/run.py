@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
         copy = Copy(pathlib.Path(scratch))
         for mistake in chosen:
-            tests = tests_of(mistake.file, copy.root)  # which does not change meanwhile
+            tests = tests_of(mistake.file, copy.root)  # tests of the unchanged copy
             if flags.list:
                 print(f"{mistake}\n    {' '.join(tests)}")
                 continue

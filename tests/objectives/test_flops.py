@@ -69,7 +69,7 @@ def products(jaxpr: Any) -> int:
 
 
 def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
-    """Returns the operations per row of a loss of parameters and a batch, and of its gradients."""
+    """Returns the operations per row of a loss function of (parameters, batch), and of its gradients."""
     return products(jax.make_jaxpr(jax.grad(loss))(nn.unbox(params), batch).jaxpr) / ROWS
 
 

@@ -159,6 +159,6 @@ def test_the_loss_is_a_weighted_mean_over_pairs_in_the_window():
     batch = rows()
     counts = narrow.counts(batch)
     assert float(counts["windows"]) == float(window_weights(batch, 1).sum()) < float(wide.counts(batch)["windows"])
-    assert "skip_gram_targets" not in counts  # which are among the sums
+    assert "skip_gram_targets" not in counts  # the number of targets is one of the sums
     for windows, loss in ((1.0, 3.0), (4.0, 0.75)):
         assert float(narrow.loss({"skip_gram_loss": np.float32(3)}, {"windows": np.float32(windows)})) == loss

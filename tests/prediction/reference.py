@@ -88,7 +88,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def with_specials(model: Model, *parts: str) -> tuple[list[int], int | None]:
-    """Returns ([CLS] a [SEP] b [SEP], the position where b begins), in which a written [MASK] is that token."""
+    """Returns ([CLS] a [SEP] b [SEP], the position where b begins). "[MASK]" in a text becomes the mask token."""
     t = model.tokenizer
     encoded = [t.encode_with_specials(part) for part in parts]
     ids = [t.cls_id, *(i for part in encoded for i in (*part, t.sep_id))]

@@ -181,7 +181,7 @@ def test_top_k_and_nucleus_keep_the_tokens_that_their_definitions_name():
 
 @pytest.mark.parametrize("columns", [7, 200, 640, 1_001])
 def test_the_best_words_of_a_large_vocabulary_equal_those_of_a_full_sort(columns):
-    """Rounded logits have ties, which the first word wins; barred words are -inf."""
+    """Rounded logits have ties, and the first of the tied words counts as the best. Barred words are -inf."""
     logits = np.round(np.random.default_rng(2).standard_normal((5, columns)), 1).astype(np.float32)
     logits[1, columns // 2 :], logits[2] = -np.inf, 0.0
     values, chosen = _largest(jnp.asarray(logits), 6)

@@ -45,7 +45,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
     text = f"{'the ' * 60}{around}{' the' * 60}"
     (answer,) = predictor.resolve([(text, "is", "France", "Paris")])
     room, t = model.config.max_position - 2, model.tokenizer
-    first = 60 + 2 - (room - 2) // 2  # of the window: as many tokens before the three as after them, or one more
+    first = 60 + 2 - (room - 2) // 2  # of the window, which has as many tokens before the three as after them, or one more
     ids = t.encode(text)[first : first + room]
     mention_positions = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
     expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], mention_positions=mention_positions))

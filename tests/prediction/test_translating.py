@@ -92,7 +92,7 @@ def test_each_source_may_have_its_own_token_limit(beams):
 
 @pytest.mark.parametrize("fields", [{}, MODERN, {"decoder_vocab_size": 47, "tied_decoder": False}])
 def test_decoding_with_a_cache_equals_decoding_without_one(fields):
-    """There are two hypotheses per source; the second step continues either of them."""
+    """There are two hypotheses per source, and the second step may continue either of them."""
     config = dataclasses.replace(TINY, **fields)
     params, batch = parameters(config), pairs(config)
     layers, read = unstacked_layers(params), jax.jit(read_targets, static_argnums=1)

@@ -270,7 +270,7 @@ def test_held_out_rows_without_predictions_are_refused(objective: str):
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     splits: Any = types.SimpleNamespace(train=train, eval=words)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
-    if objective != "bert":  # they predict the [SEP]s
+    if objective != "bert":  # the other objectives predict the [SEP]s
         evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return
     with pytest.raises(UserError, match=r"the held-out rows of 8 tokens have nothing to predict: their tokens are unknown"):

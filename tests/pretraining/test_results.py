@@ -79,7 +79,7 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     scores = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25}
     found = module.training_section(
         experiment, types.SimpleNamespace(train=train), scores
-    )  # without settings, and without the start
+    )  # without settings and without the initial model
     assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
     assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]

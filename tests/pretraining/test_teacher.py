@@ -82,7 +82,7 @@ def test_the_teacher_uses_the_dtype_of_the_student_or_its_own(monkeypatch):
     ("experiment", "fields"),
     [
         (EXPERIMENT, {"max_position": 32, "type_vocab_size": 2}),
-        (EXPERIMENT, {"num_heads": 4}),  # whose attention is not compared
+        (EXPERIMENT, {"num_heads": 4}),  # may differ: this student does not compare attention
         (attentive(), {}),
         (dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none")), {"type_vocab_size": 1}),
     ],

@@ -210,7 +210,7 @@ def test_steps_after_a_rollback_count_as_repeated():
             goodput.step_done(step)
         goodput.rolled_back()
         goodput.step_done(1)
-        goodput.rolled_back()  # one more time to an earlier step: steps up to the furthest one count as done
+        goodput.rolled_back()  # the furthest step remains 4, so step 4 is repeated again
         clock.now += 1
         goodput.step_done(4)
     assert seconds(goodput) == {"training": 6 + 5, "repeated_steps": 10 + 1}

@@ -384,7 +384,7 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
         "coordinator_bind_address": "127.0.0.1:1",
         "initialization_timeout": 300,
         "heartbeat_timeout_seconds": 2 * 600 + 100,
-        "shutdown_timeout_seconds": 0,  # its barrier would wait for processes that wait for the first one
+        "shutdown_timeout_seconds": 0,  # JAX's barrier would wait for processes that wait for the first one
     }
     Processes(hosts[0], patience=0.7).join_jax(5.0)
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"

@@ -39,7 +39,7 @@ MESHES = {
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
     "fsdp 2 x tensor 4": MeshConfig(data=1, fsdp=2, tensor=4),
 }
-PARAMETERS_WITHIN = 2e-4  # relative to each array's largest after three steps: Adam's first steps divide rounding by rounding
+PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding
 SUMS_WITHIN = 2e-6
 
 
@@ -111,7 +111,7 @@ def test_collectives_along_one_side_of_the_box_at_a_time_train_as_one_device(mon
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
-    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # the others compiled different collectives
+    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # other tests compiled other collectives
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
     assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())

@@ -62,7 +62,7 @@ def on_one_device() -> tuple[Any, Any, dict[str, float]]:
 
 @pytest.mark.parametrize(("mesh", "scan"), [("data 8", False), ("data 2 x fsdp 2 x tensor 2", True)])
 def test_a_translation_step_on_eight_devices_equals_one_device(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
-    """Without a loop over the layers, each is gathered when it is needed."""
+    """Without a loop over the layers, each layer is gathered when it is needed."""
     monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
     first, alone, sums_of_one = on_one_device()
     _, spread, sums = trained(MESHES[mesh], 8, dataclasses.replace(CONFIG, scan_layers=scan), first)

@@ -44,7 +44,7 @@ def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str, requ
     objects.write(f"{bucket}/model/a", b"A")  # as long as before
     objects.remove(f"{bucket}/model/b")
     objects.remove(f"{bucket}/model/sub/c")
-    (copy / "sub" / "c").unlink()  # by a user who needed the space
+    (copy / "sub" / "c").unlink()  # removed by a user who needed the space
     fetched(f"{bucket}/model", "--model")
     assert requests == ["a"]
     assert (copy / "a").read_bytes() == b"A"
@@ -121,7 +121,7 @@ def test_only_wanted_files_of_one_directory_level_are_fetched(bucket: str, reque
     assert requests == ["a"]
     fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name == "b")
     assert sorted(requests) == ["a", "b"]
-    assert sorted(path.name for path in copy.iterdir()) == ["a", "b"]  # others may need files that this one does not
+    assert sorted(path.name for path in copy.iterdir()) == ["a", "b"]  # other commands may need files that this one does not
 
 
 def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emulator):
@@ -216,7 +216,7 @@ def test_globs_match_in_a_bucket_as_on_a_disk(bucket: str, tmp_path: pathlib.Pat
         found = [path.relative_to(cached_path(bucket)).as_posix() for path in copies]
         assert found == wanted, pattern
     assert fetched_files(f"{bucket}/t/a[1].txt", "--source") == [cached_path(f"{bucket}/t/a[1].txt")]  # a name, not a pattern
-    assert all(cached_path(f"{bucket}/t/{name}").is_file() for name in names)  # a pattern removes no other's
+    assert all(cached_path(f"{bucket}/t/{name}").is_file() for name in names)  # reading one pattern removes no files of another
     with pytest.raises(UserError, match=f"^--source=text:{bucket}/t/none.txt does not exist in the bucket"):
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 

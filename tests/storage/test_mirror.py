@@ -156,7 +156,7 @@ def test_changes_during_an_upload_are_in_the_next_one(
 def test_unrecorded_uploads_are_recognised_and_other_objects_stay(
     further: bytes, bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ):
-    with monkeypatch.context() as killed:  # between the upload and the record of it
+    with monkeypatch.context() as killed:  # killed between the upload and the record of it
         made = Mirror(bucket)
         made.directory.mkdir(parents=True)
         (made.directory / "lines").write_bytes(b"1")

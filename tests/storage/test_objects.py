@@ -168,7 +168,7 @@ def failing(text: str, **attributes: Any) -> Exception:
 
 
 def http_error(**content: Any) -> Exception:
-    from gcsfs.retry import HttpError  # which the emulator's fixture has set up
+    from gcsfs.retry import HttpError  # the emulator's fixture has set gcsfs up
 
     return HttpError(content)
 
@@ -229,7 +229,7 @@ def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path
     assert objects.listed(bucket).keys() == {"ab"}
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which is visible only in tests
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # only tests show this warning
 def test_a_large_file_survives_an_upload_in_parts(bucket: str, tmp_path: pathlib.Path):
     file, back = tmp_path / "large", tmp_path / "back"
     file.write_bytes(BINARY * (9 << 20 >> 8))

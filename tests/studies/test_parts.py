@@ -185,7 +185,7 @@ def test_checkpoints_are_kept_until_their_states_are_converted(tmp_path: pathlib
     here = "a/seed-4/pretraining"
     whole.clean_up(Part("a", 4, PRETRAINING))
     assert f"{here}/checkpoints" in directories(tmp_path)
-    whole.clean_up(Part("b", 4, PRETRAINING))  # which keeps no states
+    whole.clean_up(Part("b", 4, PRETRAINING))  # arm b keeps no states
     assert directories(tmp_path) == {f"{here}/checkpoints", f"{here}/model", "b/seed-4/pretraining/model"}
     write(tmp_path / "half" / "seed-4" / "model.json", {"part": ""})
     whole.clean_up(Part("half", 4, STATE))

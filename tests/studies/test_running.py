@@ -60,7 +60,7 @@ def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(monkeypatc
         run_ending_with(monkeypatch, log, 2)
     lines = [f"  line {i}" for i in range(20 - children.LAST_LINES, 20)]
     begin = f"the arm 'a', seed 0, pretraining failed with status 2; {log} ends with:"
-    assert str(caught.value).splitlines() == [begin, *lines, "correct that, and run the study again"]
+    assert str(caught.value).splitlines() == [begin, *lines, "fix the error, and run the study again"]
 
 
 @pytest.mark.parametrize("status", MENDED_BY_RESTART)
@@ -104,7 +104,7 @@ def test_a_part_waits_for_its_process_from_an_earlier_start(tmp_path: pathlib.Pa
                 earlier.close()
 
         runner = Runner(around(alive), 60.0)
-        runner._wait_for_earlier(tmp_path)  # it has not been used
+        runner._wait_for_earlier(tmp_path)  # returns at once: the workdir has not been used
         runner._wait_for_earlier(InBucket())  # type: ignore[arg-type]
         assert told == []
         earlier.enter_context(locked(tmp_path, LOCK))

@@ -154,7 +154,7 @@ def test_scores_equal_seqeval(tokenizer, tmp_path):
     for case in GOLDEN:
         tags = {tag for part in ("labels", "predictions") for own in case[part] for tag in own}
         dev = [[("abc", tag) for tag in own] for own in case["labels"]]
-        held = [i for i, own in enumerate(dev) if own]  # a file has no empty sentences
+        held = [i for i, own in enumerate(dev) if own]  # files cannot hold empty sentences
         task = wnut(tmp_path, [[("a", tag)] for tag in sorted(tags)], [dev[i] for i in held])
         features = task.features("dev", tokenizer)
         scores = task.scores("dev", said_by(task, features, [case["predictions"][i] for i in held]))
@@ -249,7 +249,7 @@ def test_the_baselines_are_a_single_tag_and_the_usual_tag_of_a_word(tokenizer, t
     train = [[("a", "B-PER"), ("b", "O"), ("b", "B-PER"), ("c", "O")], [("a", "B-PER"), ("b", "O"), ("c", "O"), ("d", "O")]]
     dev = [[("a", "B-PER"), ("b", "B-PER"), ("j", "O"), ("c", "O")]]
     found = wnut(tmp_path, train, dev).baseline("dev").scores
-    same = {"f1": 2 / 3, "precision": 0.5, "recall": 1.0, "accuracy": 0.5, "f1_PER": 2 / 3}  # of B-PER; of O there is no entity
+    same = {"f1": 2 / 3, "precision": 0.5, "recall": 1.0, "accuracy": 0.5, "f1_PER": 2 / 3}  # B-PER for every word
     usual = {"word_f1": 2 / 3, "word_precision": 1.0, "word_recall": 0.5, "word_accuracy": 0.75, "word_f1_PER": 2 / 3}
     assert found == pytest.approx(same | usual)
 

@@ -76,7 +76,7 @@ class Run:
         )
 
     def sums(self, limit: int, directory: pathlib.Path, rows: Any, spikes: Any) -> Any:
-        """Stands in for StepSums."""
+        """A stand-in for StepSums."""
         assert (limit, directory) == (9, pathlib.Path("runs"))
         assert rows(3) == "rows 3"
 

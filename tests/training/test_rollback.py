@@ -98,7 +98,7 @@ def test_the_number_of_rollbacks_is_limited(before):
 
 
 def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:
-    """Returns (the first state of a run, the program's initial values)."""
+    """Returns (the state with which a run starts, the program's initial values)."""
     starts: list[Any] = []
 
     def init_state(make: Any, start: Any) -> TrainState:

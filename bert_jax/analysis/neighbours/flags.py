@@ -17,7 +17,9 @@ SENSES = Interval(ge=1, le=10)
 class Neighbouring:
     """The options of the command `neighbours` that concern words in context."""
 
-    layers: tuple[CountOrZero, ...] = flag((), "a layer; 0 is the embeddings; may be repeated (default: all)", "N", "--layer")
+    layers: tuple[CountOrZero, ...] = flag(
+        (), "a layer to compare; 0 is the embeddings; may be repeated (default: all)", "N", "--layer"
+    )
     """The layers to compare: 0 is the embeddings, N the last layer. () compares all of them."""
     count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "the number of nearest words to keep", "N")
     """The number of nearest words to keep for each word in context and layer."""

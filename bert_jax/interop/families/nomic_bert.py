@@ -55,8 +55,8 @@ def current_keys(fields: JsonObject, source: str) -> JsonObject:
     own = "n_embd" in fields and "hidden_size" not in fields
     for name, value in ONLY.items():
         if fields.get(name, "missing" if own and name in STATED else value) != value:
-            found = repr(fields[name]) if name in fields else "missing, which stands for another value"
-            raise UserError(f"{source}: {name}={found} cannot be represented; only {name}={value!r} is supported")
+            found = f"{name}={fields[name]!r}" if name in fields else f"{name} is missing, and its default"
+            raise UserError(f"{source}: {found} cannot be represented; only {name}={value!r} is supported")
     defaults: JsonObject = {}
     if own:
         defaults = {**GPT2_DEFAULTS, "max_position_embeddings": fields.get("n_positions", 1_024)}

@@ -26,8 +26,8 @@ tfds = tfds_text._tfds()
 
 
 class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Two splits, two text features. It is not registered, so only its files can be found, as for a user who got them from
-    someone."""
+    """Two splits, two text features. The data set is not registered with tfds, so only its files can be found, as for a user
+    who copied prepared files."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -205,7 +205,7 @@ def test_prepared_data_sets_are_in_the_given_directory_or_in_that_of_tfds(monkey
 def test_the_newest_prepared_version_by_number_is_used(tmp_path):
     for name in ("1.9.0", "1.10.0", "2.0.0", "old", "1.11.0.part"):
         (tmp_path / "set" / name).mkdir(parents=True)
-        if name != "2.0.0":  # which is not complete
+        if name != "2.0.0":  # version 2.0.0 is not complete
             (tmp_path / "set" / name / "dataset_info.json").touch()
     assert tfds_text.find_prepared("set", tmp_path) == tmp_path / "set" / "1.10.0"
     assert tfds_text.find_prepared("set/1.9.0", tmp_path) == tmp_path / "set" / "1.9.0"

@@ -23,7 +23,7 @@ CONFIG = ModelConfig(
 )  # fmt: skip
 ROWS, LENGTH = 3, 10
 READ = np.array([4, 1, 3, 0, 2], np.int32)
-"""The tokens of a head that reads n tokens other than [CLS]: the first n."""
+"""A head that reads n tokens other than [CLS] reads the first n of these."""
 
 
 def head_of(kind: str, **fields) -> TaskHead:

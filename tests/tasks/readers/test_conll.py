@@ -54,7 +54,7 @@ def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.P
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # whose tag occurs with other words
+        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # the tag of # occurs with other words
         ("# O\na B-X\n\nb B-X\n", [["#/O", "a/B-X"], ["b/B-X"]]),  # the only one, with a tag that no other word has
         ("# #\na NN\n\nb NN\n", [["#/#", "a/NN"], ["b/NN"]]),
         ("# # B-NP O\n1 CD I-NP O\n\n# # B-NP O\n", [["#/O", "1/O"], ["#/O"]]),

@@ -1,4 +1,4 @@
-"""The walk over a program: loops multiply, and asynchronous work is hidden by compute."""
+"""The walk over a program: loops multiply costs, and compute hides asynchronous work."""
 
 from __future__ import annotations
 

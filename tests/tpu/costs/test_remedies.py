@@ -164,7 +164,8 @@ def bytes_of(case: programs.Case) -> float:
 
 
 class Reckoning:
-    """A compiler whose programs are cases, on eight devices with 600 MiB each; it refuses one way of recomputing."""
+    """A compiler for eight devices with 600 MiB each. Its programs are cases, whose memory `bytes_of` computes. It fails for
+    the remat setting "dots"."""
 
     topology = parse_topology("v5e:2x4")
     devices = tuple(range(8))

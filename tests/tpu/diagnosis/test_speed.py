@@ -40,7 +40,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, start: float, each: float, times: int
 def test_a_program_is_repeated_until_it_can_be_timed_or_as_often_as_requested(monkeypatch: pytest.MonkeyPatch):
     seconds, asked = timed(monkeypatch, start=0.002, each=0.01)
     assert seconds == pytest.approx(0.01), "the start does not count"
-    assert asked == [1, 1, 1, *[12] * 3]  # it compiles, is timed twice, and is repeated for 0.15 s
+    assert asked == [1, 1, 1, *[12] * 3]  # compiled, timed twice, then repeated for 0.15 s
     seconds, asked = timed(monkeypatch, start=0.002, each=0.01, times=4)
     assert seconds == pytest.approx(0.042 / 4)
     assert asked == [1, 1, 1, *[4] * 3]
