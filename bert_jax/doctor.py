@@ -26,6 +26,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.self_test import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -129,7 +130,8 @@ def _run_checks(
         compared = [record.get("kernels", {}) for record in records]
         rejected = {operation for of_process in compared for operation, verdict in of_process.items() if verdict["reason"]}
         estimated = not flags.no_estimate
-        checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
+        with file_errors_explained():
+            checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
     except UserError as error:
         checks.append(Check("experiment", flags.config, (str(error),)))
     return checks

@@ -21,7 +21,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import is_in_file, load_named
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -245,6 +245,11 @@ class PretrainingExperiment:
                 f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, but the [CLS] of a left-to-right "
                 "model sees no other token; set config.examples.pairs=none"
             )
+        if self.examples.pairs == "successive" and not is_in_file(self.objective):
+            raise UserError(
+                "config.examples.pairs=successive has no random second texts, so next sentence prediction would learn nothing; "
+                "set original or paper, or name an objective of your own (config.objective=FILE.py:NAME)"
+            )
         self._validate_distillation()
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
@@ -293,17 +298,23 @@ class PretrainingExperiment:
             if d != PretrainingDistillation():
                 raise UserError("config.distillation has settings but there is no teacher; name one in config.teacher")
             return
-        if (model.direction, model.encoder) != ("both", "transformer"):
+        if (model.direction, model.encoder_kind) != ("both", "transformer"):
             raise UserError(
                 f"config.teacher={self.teacher} predicts masked words, but a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not; set direction=both and encoder=transformer, or leave the teacher out"
             )
         from bert_jax.objectives.distillation import Distillation
+        from bert_jax.objectives.mlm_nsp import MlmNsp
 
         if not isinstance(self.trained_objective, Distillation):
             raise UserError(
                 f"config.teacher={self.teacher} predicts masked words, but config.objective={self.objective} does not; leave one "
                 "of them out"
+            )
+        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # which a step with a teacher does not call
+            raise UserError(
+                f"config.objective={self.objective} overrides sums, which is not used with a teacher; override output_sums, or "
+                "leave config.teacher out"
             )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
             raise UserError(

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
-PAIRS = ("original", "paper", "none")
+PAIRS = ("original", "paper", "successive", "none")
 TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
@@ -59,7 +59,8 @@ class ExampleConfig:
     `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": as in the released code, where more than 50 % of next segments are random. "paper": exactly 50 % are random.
-    "none": one segment, no next sentence prediction, and a model without pooler and next-sentence head."""
+    "successive": none is random, for objectives with labels of their own, such as the order of the segments. "none": one segment,
+    no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
     """The probability that a document has a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -88,7 +89,7 @@ class ExampleConfig:
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
-                "the remainder is the fraction of chosen tokens that are kept"
+                "lower one (the remainder is the fraction of predicted tokens that are not changed)"
             )
         masked = self.targets != "translated" and not self.counts_words
         if masked and (needed := _most_predictions(self)) > self.max_predictions:

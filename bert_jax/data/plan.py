@@ -20,6 +20,7 @@ sentences takes no longer than many small ones.
 In addition to pairs="original" there are
 - "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
   the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
+- "successive": the second segment always follows the first. Otherwise as "paper".
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
 
@@ -108,7 +109,7 @@ def _candidates(
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
-    fewest = 2 if config.pairs == "paper" else 1
+    fewest = 1 if config.pairs in ("original", "none") else 2
     end = first + np.searchsorted(tokens, begin + target)
     end = np.minimum(np.maximum(end, start + fewest), document_end)
     count = end - start
@@ -122,6 +123,7 @@ def _candidates(
         split = start + 1 + uniform_integers(count - 1, bits)
         usable = count >= fewest
         random_next = (count == 1) | bernoulli(0.5, lower_half(bits))
+        random_next &= config.pairs != "successive"
         following = np.where(random_next & usable, split, end)
     return Chunks(start, split, end, document, random_next, target), following, usable
 
@@ -377,7 +379,7 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
             f"the corpus {corpus.directory or ''} holds documents, but translation needs pairs of a text and its translation; "
             "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
         )
-    if config.pairs != "none" and corpus.num_documents < 2:
+    if config.pairs in ("original", "paper") and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "
             "document, so it needs at least two documents; "

@@ -183,9 +183,7 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
     except UserError:
         raise
     except SystemExit as error:
-        raise UserError(
-            f"{flag}={file} ended the program (sys.exit({error.code!r})) instead of returning its settings; correct the file"
-        ) from error
+        raise UserError(f"{flag}={file} ended the program (sys.exit({error.code!r})); correct the file") from error
     except Exception as error:
         raise _fault(error, file, flag) from error
 

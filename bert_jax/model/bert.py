@@ -85,14 +85,15 @@ def attention_weights(
     attention.
     """
     if not config.has_attention:
-        raise UserError(_without_attention(config))
+        raise UserError(without_attention(config))
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])
     if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
-        raise UserError(_without_attention(config))
+        raise UserError(without_attention(config))
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
     return weights
 
 
-def _without_attention(config: ModelConfig) -> str:
+def without_attention(config: ModelConfig) -> str:
+    """Returns the error message for a model whose attention weights are needed, but which has none."""
     return f"a model with encoder={config.encoder} has no attention; use a Transformer"

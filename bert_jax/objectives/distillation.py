@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from bert_jax.errors import UserError
 from bert_jax.model.attention import INTERMEDIATES
+from bert_jax.model.bert import without_attention
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
@@ -202,6 +204,8 @@ def _outputs(
         plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)
         module = BertForPreTraining(plain, model.pairs)
         outputs, stored = cast(tuple[Any, Any], module.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
+        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
+            raise UserError(f"{without_attention(model.config)}, or set config.distillation.attention_weight=0")
         return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
     method = None if settings.hidden_weight else "logits"
     outputs = BertForPreTraining(model.config, model.pairs).apply(variables, batch, seed, method=method)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
-from bert_jax.objectives.objective import MASKED
+from bert_jax.objectives.objective import MASKED, Objective
 from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
 
@@ -79,7 +79,10 @@ class MlmNsp(WordPrediction):
         return loss
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean losses of each row over its masked words and over its pairs."""
+        """Returns the mean losses of each row over its masked words and over its pairs, or those of a subclass with its own
+        `sums`."""
+        if type(self).sums is not MlmNsp.sums:
+            return Objective.row_losses(self, params, batch)
         outputs = self.model.logits(params, batch, None)
         losses = {"mlm_loss": mean_losses(outputs["mlm_logits"], batch["masked_targets"])}
         if "nsp_logits" in outputs:
@@ -87,5 +90,5 @@ class MlmNsp(WordPrediction):
         return losses
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Adds the accuracy of giving all pairs the same answer."""
-        return {**next_sentence_baseline(rows.labels), **super().eval_scores(rows)}
+        """Adds the accuracy of giving all pairs the same answer, if a score has this baseline."""
+        return {**self.compared(next_sentence_baseline(rows.labels)), **super().eval_scores(rows)}

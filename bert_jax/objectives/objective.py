@@ -211,6 +211,11 @@ class Objective(abc.ABC):
         """Returns the scores that log lines and figures show."""
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
+    def compared(self, baselines: Mapping[str, float]) -> dict[str, float]:
+        """Returns those of the `baselines` that belong to a score. A subclass may have omitted others with their scores."""
+        used = {score.baseline for score in self.named_scores().values() if isinstance(score, Score)}
+        return {name: value for name, value in baselines.items() if name in used}
+
     def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Computes the scores from total sums and counts. Scores without a denominator are omitted."""
         scores: dict[str, float] = {}
@@ -307,7 +312,7 @@ RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "lear
 
 
 def row_counts(batch: Batch) -> Sums:
-    """Returns the counts COUNTED."""
+    """Returns the counts "tokens" and "rows"."""
     return {
         "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
         "rows": (batch["sequence_ids"] != 0).any(axis=1).sum().astype(jnp.float32),

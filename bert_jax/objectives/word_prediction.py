@@ -102,14 +102,17 @@ class WordPrediction(Objective):
         found: dict[str, float | Formula] = {}
         if rows.words is not None:
             found["word_perplexity"] = self._word_perplexity(int((rows.predicted >= 0).sum()) / max(rows.words, 1))
-        return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
+        counts = target_counts(rows.train, rows.plan, self.last_predicted)
+        return found | self.compared(unigram_baseline(counts, rows.predicted))
 
     def _word_perplexity(self, pieces: float) -> Formula:
-        return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
+        return lambda scores: perplexity(loss * pieces) if (loss := scores.get(f"{self.measure}_loss")) is not None else None
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
         """Formats accuracy, loss and perplexity with the word-frequency baselines, then all other scores."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
+        if not {accuracy, loss, "perplexity", "unigram_accuracy", "unigram_loss"} <= scores.keys():  # a subclass omits some
+            return super().eval_line(scores)
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
         line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"
         line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"

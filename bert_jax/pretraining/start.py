@@ -291,7 +291,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
         raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
-    if (config.direction, config.encoder) != ("both", "transformer"):
+    if (config.direction, config.encoder_kind) != ("both", "transformer"):
         raise UserError(
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
             "a pretrained BERT"

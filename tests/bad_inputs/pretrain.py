@@ -365,7 +365,7 @@ CASES = [
     Case(
         "an experiment that exits",
         "--config=mine.py",
-        "--config=$here/mine.py ended the program (sys.exit(0)) instead of returning its settings; correct the file",
+        "--config=$here/mine.py ended the program (sys.exit(0)); correct the file",
         files={"mine.py": "import sys\ndef get_config():\n    sys.exit(0)\n"},
     ),
     Case(
@@ -634,7 +634,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of predicted tokens",
     ),
     Case(
         "no room for predictions of packed rows",

@@ -110,7 +110,7 @@ def test_cuts_of_the_two_segments_are_independent():
     assert abs(np.corrcoef(front_a, front_b)[0, 1]) < 5 / np.sqrt(4000)
 
 
-@pytest.mark.parametrize("pairs", ["original", "paper"])
+@pytest.mark.parametrize("pairs", ["original", "paper", "successive"])
 def test_actual_next_continues_a_and_random_next_is_from_another_document(pairs):
     plan = plan_epoch(CORPUS, settings(pairs=pairs), seed=0, epoch=0).pairs
     random_next = plan.random_next
@@ -180,6 +180,15 @@ def test_paper_pairs_leave_out_only_sentences_without_a_next_one():
     assert len(own) > 50
 
 
+def test_successive_pairs_use_every_sentence_once_and_need_only_one_document():
+    for corpus in (corpus_of([[1] * n for n in range(2, 120)]), corpus_of([[1] * 400])):
+        pairs = plan_epoch(corpus, settings(pairs="successive", short_probability=0.0), seed=4, epoch=0).pairs
+        assert not pairs.random_next.any()
+        spans = [(pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)]
+        used = np.concatenate([np.arange(s, s + n) for starts, lengths in spans for s, n in zip(starts, lengths, strict=True)])
+        assert len(np.unique(used)) == len(used) > 0.95 * corpus.num_tokens
+
+
 def test_without_pairs_a_row_is_one_segment_and_a_cut_sentence_begins_the_next_row():
     corpus = corpus_of([[20] * 10, [7] * 30])
     pairs = plan_epoch(corpus, settings(pairs="none", short_probability=0.0), seed=4, epoch=0).pairs
@@ -206,7 +215,7 @@ def test_without_pairs_a_sentence_longer_than_a_row_is_read_through_a_random_win
     assert stats.chisquare(np.histogram(offset, bins=3, range=(0, 201))[0]).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("pairs", ["original", "paper", "none"])
+@pytest.mark.parametrize("pairs", ["original", "paper", "successive", "none"])
 def test_the_plan_does_not_depend_on_its_chunk_size(monkeypatch, pairs):
     corpus = corpus_of([[4] * 500, [1] * 200, *random_documents(60, seed=1), [300]])
     whole = plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs

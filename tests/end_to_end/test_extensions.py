@@ -410,6 +410,53 @@ def test_an_optimizer_a_schedule_and_a_log_sink_serve_fine_tuning_too(toys: path
     assert 0 < rates[-1] < max(rates)
 
 
+# ------------------------------------------------------------------------------------------------- subclasses of BERT's objective
+WORDS_ONLY = """from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.word_prediction import word_scores
+
+
+class WordsOnly(MlmNsp):
+    scores = word_scores("MLM", "mlm")
+
+    def sums(self, params, batch, seed):
+        return {name: x for name, x in super().sums(params, batch, seed).items() if name.startswith("mlm_")}
+
+
+class Counted(WordsOnly):
+    scores = {"my loss": ("mlm_loss", "mlm_targets")}
+"""
+BASELINES = {"unigram_loss", "unigram_accuracy"}
+
+
+def test_the_results_have_the_scores_of_a_subclass_and_their_baselines_only(experiment: pathlib.Path):
+    folder = experiment.parent
+    (folder / "words_only.py").write_text(WORDS_ONLY)
+    rng, words = random.Random(0), WORDS.split()
+    told = [[" ".join(rng.choices(words, k=rng.randint(4, 9))) for _ in range(12)] for _ in range(20)]
+    (folder / "told.txt").write_text("\n\n".join("\n".join(document) for document in told))
+    build = ["--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"]
+    (built,) = forked.run(folder, ["corpus", *build], around=forked.Surroundings(directory=folder))
+    assert built.status == 0, built.output
+    keys = {"evaluation.every": "2", "phases.0.steps": "2", "checkpoints.keep_at": "[]"}
+    order = {**keys, "objective": f"{folder}/sentence_order.py:SentenceOrder", "examples.pairs": "successive"}
+    wanted = {
+        "WordsOnly": (keys, {"mlm_loss", "mlm_accuracy", "perplexity", "loss", *BASELINES}),
+        "Counted": (keys, {"my_loss", "loss"}),
+        "SentenceOrder": (
+            order | {"corpus.directory": f"{folder}/told", "evaluation.every": "4", "phases.0.steps": "4"},
+            {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES},
+        ),
+    }
+    for name, (given, scores) in wanted.items():
+        done = run(experiment, name, {"objective": f"{folder}/words_only.py:{name}"} | given)
+        assert done.status == 0, done.output
+        assert results(folder / name)["eval"].keys() == scores
+    assert "WARNING" not in done.output
+    (replayed,) = forked.run(folder, ["pretrain", f"--workdir={folder}/SentenceOrder", "--replay=4"])
+    assert replayed.status == 0, replayed.output
+    assert "SOP loss" in replayed.output
+
+
 # --------------------------------------------------------------------------------------------------------------------- an encoder
 def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path):
     folder = experiment.parent
@@ -487,6 +534,10 @@ REFUSED = {
     "model.positions=MINE/bad.py:Short": "bad.py:Short must be a function of (self, scores, tokens, layer), but it cannot be",
     "model.positions=MINE/bad.py:Alone": "Alone must return a pair, the queries and the keys",
     "objective=MINE/bad.py:NoSeed": "bad.py:NoSeed: sums must be a function of (params, batch, seed), but it cannot be called",
+    "objective=MINE/sentence_order.py:SentenceOrder --config.teacher=runs/laptop": (
+        "SentenceOrder overrides sums, which is not used with a teacher; override output_sums, or leave config.teacher out"
+    ),
+    "examples.pairs=successive": "has no random second texts, so next sentence prediction would learn nothing; set original or",
     "model.encoder=transformers": "config.model.encoder='transformers' is not one of transformer,",
 }
 """Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""

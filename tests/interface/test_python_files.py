@@ -80,8 +80,8 @@ TINNY = "{file}:tinny: its get_config does not accept 'tinny';"
         (f"def get_config(a):\n    b = {SIZES}\n    return b[a]", ":x", "{file}:x: its get_config does not accept 'x'; known: b"),
         ("def get_config(a): return a", ":x", "{file}: its get_config returns 'x'; it must return a ConfigDict or a dict"),
         ("def get_config(:\n", "", "{file}, line 1: invalid syntax"),
-        ("def get_config(): exit(3)", "", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),
-        ("def get_config(a): exit(3)", ":x", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),
+        ("def get_config(): exit(3)", "", "{file} ended the program (sys.exit(3)); correct"),
+        ("def get_config(a): exit(3)", ":x", "{file} ended the program (sys.exit(3)); correct"),
     ],
 )
 def test_an_experiment_file_without_settings_is_refused(file: pathlib.Path, text: str, argument: str, says: str):

@@ -21,6 +21,7 @@ from tests.objectives.scored import MODELS, objective_of
 from tests.random_rows import TINY, random_batch, with_centres
 
 OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
+ORDERS = "experiments/extensions/sentence_order.py"
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -123,6 +124,56 @@ def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     assert objective.baseline_scores(sums | counts)["rtd_accuracy_baseline"] == pytest.approx(
         1 - float(sums["replaced"] / counts["tokens"])
     )
+
+
+def packed_pairs(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns 16 rows of two pairs of different words, each with a mask at the end of A and at the start of B."""
+    rows, length = 16, 40
+    batch = {name: np.zeros((rows, length), np.int32) for name in ("input_ids", "token_type_ids", "sequence_ids", "position_ids")}
+    batch |= {"masked_positions": np.zeros((rows, 6), np.int32), "masked_targets": np.full((rows, 6), -1, np.int32)}
+    batch |= {"cls_positions": np.zeros((rows, 3), np.int32), "nsp_labels": np.full((rows, 3), -1, np.int32)}
+    for row in range(rows):
+        column = 0
+        for example in (1, 2):
+            a, b = rng.integers(1, 8, 2)
+            ids = [1, *(100 * example + np.arange(a)), 2, *(100 * example + 50 + np.arange(b)), 2]
+            here = slice(column, column + len(ids))
+            batch["input_ids"][row, here], batch["sequence_ids"][row, here] = ids, example
+            batch["position_ids"][row, here] = np.arange(len(ids))
+            batch["token_type_ids"][row, here] = np.arange(len(ids)) > a + 1
+            batch["cls_positions"][row, example - 1], batch["nsp_labels"][row, example - 1] = column, 0
+            for slot, position in enumerate((column + a, column + a + 2), 2 * (example - 1)):
+                batch["masked_positions"][row, slot] = position
+                batch["masked_targets"][row, slot] = batch["input_ids"][row, position]
+            column += len(ids)
+    return batch
+
+
+def test_sentence_order_swaps_the_texts_of_half_of_the_pairs_with_their_masks():
+    own = load_named(f"{ORDERS}:with_orders", {}, "config.objective")
+    batch = packed_pairs(np.random.default_rng(3))
+    found = jax.device_get(jax.jit(own)({name: jnp.asarray(x) for name, x in batch.items()}, jnp.uint32(2)))
+    labels = found["nsp_labels"]
+    assert (labels[:, 2] == -1).all()
+    assert 6 < (labels[:, :2] == 1).sum() < 26
+    for row in range(len(labels)):
+        for example in (1, 2):
+            (ids, types), (before, kinds) = (
+                (x["input_ids"][row][here], x["token_type_ids"][row][here])
+                for x in (found, batch)
+                for here in [x["sequence_ids"][row] == example]
+            )
+            a, b = before[1:][kinds[1:] == 0], before[kinds == 1]  # each with its [SEP]
+            first, second = (b, a) if labels[row, example - 1] else (a, b)
+            assert ids.tolist() == [1, *first, *second]
+            assert types.tolist() == [0] * (1 + len(first)) + [1] * len(second)
+        used = found["masked_targets"][row] >= 0
+        there = found["input_ids"][row][found["masked_positions"][row]]
+        assert there[used].tolist() == found["masked_targets"][row][used].tolist()
+    random = batch | {"nsp_labels": np.where(batch["nsp_labels"] == 0, 1, -1)}
+    kept = jax.device_get(own({name: jnp.asarray(x) for name, x in random.items()}, None))
+    np.testing.assert_array_equal(kept["input_ids"], batch["input_ids"])
+    assert (kept["nsp_labels"] == -1).all()
 
 
 @dataclasses.dataclass(frozen=True)
