@@ -128,6 +128,11 @@ class FileReader:
         lines = itertools.chain(begun, lines)
         text = without_bom(first).strip()
         is_json = text.startswith((b"{", b"["))
+        if self.suffix is not None and text.startswith(b"__label__"):
+            raise UserError(
+                f"{self.name} is in fastText's format; leave out its labels, which the model must not read (sed -E "
+                "'s/^(__label__[^[:space:]]+[[:space:]]+)+//')"
+            )
         if self.suffix is None or (self.jsonl and not (self.suffix in JSON_LINES and is_json)):
             yield from self._lines(lines)
         elif self.jsonl or self.suffix == ".json" or text.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', text):

@@ -365,6 +365,12 @@ CASES = [
         files={"in.jsonl": '{"words": ["the", "house"]}\n'},
     ),
     Case(
+        "texts with labels in fastText's format",
+        "classify --model=$classifier --input=in.txt",
+        "in.txt is in fastText's format; leave out its labels, which the model must not read (sed -E",
+        files={"in.txt": "__label__good it was fine\n"},
+    ),
+    Case(
         "lists of words for texts",
         "tag --model=$tagger --input=in.txt",
         "in.txt, line 1: a JSON list, not an object with 'text'; --words reads the field words",
