@@ -202,7 +202,7 @@ class FinetuningExperiment:
                 "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out"
             )
         if s.patience and s.select == "last":
-            raise UserError(f"config.selection.patience={s.patience} needs selection.select=best; set it")
+            raise UserError(f"config.selection.patience={s.patience} requires selection.select=best; set it to best")
         o = self.optimizer
         if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay, o.decouple_rate) != (1.0, 0.0, "original", 1.0, False):
             raise UserError(

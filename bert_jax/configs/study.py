@@ -47,7 +47,7 @@ class ArmConfig:
     """The keys of the fine-tuning experiments that the arm changes. Precedence: `heads`, the arm, the task, the study, the
     experiment file."""
     heads: Changes = dataclasses.field(default_factory=dict)
-    """The same for all tasks with a certain kind of head: {"sequence": {...}, "token": {...}}."""
+    """The same, but only for tasks with a certain kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
     """The paper's scores for this arm, printed next to ours: {column: number}."""
 

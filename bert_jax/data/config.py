@@ -89,7 +89,7 @@ class ExampleConfig:
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
-                "the remainder is the fraction of chosen tokens that are kept"
+                "lower one (the remainder is the fraction of predicted tokens that are not changed)"
             )
         masked = self.targets != "translated" and not self.counts_words
         if masked and (needed := _most_predictions(self)) > self.max_predictions:

@@ -118,7 +118,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     if weights and not takes:
         raise UserError(
-            f"config.training.class_weights is for tasks that choose one of several labels, but {task.name} is not such a task; "
+            f"config.training.class_weights is for tasks that choose one of several labels, but {task.name} does not; "
             "leave it out"
         )
     if weights and len(weights) != len(labels):

@@ -171,13 +171,13 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
     if teacher.config.max_position < experiment.task.length:
         raise UserError(
             f"config.distillation.teacher={name} reads only {counted(teacher.config.max_position, 'token')}, but "
-            f"config.task.length={experiment.task.length}; shorten it"
+            f"config.task.length={experiment.task.length}; lower task.length"
         )
     widths = teacher.config.hidden_size, student.config.hidden_size
     if experiment.distillation.hidden_weight and widths[0] != widths[1]:
         raise UserError(
             f"config.distillation.hidden_weight compares hidden states, but the teacher is {widths[0]} wide and the student "
-            f"{widths[1]}; set it to 0"
+            f"{widths[1]}; set hidden_weight to 0"
         )
     return teacher
 

@@ -111,7 +111,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         _keep_only(best(), finished, run)
     chosen = best()
     if "failed" in chosen.results:
-        raise UserError(f"none of {counted(len(runs), 'run')} finished; the first one: {chosen.results['failed']}")
+        raise UserError(f"none of {counted(len(runs), 'run')} finished; the first failed with: {chosen.results['failed']}")
     ordered = sorted(finished, key=lambda one: directories.index(one.directory))
     unsaved = _unsaved(ordered)
     if not single:

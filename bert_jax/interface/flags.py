@@ -58,7 +58,7 @@ def nonempty_path(text: str) -> pathlib.Path:
 
 
 def steps_to_profile(text: str) -> range:
-    """Parses steps written as FIRST:LAST; the `type=` of the flag. Raises argparse.ArgumentTypeError for other texts."""
+    """Parses steps written as FIRST:LAST. It is the `type=` of a flag. Raises argparse.ArgumentTypeError for other texts."""
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(

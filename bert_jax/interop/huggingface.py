@@ -265,6 +265,11 @@ def import_model(
     left_out = {name for pattern in patterns for name in matching(tensors, pattern, str(weights))}
     names = canonical_names(tensors, config)
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
+    if architecture == "MarianModel":
+        raise UserError(
+            f"{source}: a MarianModel has no output layer (lm_head), so it cannot translate; save the MarianMTModel that it is "
+            "a part of"
+        )
     own = _own_head(fields, architecture, source, labels, drop)
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
     parts = {name: find_subtree(names[name], expected) for name in tensors}

@@ -95,6 +95,6 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
 
 
 def natural_objective(config: ModelConfig) -> str:
-    """Returns the name of the default objective of a model, which its encoder declares."""
+    """Returns the name of a model's default objective. The encoder declares it."""
     name: str = encoder_classes(config)[1].objectives[config.direction]
     return name

@@ -4,9 +4,9 @@ Two independent LSTMs read every text, one from left to right and one from right
 the forward half has read the tokens up to and including this one, and the backward half has read this token and all later ones.
 Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared softmax over words.
 
-As in ELMo, both halves of hidden state 0 are the token layer, and outputs are projected to the width of the tokens. There is a
-residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike ELMo, cell and
-projection are not clipped at 3."""
+As in ELMo, both halves of hidden state 0 are the word vector, and outputs are projected to the width of the word vectors. There
+is a residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike in ELMo,
+cell and projection are not clipped at 3."""
 
 from __future__ import annotations
 

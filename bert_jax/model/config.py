@@ -315,7 +315,7 @@ class Execution:
     """The dtype of matrix products and activations: "float32" or "bfloat16". TPUs, GPUs and CPUs with AMX multiply bfloat16
     several times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
     remat: Annotated[str, OneOf(REMAT)] = "none"
-    """Rematerialisation in the backward pass: "none"; "dots" saves the matrix products and recomputes the rest; "full" saves only
+    """Remat in the backward pass: "none"; "dots" saves the matrix products and recomputes the rest; "full" saves only
     the inputs of layers."""
     scan_layers: bool = False
     """Whether the layers run in a `jax.lax.scan`, so that only one layer is compiled. False unrolls the loop, which is slower to
@@ -565,7 +565,7 @@ def _modern(name: str) -> dict[str, Any]:
     layers, width, wide, heads = MODERN_WIDTHS[name]
     sizes = {"num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads}
     fields = {**modern_block(layers), **sizes, "vocab_size": 256_000 if "mmbert" in name else 50_368, "max_position": 8_192}
-    if "modernbert" not in name:  # theta is larger in all layers, for longer rows
+    if "modernbert" not in name:  # sliding layers have the large theta too, for longer rows
         fields |= {"sliding_rotary_theta": None}
     return fields | ({"max_position": 7_999} if "ettin" in name else {})
 

@@ -1,4 +1,4 @@
-"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Both are passed as one object, so that a new
+"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Each is passed as one object, so that a new
 per-token input does not change signatures."""
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Model:
 
 
 class _Part(nn.Module):
-    """A module named as a part of a larger model."""
+    """A wrapper that gives a module the name that it has in a larger model."""
 
     subtree: str
     kind: type[nn.Module]

@@ -312,7 +312,7 @@ RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "lear
 
 
 def row_counts(batch: Batch) -> Sums:
-    """Returns the counts COUNTED."""
+    """Returns the counts "tokens" and "rows"."""
     return {
         "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
         "rows": (batch["sequence_ids"] != 0).any(axis=1).sum().astype(jnp.float32),

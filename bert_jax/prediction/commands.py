@@ -56,15 +56,15 @@ def fill_mask_flags(flags: Flags) -> None:
 
 def embed_flags(flags: Flags) -> None:
     """The flags of `embed`."""
-    own = "default: the setting in the model directory, else"
+    own = "default: the model directory's setting, otherwise"
     flags.add_argument("--pooling", choices=POOLINGS, help=f"how to combine token vectors into one ({own} mean)")
     layers = "the layers to read: 0 is the embeddings, -1 the last layer"
     flags.add_argument("--layers", type=_numbers, default=(-1,), metavar="N,N", help=layers)
     flags.add_argument("--combine", choices=COMBINATIONS, default="mean", help="how to combine several layers")
-    normalise = f"scale the vectors to length 1 ({own} not)"
+    normalise = f"scale the vectors to length 1 ({own} no)"
     flags.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=normalise)
     flags.add_argument("--words", action="store_true", help="one vector per word, with its character offsets")
-    truncate = f"cut texts that are longer than the position table ({own} not)"
+    truncate = f"cut texts that are longer than the position table ({own} no)"
     flags.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=truncate)
 
 
@@ -160,7 +160,7 @@ COMMANDS = {
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """If help is requested, prints it and exits. Raises UserError for wrong flags, as `parse_flags` does."""
     parse_flags(description)
 
 

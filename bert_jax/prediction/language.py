@@ -72,7 +72,7 @@ class FillMask:
         engine.require_direction("both", "fill a [MASK]")
         engine.require(word_head(engine.config), "fill a [MASK]")
         if not 1 <= self.top_k <= engine.model.tokenizer.size:
-            raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.model.tokenizer.size:,}")
+            raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's size {engine.model.tokenizer.size:,}")
         if not 1 <= self.pieces <= 8:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 

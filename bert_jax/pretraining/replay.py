@@ -50,7 +50,7 @@ ROWS = 32
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replay:
-    """A training step and everything that went into it."""
+    """A recomputed training step: its batch, losses and gradient norms."""
 
     step: int
     """The step's number in the log; it reads the batch of `step` - 1."""

@@ -78,7 +78,7 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
     if size != asked and not experiment.init_from:
         raise UserError(
             f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has "
-            f"{counted(size, 'entry')}; leave model.vocab_size out (it is then {size}), or build the corpus with the model's "
+            f"{counted(size, 'entry')}; leave model.vocab_size out (default: {size}), or build the corpus with the model's "
             "vocabulary"
         )
     if 0 < (target := experiment.model.decoder_vocab_size) < size:

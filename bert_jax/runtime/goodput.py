@@ -38,7 +38,7 @@ class TimeCategory(enum.StrEnum):
     TRAINING = "training"
     """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
-    """Steps that are computed again because an earlier start lost them, and unfinished steps."""
+    """Steps that are computed again, since an earlier start lost them or a rollback undid them; and unfinished steps."""
     WAITING = "waiting_for_data"
     """The devices are idle because the next batch is not ready."""
     COMPILING = "compiling"

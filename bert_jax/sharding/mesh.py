@@ -45,7 +45,7 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
         own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
             f"mesh {_format_sizes(shape)} does not fit {slices} slices of {counted(own, 'device')}: {listed(within)} never "
-            f"{'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
+            f"{'spans' if len(within) == 1 else 'span'} slices; choose a size that divides the {own} devices of a slice"
         )
     return along
 
@@ -104,7 +104,7 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
     for split in (False, True):
         try:
             return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
-        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises any of these, e.g. for side 28
+        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises one of these, e.g. if a side is 28
             reason = error
     products = {1}
     for side in sides:

@@ -18,7 +18,7 @@ import pathlib
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
 from bert_jax.errors import UserError
@@ -98,6 +98,8 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
+    if found and name.endswith((".parquet", ".arrow")) and found.remedy == _NAMED.format(f".{found.kind}"):
+        return replace(found, remedy="write its content to a file of text first")
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found

@@ -17,6 +17,7 @@ from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.readers.own_rows import COLUMNAR
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.task import Task
 
@@ -48,7 +49,14 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
         is_file = pathlib.Path(config.data_dir).exists()
         problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} does not exist"
         raise UserError(f"config.task.data_dir={problem}; give the directory that holds the files of {config.name}")
-    task = module.load(config, say)
+    try:
+        task = module.load(config, say)
+    except UserError as error:
+        if not official or not (columnar := _columnar_file(config.data_dir)):
+            raise
+        own = f"set config.task.name=own/{module.KIND} and config.task.own.train={columnar}, and name its columns"
+        remedy = own if f"own/{module.KIND}" in NAMES else f"write it as a file of {config.name}"
+        raise UserError(f"{error}; {columnar} is not read by {config.name}: {remedy}") from error
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
             f"{KEY}={given}: the task returned by load lacks {', '.join(lacking)}; see the class Task in bert_jax/tasks/task.py"
@@ -60,6 +68,14 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
                 "bert_jax/tasks/examples.py"
             )
     return task
+
+
+def _columnar_file(directory: str) -> pathlib.Path | None:
+    """Returns a Parquet or Arrow file below a directory, as data sets of the hub have them, or None; a file of the training
+    split comes first."""
+    files = pathlib.Path(directory).rglob("*") if directory else ()
+    found = [file for file in files if file.suffix in COLUMNAR and file.is_file()]
+    return min(found, key=lambda file: ("train" not in str(file.relative_to(directory)), file), default=None)
 
 
 def task_name(config: TaskConfig) -> str:

@@ -258,7 +258,7 @@ class StepSums:
             f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
             f"(config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
             "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
-            "newest"
+            "newest checkpoint"
         )
 
     def _check_spikes(self, step: int, in_a_row: int) -> None:

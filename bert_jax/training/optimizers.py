@@ -1,9 +1,10 @@
 """The optimizers: optax transformations that return a *direction*, which the training step multiplies by -rate.
 
-An optimizer is a function `name(config, parameters)` of an `OptimizerConfig` and a tree of `Parameter`, which returns an
-`optax.GradientTransformation` from gradients to directions. The training step applies the sign, the learning rate and layer
-multipliers; `make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` lists the optimizers of the BERT
-papers. Others can be defined in the user's own file (`config.optimizer.name=FILE.py:NAME`, e.g. experiments/extensions/muon.py).
+An optimizer is a function `name(config, parameters)`, where `config` is an `OptimizerConfig` and `parameters` a tree of
+`Parameter`. It returns an `optax.GradientTransformation` from gradients to directions. The training step applies the sign, the
+learning rate and layer multipliers; `make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` lists the
+optimizers of the BERT papers. Others can be defined in the user's own file (`config.optimizer.name=FILE.py:NAME`, e.g.
+experiments/extensions/muon.py).
 
 The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
 slice of that axis.
@@ -213,7 +214,8 @@ def _checked(direction: optax.GradientTransformation, key: str) -> optax.Gradien
         for (path, one), gradient in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(grads), strict=True):
             if jnp.shape(one) != gradient.shape:
                 name = "/".join(str(getattr(part, "key", part)) for part in path)
-                raise UserError(f"{key}: the direction of {name} has the shape {jnp.shape(one)}, its gradient {gradient.shape}")
+                shapes = f"has the shape {jnp.shape(one)}, but its gradient has {gradient.shape}"
+                raise UserError(f"{key}: the direction of {name} {shapes}")
         return found, state
 
     return type(direction)(direction.init, update)

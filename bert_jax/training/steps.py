@@ -28,7 +28,7 @@ from bert_jax.training.optimizers import stacked
 AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
 
 OPTIMIZER = "optimizer"
-"""The name of the update in a profile. Parts of the model have the names of their Flax modules."""
+"""The name of the optimizer update in a profile. Parts of the model have the names of their Flax modules."""
 
 
 @struct.dataclass
@@ -68,8 +68,8 @@ def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatc
 
 
 def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."]]:
-    """Splits arrays [B, ...] into [parts, B / parts, ...]. A part has every parts-th row, so that each device's rows stay on
-    it."""
+    """Splits arrays [B, ...] into [parts, B / parts, ...]. Part i has the rows i, i + parts, ..., so that every row stays on
+    its device."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 

@@ -242,7 +242,7 @@ CASES = [
     Case(
         "weights for a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.class_weights='[1, 2]'",
-        "config.training.class_weights is for tasks that choose one of several labels, but own/sequence is not such a task; "
+        "config.training.class_weights is for tasks that choose one of several labels, but own/sequence does not; "
         "leave it out",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
     ),
@@ -353,7 +353,7 @@ CASES = [
     Case(
         "patience for the last weights",
         "--config.selection.patience=2 --config.selection.select=last",
-        "config.selection.patience=2 needs selection.select=best; set it",
+        "config.selection.patience=2 requires selection.select=best; set it to best",
     ),
     Case("negative patience", "--config.selection.patience=-1", "config.selection.patience=-1 must be at least 0"),
     Case("no evaluation in an epoch", "--config.selection.per_epoch=0", "config.selection.per_epoch=0 must be at least 1"),
@@ -954,6 +954,19 @@ CASES = [
         f"--config.task.name=pos {OFFICIAL_DATA}",
         "data/a-train.conllu, line 1: the ID 11111111111111111... is the first; number the words of a sentence from 1",
         files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
+    ),
+    *(
+        Case(
+            f"data of the hub for {name}",
+            f"--config.task.name={name} {OFFICIAL_DATA}",
+            f"; data/a/train-0.parquet is not read by {name}: {remedy}",
+            files={"data/a/train-0.parquet": b"PAR1", "data/a/dev-0.parquet": b"PAR1"},
+        )
+        for name, remedy in (
+            ("glue/sst2", "set config.task.name=own/sequence and config.task.own.train=data/a/train-0.parquet, and name"),
+            ("swag", "set config.task.name=own/choice and config.task.own.train=data/a/train-0.parquet, and name its columns"),
+            ("gap", "write it as a file of gap"),
+        )
     ),
     Case(
         "no dev file",

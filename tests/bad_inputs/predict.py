@@ -74,7 +74,7 @@ CASES = [
     Case(
         "more candidates than words",
         "fill-mask --top-k=100000 [MASK]",
-        "--top-k=100000 must be between 1 and the vocabulary's 91",
+        "--top-k=100000 must be between 1 and the vocabulary's size 91",
     ),
     Case("no pieces", "fill-mask --pieces=0 [MASK]", "--pieces=0 must be at least 1 and at most 8"),
     Case("too many pieces", "fill-mask --pieces=9 [MASK]", "--pieces=9 must be at least 1 and at most 8"),

@@ -634,7 +634,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of predicted tokens",
     ),
     Case(
         "no room for predictions of packed rows",

@@ -26,7 +26,8 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def runs(brief: pathlib.Path) -> dict[str, Done]:
-    """Runs it completely; stops a run after three steps and continues it; and tries to continue a run with another teacher."""
+    """Runs the experiment completely. Stops another run after three steps and continues it. Tries to continue a run with
+    another teacher."""
     root = brief.parent
     tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     tokenizer.save(root / "vocabulary")

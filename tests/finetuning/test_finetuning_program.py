@@ -220,9 +220,9 @@ def test_distillation_weights_count_only_with_a_teacher():
     ("kind", "weights", "says"),
     [
         ("sequence", [1, 2], r"has 2 numbers, but glue/tiny has 3 labels \(a, b, c\); give one for each, or a single 0"),
-        ("span", [0], "class_weights is for tasks that choose one of several labels, but glue/tiny is not such a task; leave"),
-        ("regression", [0], "but glue/tiny is not such a task"),
-        ("multi_label", [1, 1, 1], "but glue/tiny is not such a task"),
+        ("span", [0], "class_weights is for tasks that choose one of several labels, but glue/tiny does not; leave"),
+        ("regression", [0], "but glue/tiny does not"),
+        ("multi_label", [1, 1, 1], "but glue/tiny does not"),
     ],
 )
 def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):

@@ -330,8 +330,8 @@ def test_a_deeper_and_wider_teacher_with_enough_positions_is_accepted(mnli, voca
     [
         (RTE, {}, {}, "has no head for this task; fine-tune it on the same task first"),
         (dataclasses.replace(MNLI, labels=MNLI.labels[::-1]), {}, {}, "has no head for this task"),
-        (MNLI, {"hidden_size": 20}, {"hidden_weight": 1.0}, "the teacher is 20 wide and the student 16; set it to 0"),
-        (MNLI, {"max_position": 31}, {}, r"reads only 31 tokens, but config\.task\.length=32; shorten it"),
+        (MNLI, {"hidden_size": 20}, {"hidden_weight": 1.0}, "the teacher is 20 wide and the student 16; set hidden_weight to 0"),
+        (MNLI, {"max_position": 31}, {}, r"reads only 31 tokens, but config\.task\.length=32; lower task\.length"),
     ],
 )
 def test_an_unsuitable_teacher_is_refused_with_a_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):

@@ -165,7 +165,7 @@ def test_a_sweep_reports_why_all_its_runs_failed(tmp_path):
     def fail(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
         raise UserError(f"seed {one.seed} is no good")
 
-    with pytest.raises(UserError, match="none of 2 runs finished; the first one: seed 1 is no good"):
+    with pytest.raises(UserError, match="none of 2 runs finished; the first failed with: seed 1 is no good"):
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path), fail, Finished())
     with pytest.raises(UserError, match=r"^seed 1 is no good"):
         sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())

@@ -174,6 +174,18 @@ def test_targets_that_start_or_end_with_other_tokens_are_refused(name, says, tmp
         imported(directory)
 
 
+@pytest.mark.parametrize("fields", [{"architectures": ["MarianModel"]}, {"architectures": None}])
+def test_a_model_without_its_output_layer_is_refused(fields, tmp_path: pathlib.Path):
+    directory = shutil.copytree(GOLDEN / "shared", tmp_path / "m")
+    tensors = {name.removeprefix("model."): x for name, x in read_weights(directory / "model.safetensors").items()}
+    del tensors["final_logits_bias"]
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(UserError, match=r"a MarianModel has no output layer \(lm_head\), .*; save the MarianMTModel"):
+        imported(directory)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_path: pathlib.Path):
     directory = shutil.copytree(GOLDEN / "shared", tmp_path / "old")

@@ -62,7 +62,7 @@ def test_rows_without_a_piece_are_never_predicted_but_count_in_the_softmax(vocab
     assert p.argmax() >= pieces
     assert sorted(i for c in found for i in c.ids) == list(range(pieces))
     np.testing.assert_allclose([c.probability for c in found], p[[c.ids[0] for c in found]], atol=WITHIN)
-    with pytest.raises(UserError, match=rf"--top-k={pieces + 1} must be between 1 and the vocabulary's {pieces}"):
+    with pytest.raises(UserError, match=rf"--top-k={pieces + 1} must be between 1 and the vocabulary's size {pieces}"):
         predictor.fill_mask(["the [MASK] of"], top_k=pieces + 1)
     assert "[PAD]" not in predictor.fill_mask(["the [MASK]"], top_k=2, pieces=3)[0].filled
 

@@ -145,11 +145,13 @@ def test_probabilities_are_renormalised_without_the_padding_as_generation_config
 
 def test_settings_of_generation_config_that_are_not_applied_are_reported(caplog):
     settings = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.0, "bad_words_ids": [[PAD], [7]], "num_beams": 6}
+    settings["early_stopping"] = "never"
     Translate().check(with_generation(0.0, settings))
-    says = "`translate` does not apply no_repeat_ngram_size=3, bad_words_ids=[[0], [7]] of generation_config.json"
+    named = "no_repeat_ngram_size=3, bad_words_ids=[[0], [7]], early_stopping=never"
+    says = f"`translate` does not apply {named} of generation_config.json"
     assert [record.message.partition(": ")[2] for record in caplog.records] == [says]
     caplog.clear()
-    Translate().check(with_generation(0.0, {"bad_words_ids": [[PAD]], "max_length": 512, "forced_eos_token_id": END}))
+    Translate().check(with_generation(0.0, {"bad_words_ids": [[PAD]], "max_length": 512, "early_stopping": True}))
     assert not caplog.records
 
 

@@ -46,7 +46,7 @@ def test_a_corpus_of_another_vocabulary_is_refused_with_a_remedy():
     size = CORPUS.vocabulary.size
     with pytest.raises(
         UserError,
-        match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out \(it is then "
+        match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out \(default: "
         rf"{size}\), or build",
     ):
         check_corpus(of_size(9), CORPUS, OTHER)

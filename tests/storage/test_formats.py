@@ -84,6 +84,8 @@ def test_a_compression_without_magic_bytes_is_recognised_by_name():
     found = [recognise(PACK[".gz"](b"text"), name) for name in ("a.txt", "a.txt.gz")]
     remedies = ["give it a name that ends in .gz, or decompress it first", "decompress it first"]
     assert [each and each.remedy for each in found] == remedies
+    found = [recognise(written("parquet")[:HEAD_BYTES], name) for name in ("a.txt", "a.parquet")]
+    assert [each and each.remedy.partition(" ")[0] for each in found] == ["give", "write"]
     for before in ("", "a"):  # with one of them the head ends within a character
         assert recognise((before + "ä" * HEAD_BYTES).encode()[:HEAD_BYTES], "a.br") is None
 

@@ -181,7 +181,7 @@ def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
     ("name", "says"),
     [
         ("one", r"mine.py:one: update must return a direction for each parameter, in the same tree as the gradients"),
-        ("sums", r"mine.py:sums: the direction of .*/bias has the shape \(\), its gradient \(\d+"),
+        ("sums", r"mine.py:sums: the direction of .*/bias has the shape \(\), but its gradient has \(\d+"),
     ],
 )
 def test_directions_that_do_not_fit_the_parameters_are_refused(own: str, name: str, says: str):

@@ -103,6 +103,8 @@ def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
     }
     if generation.get("bad_words_ids") not in (None, [[pad_id]]):
         found["bad_words_ids"] = generation["bad_words_ids"]
+    if generation.get("early_stopping") == "never":  # true and false are the flag --early-stopping
+        found["early_stopping"] = "never"
     listed = ", ".join(f"{name}={str(value)[:60]}" for name, value in found.items())
     return (f"`translate` does not apply {listed} of generation_config.json",) if found else ()
 

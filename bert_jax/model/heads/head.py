@@ -21,7 +21,7 @@ from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
 
 CONCATENATED = {"last_four_concat": 4, "embeddings_and_last": 2}
-"""The values of `TaskHead.layers` that concatenate hidden states, and how many."""
+"""The values of `TaskHead.layers` that concatenate hidden states -> the number of hidden states."""
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler, applied to the hidden states of the [CLS] tokens."""
 

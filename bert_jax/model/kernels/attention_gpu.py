@@ -158,7 +158,7 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """Returns the random word of every query of these rows and heads, as in `layers.random_words`, or no array without dropout.
+    """Returns the random word of every query of these rows and heads, as in `layers.random_words`; [] without dropout.
 
     Inside a kernel, every thread would compute the words it needs, which doubles the instructions of the hash.
     """

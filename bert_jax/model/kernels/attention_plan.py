@@ -51,7 +51,7 @@ class Placement:
     first_row: UInt32[Array, ""]
     """The index of the device's first row in the whole batch."""
     heads_shard: UInt32[Array, ""]
-    """The index of the device's heads among the equal shards of all heads."""
+    """The index of this device's shard of the heads; all shards are equally large."""
     num_heads: int
     """The number of heads of all devices together."""
 

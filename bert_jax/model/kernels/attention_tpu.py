@@ -6,11 +6,12 @@ All intermediate matrices are transposed, keys along the sublanes and queries al
 
 so the softmax statistics are rows [1, queries], which broadcast for free. In every product with a matrix of scores, that matrix
 is stationary in the matrix unit while the 64 rows of a head stream through it. Without the transposition, all 512 rows of scores
-would stream through and fill only 64 of 128 columns of the result; on v5e a product takes 490 bundles instead of 250.
+would stream through and fill only 64 of 128 columns of the result. On v5e, a product then takes 490 instruction bundles instead
+of 250.
 
 With a window (`TpuPlan.radius`), only the blocks and tiles within reach are computed. A row of 8,192 with 12 heads of 64, forward
-and backward on a v5e, takes 0.41 ms with a radius of 64 and 5.94 ms without (bundles of a block times the number of blocks).
-JAX's own `splash_attention` takes 3 ms, because its grid has a step for each head and block.
+and backward on a v5e, takes 0.41 ms with a radius of 64 and 5.94 ms without (estimated: bundles of a block times the number of
+blocks). JAX's own `splash_attention` takes 3 ms, because its grid has a step for each head and block.
 
 A head is selected by zeroing the other heads' lanes. The contraction is 128 deep anyway, so two heads of width 64 share a block
 in the layout of the projections, without a copy. The products of the next tiles are issued before the exponentials of the current

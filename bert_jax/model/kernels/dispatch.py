@@ -43,7 +43,8 @@ LONGEST = 8_192
 """The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
 SELECTED_FROM = 1_024
-"""The row length from which the TPU kernel also computes layers with only some tokens as queries."""
+"""The row length from which the TPU kernel also computes layers in which only some tokens are queries. In shorter rows, the
+plain path is faster."""
 
 WIDEST = 2_048
 """The largest supported radius of a sliding layer. The TPU kernel unrolls the blocks of 512 keys that a window reaches."""

@@ -105,7 +105,7 @@ class _Call:
 
 
 Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"] | None, Float[Array, " D"], Float[Array, " D"]]
-"""The random word of each row for dropout, x, y if there is one, scale and bias."""
+"""(the random dropout word of each row, x, y or None, scale, bias)."""
 Results = tuple[Float[Array, "B L D"], Float[Array, "B L D"]]
 """x + dropout(y), and its LayerNorm."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]

@@ -43,8 +43,8 @@ Gather = Callable[[JsonObject], Sequence[JsonObject]]
 def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
     """Compares each kernel that this process may use with the plain path, unless this kind of chip already has a verdict.
 
-    Returns the disagreeing kernels that `model.attention=auto` and `model.residual_norm=auto` might choose, with the reasons: the
-    argument of `Execution.without_kernels`.
+    Returns kernel -> reason for each disagreeing kernel that `model.attention=auto` or `model.residual_norm=auto` might choose.
+    `Execution.without_kernels` accepts this result.
 
     `asked` holds these two settings (default: "auto"). A required kernel ("fused") that disagrees is used with a warning. Only
     the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass `gather`;
