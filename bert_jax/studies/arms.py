@@ -277,8 +277,9 @@ def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHe
 
 @contextlib.contextmanager
 def _named(subject: str) -> Iterator[None]:
-    """Adds a subject to the start of the message of any UserError in the context."""
+    """Adds a subject to the start of the message of any UserError in the context, and of any error in a user's file."""
     try:
-        yield
+        with python_files.file_errors_explained():
+            yield
     except UserError as error:
         raise UserError(f"{subject}: {error}") from None

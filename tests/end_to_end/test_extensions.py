@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import pathlib
 import random
@@ -22,7 +23,7 @@ from bert_jax.interop.huggingface import import_model
 from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.pretraining.replay import Batches, load_experiment
 from tests.documented import python_file
-from tests.end_to_end import forked
+from tests.end_to_end import forked, tiny_study
 from tests.end_to_end.conftest import ASKED, command
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import REPOSITORY, assert_same_weights, learned, records, results, weights, write_experiment
@@ -492,6 +493,55 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
         assert says in done.output
 
 
+def test_a_model_with_a_user_encoder_is_fine_tuned_resumed_and_answers(experiment: pathlib.Path, toys: pathlib.Path):
+    """The model stays where it was trained, the commands run elsewhere; without the user's file, they name it."""
+    folder = experiment.parent
+    (folder / "mine").mkdir()
+    shutil.copy(folder / "fourier.py", folder / "mine")
+    short = {"phases.0.steps": "2", "evaluation.every": "2", "checkpoints.keep_at": "[]"}
+    flags = [f"--config.{key}={value}" for key, value in (short | {"model.encoder": "mine/fourier.py:Fourier"}).items()]
+    here = forked.Surroundings(directory=folder)  # the name of the file is relative
+    (done,) = forked.run(folder, command(experiment, folder / "mixed", *flags), around=here)
+    assert done.status == 0, done.output
+    tuned = [
+        "finetune",
+        "--config=experiments/finetune/own_text.py",
+        f"--config.init_from={folder}/mixed",
+        *(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev")),
+        *("--config.task.length=16", "--config.training.batch_size=16", "--config.training.epochs=2"),
+        "--config.checkpoints.every=4",
+    ]
+    whole, killed = ([*tuned, f"--workdir={folder}/{name}"] for name in ("tuned", "tuned-killed"))
+    death = Signal(ASKED, argument=6, once_there=(f"{folder}/tuned-killed/checkpoints/4",))
+    assert forked.run(folder, killed, at=death)[0].status == -9
+    asked = ["predict", "classify", f"--model={folder}/tuned", "--json", "it was fine"]
+    for done in forked.run(folder, whole, killed, asked):
+        assert done.status == 0, done.output
+    assert_same_weights(folder / "tuned-killed", folder / "tuned")
+    shutil.rmtree(folder / "mine")
+    (refused,) = forked.run(folder, asked)
+    assert refused.status == 2
+    digest = hashlib.sha256((folder / "fourier.py").read_bytes()).hexdigest()[:12]
+    assert "mine/fourier.py:Fourier computes the encoder of this model, but the file is missing" in refused.output
+    assert f"(sha256 {digest}...); restore it at {folder}/mine/fourier.py" in refused.output
+
+
+def test_a_user_encoder_learns_from_one_and_without_attention_not_from_its_maps(experiment: pathlib.Path):
+    folder = experiment.parent
+    short = {"phases.0.steps": "2", "evaluation.every": "2", "checkpoints.keep_at": "[]", "model.scan_layers": "false"}
+    keys = {"model.encoder": f"{folder}/fourier.py:Fourier", **short}
+    done = run(experiment, "teacher", keys)
+    assert done.status == 0, done.output
+    keys["teacher"] = f"{folder}/teacher"
+    done = run(experiment, "pupil", keys)
+    assert done.status == 0, done.output
+    last = [record for record in records(folder / "pupil") if "train/loss" in record][-1]
+    assert last["train/soft_loss"] > 0
+    done = run(experiment, "watching", {**keys, "distillation.attention_weight": "1"})
+    assert done.status == 2, done.output
+    assert "Fourier has no attention; use a Transformer, or set config.distillation.attention_weight=0" in done.output
+
+
 def test_the_mixture_of_experts_of_the_page_trains_on_four_devices_as_on_one(experiment: pathlib.Path):
     (experiment.parent / "moe.py").write_text(python_file("bert_jax/model/README.md", "class Experts"))
     losses = []
@@ -596,6 +646,23 @@ def test_an_error_in_a_function_of_the_model_names_its_key_and_shows_its_line(ex
         assert done.status == 2, done.output
         assert f"error: config.{key}={experiment.parent}/{file} raises NameError; correct the file here:" in done.output
         assert "+ nothing" in done.output
+    key, file = next(iter(files.items()))
+    flags = (f"--config={experiment}", f"--config.{key}={experiment.parent}/{file}:F")
+    (done,) = forked.run(experiment.parent, ["doctor", *flags])
+    assert done.status == 1, done.output
+    assert f"FAULT  experiment   {experiment}" in done.output
+    assert "+ nothing" in done.output
+
+
+def test_a_study_names_the_arm_whose_file_has_an_error(experiment: pathlib.Path, toys: pathlib.Path):
+    folder = experiment.parent
+    (broken,) = written(folder, [BROKEN["model.encoder"]], "arm")
+    arms = [{"name": "bert"}, {"name": "own", "pretrain": {"model": {"encoder": f"{folder}/{broken}:F"}}}]
+    file = tiny_study.write(folder / "study.py", tiny_study.values(experiment, toys) | {"arms": arms, "expected": []})
+    (done,) = forked.run(folder, ["study", f"--config={file}", f"--workdir={folder}/study"])
+    assert done.status == 2, done.output
+    assert f"error: the arm 'own': config.model.encoder={folder}/{broken} raises NameError; correct the file" in done.output
+    assert not (folder / "study" / "bert").exists()
 
 
 @pytest.mark.parametrize("body", POLICIES)
