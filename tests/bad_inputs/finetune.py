@@ -1101,6 +1101,17 @@ CASES = [
         files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
     ),
     Case(
+        "a row that was rejected in Prodigy",
+        LINES,
+        "train.jsonl, line 2: its annotator's answer is 'reject'; keep only accepted rows (jq -c 'select(.answer == \"accept\")'",
+        files={
+            "train.jsonl": "".join(
+                f'{{"text": "good", "_input_hash": {i}, "label": "a", "answer": "{answer}"}}\n'
+                for i, answer in enumerate(("accept", "reject"))
+            )
+        },
+    ),
+    Case(
         "a number of no label",
         f"{TRAIN} --config.task.own.label_names=[good,poor]",
         "train.csv, line 3: the label 2 is not the number of one of the 2 labels (0=good to 1=poor); correct it, or add its name",

@@ -721,7 +721,8 @@ def _parsed(text: str) -> Any:
 
 
 def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Location, JsonObject]:
-    """Returns a row with its location. Raises UserError if it is not an object, or holds half a surrogate pair."""
+    """Returns a row with its location. Raises UserError if it is not an object, holds half a surrogate pair, or was not accepted
+    in Prodigy."""
     if not isinstance(value, dict):
         raise location.error(
             f"{short(value)} is not an object; each {location.unit} must be one object with the columns as its fields"
@@ -729,4 +730,9 @@ def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Locatio
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
             raise location.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
+    if "_input_hash" in value and value.get("answer", "accept") != "accept":  # a row as Prodigy writes it
+        raise location.error(
+            f"its annotator's answer is {value['answer']!r}; keep only accepted rows (jq -c 'select(.answer == \"accept\")' "
+            f"{location.path.name})"
+        )
     return location, value
