@@ -91,7 +91,7 @@ def test_a_half_without_a_readable_sentence_is_refused_unless_the_file_has_only_
         (row("x", "a"), "line 1: 'x' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows the ID 1; number the words of a sentence from 1"),
         (row(1, ""), "line 1: column 2, the word, is empty; correct the line"),
-        (row("1-2", "don't"), "line 1: a sentence without a word"),
+        (row("1-2", "don't"), "line 1: the sentence has no word; remove its lines"),
     ],
 )
 def test_an_unreadable_sentence_is_reported_and_left_out(tmp_path, text, problem):

@@ -161,7 +161,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
             words.append((line, row))
     place = block.rows[0].place
     if not words:
-        raise UserError(f"{place}a sentence without a word")
+        raise UserError(f"{place}the sentence has no word; remove its lines")
     if len(words) > MOST_WORDS:
         raise UserError(
             f"{place}a sentence of {counted(len(words), 'word')}, more than {MOST_WORDS:,}; end each sentence with an empty line"
@@ -187,8 +187,9 @@ def _columns(line: Line, names: Sequence[str]) -> list[str]:
     row = line.text.split("\t")
     if len(row) != len(names):
         standard = "CoNLL-U" if names is COLUMNS else "global.columns"
-        found = counted(len(row), "column")
-        raise UserError(f"{line.place}{found} between TABs, not the {len(names)} of {standard}; correct the line")
+        found = f"{counted(len(row), 'column')} between TABs, not the {len(names)} of {standard}"
+        remedy = "remove the TAB at its end" if not row[-1] and len(row) == len(names) + 1 else "correct the line"
+        raise UserError(f"{line.place}{found}; {remedy}")
     if names is not COLUMNS:
         row = [row[names.index(name)] if name in names else "_" for name in COLUMNS]
     if not _ID.fullmatch(row[0]):

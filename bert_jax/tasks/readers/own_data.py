@@ -659,7 +659,9 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
             f"{path}: columns={config.columns} does not name {config.labels!r}; {nearest(config.labels, config.columns)}"
         )
     if tag is not None and width < 2:
-        raise UserError(f"{path} has one column; each line needs a word and its tag, with a TAB or spaces between them")
+        raise UserError(
+            f"{path} has one column; each line needs a word and its tag, separated by a TAB or spaces (not by a comma)"
+        )
     found = read_conll(path, word=word, tag=tag, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):

@@ -159,5 +159,5 @@ def parse_number(location: Location, name: str, value: str, low: float, high: fl
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:
     """Returns `examples`. Raises UserError if there are none; `which` describes the rows that the file should have."""
     if not examples:
-        raise UserError(f"{path} has no rows{which}; give the file of that set")
+        raise UserError(f"{path} has no rows{which}; give the complete file")
     return examples

@@ -44,8 +44,9 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
         (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... is the first; number the words of a sentence from 1"),
         (row("²", "a"), "line 1: '²' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
+        (GOOD.replace("\n", "\t\n", 1), "line 1: 11 columns between TABs, not the 10 of CoNLL-U; remove the TAB at its end"),
         (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
-        (row("1-2", "a"), "line 1: a sentence without a word"),
+        (row("1-2", "a"), "line 1: the sentence has no word; remove its lines"),
     ],
 )
 def test_both_readers_name_the_same_line(tmp_path: pathlib.Path, faulty: str, problem: str):
