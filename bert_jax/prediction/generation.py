@@ -69,9 +69,8 @@ class Generate:
                 "leave out --beams or the others"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
-            raise UserError(
-                f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,} tokens"
-            )
+            half = engine.model.tokenizer.size // 2
+            raise UserError(f"--beams={self.beams} must be at most {half:,}, half the size of the vocabulary")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """Returns (the text of a record, [CLS] and its tokens). Raises UserError if the text leaves no room for new tokens."""

@@ -173,9 +173,8 @@ class Translate:
                 "config.objective=translation, or a Marian"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
-            raise UserError(
-                f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,} tokens"
-            )
+            half = engine.model.tokenizer.size // 2
+            raise UserError(f"--beams={self.beams} must be at most {half:,}, half the size of the vocabulary")
         most = engine.config.max_position - 1
         if self.max_length is not None and self.max_length > most:
             raise UserError(

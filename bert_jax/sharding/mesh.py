@@ -45,7 +45,7 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
         own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
             f"mesh {_format_sizes(shape)} does not fit {slices} slices of {counted(own, 'device')}: {listed(within)} never "
-            f"{'spans' if len(within) == 1 else 'span'} slices; choose a size that divides the {own} devices of a slice"
+            f"{'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
         )
     return along
 

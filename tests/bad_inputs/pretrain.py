@@ -619,7 +619,7 @@ CASES = [
     Case(
         "an unknown way to make pairs",
         "--config.examples.pairs=orignal",
-        "config.examples.pairs='orignal' is not one of original, paper, none; did you mean 'original'?",
+        "config.examples.pairs='orignal' is not one of original, paper, successive, none; did you mean 'original'?",
     ),
     Case(
         "nothing masked",

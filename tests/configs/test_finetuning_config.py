@@ -76,7 +76,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"selection__select": "bset"}, r"config\.selection\.select='bset' is not one of best, last; did you mean 'best'"),
         ({"selection__patience": -1}, r"config\.selection\.patience=-1 must be at least 0"),
         ({"selection__per_epoch": 0}, r"config\.selection\.per_epoch=0 must be at least 1"),
-        ({"selection__patience": 2, "selection__select": "last"}, r"patience=2 needs selection\.select=best; set it"),
+        ({"selection__patience": 2, "selection__select": "last"}, r"patience=2 requires selection\.select=best; set it"),
         ({"distillation__temperature": 0.0}, r"config\.distillation\.temperature=0\.0 must be at least 0\.01 and at most 1,000"),
         ({"distillation__hidden_weight": -1.0}, r"config\.distillation\.hidden_weight=-1\.0 must be at least 0"),
         ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be at least 0 and at most 1"),

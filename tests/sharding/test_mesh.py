@@ -154,7 +154,7 @@ def test_data_spans_slices_before_fsdp_by_default(
     ("shape", "across_slices", "says"),
     [
         ((1, 1, 16), "auto", "mesh data=1 x fsdp=1 x tensor=16 does not fit 2 slices of 8 devices: mesh.tensor never "
-         "spans slices; choose a size that divides the 8 devices of a slice"),
+         "spans slices; choose a size that divides 8"),
         ((1, 8, 2), "data", "mesh.across_slices=data, but mesh.data=1 is not divisible by the 2 slices; set mesh.data to a "
          "multiple of 2, or mesh.across_slices=auto"),
         ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 is not divisible by the 2 slices; set mesh.fsdp to"),

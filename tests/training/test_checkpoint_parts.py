@@ -223,8 +223,7 @@ def test_a_checkpoint_unusable_for_one_process_is_used_by_none(agreements, error
     monkeypatch.setattr(manager, "_restore_error", lambda state, written: None if read else error)
     with pytest.raises(
         UserError,
-        match=rf"step 1,000 in DIRECTORY cannot be read \({reason}\); choose a step that comes after "
-        rf"another",
+        match=rf"step 1,000 in DIRECTORY cannot be read \({reason}\); use a checkpoint of another ",
     ):
         checkpoints_of(notes).restore(1_000, {})
     assert asked == ([read is None] if len(agreements) == 1 else [True, error is None])
