@@ -733,6 +733,6 @@ def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Locatio
     if "_input_hash" in value and value.get("answer", "accept") != "accept":  # a row as Prodigy writes it
         raise location.error(
             f"its annotator's answer is {value['answer']!r}; keep only accepted rows (jq -c 'select(.answer == \"accept\")' "
-            f"{location.path.name})"
+            f"{pathlib.Path(location.path).name})"
         )
     return location, value
