@@ -212,7 +212,7 @@ class Objective(abc.ABC):
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
     def compared(self, baselines: Mapping[str, float]) -> dict[str, float]:
-        """Returns those of the `baselines` that belong to a score. A subclass may have omitted others with their scores."""
+        """Returns the `baselines` that belong to a score. A subclass may have omitted some scores, and so their baselines."""
         used = {score.baseline for score in self.named_scores().values() if isinstance(score, Score)}
         return {name: value for name, value in baselines.items() if name in used}
 
