@@ -79,8 +79,8 @@ class MlmNsp(WordPrediction):
         return loss
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean losses of each row over its masked words and over its pairs. For a subclass with its own `sums`, returns
-        the losses of that subclass."""
+        """Returns the mean losses of each row over its masked words and over its pairs. For a subclass with its own `sums`,
+        returns the losses of that subclass."""
         if type(self).sums is not MlmNsp.sums:
             return Objective.row_losses(self, params, batch)
         outputs = self.model.logits(params, batch, None)
