@@ -60,7 +60,7 @@ def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[
     """Returns the nearest relation to a Stanford relation among a treebank's `names` ("" for none), how close it is, and the
     difference. `columns` are the columns of the table.
 
-    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so it has the relation itself."""
+    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so the counterpart is the relation itself."""
     if relation != "all" and {"pobj", "dobj", "nn"} & {*names}:
         columns = relation, "same", ""
     candidates, near, difference = columns

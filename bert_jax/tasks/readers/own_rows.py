@@ -401,7 +401,7 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""The start of an object with the texts and labels of choices that is written in a cell."""
+"""Matches a cell that starts with an object of the texts or the labels of choices."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
