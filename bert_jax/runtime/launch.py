@@ -33,7 +33,7 @@ from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import AnyPath, is_remote
 
-if TYPE_CHECKING:  # which runs in buckets load
+if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
 
 

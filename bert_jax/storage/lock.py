@@ -120,7 +120,7 @@ def _machine() -> str:
     """Returns an identifier of this machine and its process namespace, or "" if unavailable."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is a text, not a path
     except OSError:
         return ""
 

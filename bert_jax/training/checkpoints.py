@@ -405,7 +405,8 @@ def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]
 @functools.cache
 def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It is compiled once per shape. Parameters, optimizer slots
-    and models with different heads share shapes, so the first save only takes half as long as with one program for all arrays."""
+    and models with different heads share shapes, so the first save takes only half the time that it would take with one program
+    for all arrays."""
     return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 
