@@ -311,7 +311,7 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} predicts masked words, but config.objective={self.objective} does not; leave one "
                 "of them out"
             )
-        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # which a step with a teacher does not call
+        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # a step with a teacher does not call sums
             raise UserError(
                 f"config.objective={self.objective} overrides sums, which is not used with a teacher; override output_sums, or "
                 "leave config.teacher out"

@@ -91,7 +91,7 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if this lasts, another start may take the lock, which the next write will show
+            except StorageError:  # no connection; if another start takes the lock meanwhile, the next write detects it
                 pass
 
     def _look_again(self) -> None:

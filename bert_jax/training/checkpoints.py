@@ -323,9 +323,9 @@ class Checkpoints:
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. A file that appears during the removal
-    keeps the directory in place. The removal is therefore repeated, at most `_REMOVALS` times, until the directory stays away for
-    `_REMOVAL_PAUSE`."""
+    Orbax raises at the first file that fails, while its other threads are still writing. If a file appears during the removal,
+    the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory does not
+    exist after a pause of `_REMOVAL_PAUSE` seconds."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:

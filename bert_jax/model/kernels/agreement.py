@@ -63,7 +63,7 @@ class Case:
     rotated: bool = False
     """Whether the kernel rotates queries and keys (TPU)."""
     pre: bool = False
-    """Whether a residual norm is compared as pre-norm too, where the sum is a result."""
+    """Whether a residual norm is also compared in its pre-norm form, which returns the sum too."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
