@@ -287,7 +287,8 @@ _SPARE = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class AlternatingBatches:
-    """Batches of labelled examples and of unlabelled sentences, in turns. An epoch has twice as many steps."""
+    """Batches of labelled examples and of unlabelled sentences, in turns. An epoch has twice as many steps as an epoch of the
+    labelled batches alone."""
 
     labelled: LabelledBatches
     unlabelled: UnlabelledBatches

@@ -105,9 +105,9 @@ class _Examples:
 def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
-    """Returns the plan's examples with indices `examples` in groups of similar length, each with the places of its examples in
-    `examples`. With up to `_FEW` examples per row, there is one group, in which every example has as many columns as a whole
-    row: several groups would take twice the time at 8 examples a row."""
+    """Divides the plan's examples with indices `examples` into groups of similar length. Returns (positions in `examples`,
+    examples) for each group. With up to `_FEW` examples per row, there is one group, in which every example has as many columns
+    as a whole row: several groups would take twice the time at 8 examples a row."""
     if len(examples) <= _FEW * rows:
         return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs

@@ -128,7 +128,7 @@ def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[i
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Returns the size of an axis: a letter, or a number and the size."""
+    """Returns the size of an axis, which is a letter (a key of `sizes`) or a number and its size ("1:1")."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 

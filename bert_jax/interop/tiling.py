@@ -21,7 +21,7 @@ from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import SIZES, Architecture
 
 QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attention/output/kernel": -3}
-"""Ends of array paths -> the axis of query heads, which stay together with the key heads that they read."""
+"""Ends of array paths -> the axis of the query heads. Query heads stay together with the key heads that they read."""
 
 
 def tiled(model: Model, wanted: Architecture) -> Model:

@@ -43,8 +43,8 @@ in the same order. A batch is transferred while the previous batch is computed a
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same if leftover items can go to the next group. It is smaller, since the first group is packed before any
-computation."""
+"""The same if leftover items can go to the next group. It is smaller, since the computation waits until the first group is
+packed."""
 
 
 SPARE_ROWS = 1024

@@ -493,8 +493,8 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
-    field with `many` become texts, and choices with labels become their texts, as in training."""
+    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. In a field with `many`,
+    numbers are converted to texts, and the labels of choices are dropped, as in training."""
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)

@@ -28,9 +28,9 @@ _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
 The scores of other systems on the tasks here. `results.json` of a run has the rows of its task under `published`, and the log
-prints them after the scores of the run. A translation run that learns from `tfds:wmt14_translate` has rows too. Each table states
-what its scores were measured on. Scores from a test server, or by a different formula, are shown but not ranked. The numbers are
-printed as in their sources.
+prints them after the scores of the run. A translation run that is trained on `tfds:wmt14_translate` has published rows too.
+Each table states what its scores were measured on. Scores from a test server, or by a different formula, are shown but not
+ranked. The numbers are printed as in their sources.
 
 ## The tables
 

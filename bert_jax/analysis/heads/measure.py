@@ -40,7 +40,7 @@ class HeadStatistics:
     uniform: NamedArray
     """[statistic]: the statistics of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance]: the profile of the same uniform head."""
+    """[distance]: the mean attention of this uniform head, by distance."""
     n: NamedArray
     """[statistic]: the number of words in the mean."""
     n_profile: NamedArray

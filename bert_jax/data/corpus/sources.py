@@ -442,8 +442,8 @@ def _head(path: str, size: int) -> bytes:
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
-    """Returns the number of shards: `stated`, or 64, adjusted so that each has 1 to 64 MiB of text. It does not depend on the
-    number of cores."""
+    """Returns the number of shards: `stated` if it is given, otherwise 64, changed if necessary so that each shard has 1 to 64
+    MiB of text. The default does not depend on the number of cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)

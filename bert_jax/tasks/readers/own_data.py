@@ -407,7 +407,7 @@ _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("0", "false", "False", "FALSE"), False),
     **dict.fromkeys(("1", "true", "True", "TRUE"), True),
 }
-"""The values of 0 and 1 in lists and columns -> whether the label applies."""
+"""The spellings of 0 and 1 in lists and columns -> whether the label applies."""
 
 
 def _vector_remedy(name: str, size: int) -> str:

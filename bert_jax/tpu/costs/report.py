@@ -21,7 +21,7 @@ COSTLIEST = 20
 SUMMED = 8
 """The number of modules in the summary line of the text."""
 WASTEFUL = 0.2
-"""The fraction of peak below which the report suggests a cheaper way."""
+"""The fraction of peak below which the report suggests a cheaper way to do the same work."""
 REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below it, the
 estimates are pessimistic."""
