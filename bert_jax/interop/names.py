@@ -77,8 +77,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W for a target with its own
-    words), or as its number and size."""
+    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W if the decoder has its own
+    vocabulary), or as NUMBER:SIZE."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -92,7 +92,7 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format. In our format, only V may differ, since it may be padded."""
+    """Returns the size of every axis letter in the other format. In our format, only V may be larger, because of padding."""
     return {
         "V": config.vocab_size,
         "W": config.decoder_vocab_size or config.vocab_size,
@@ -128,7 +128,7 @@ def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[i
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Returns the size of an axis: a letter, or a number and the size."""
+    """Returns the size of an axis, which is a letter (a key of `sizes`) or a number and its size ("1:1")."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 

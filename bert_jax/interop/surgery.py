@@ -205,10 +205,10 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """Returns `tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
-    Afterwards, a word that starts with an added word is encoded with it. In a tokenizer.json, added tokens take the ids of
-    [unused0], [unused1], ..., which already have rows. They are found anywhere in a text, as in transformers. Raises UserError
-    for a token that is already in the vocabulary. Also raises it for a token that no text can produce, because the text rules
-    change or split it."""
+    Afterwards, WordPiece also uses an added word as the first piece of longer words. In a tokenizer.json, added tokens take the
+    ids of [unused0], [unused1], ..., which already have rows. They are found anywhere in a text, as in transformers. Raises
+    UserError for a token that is already in the vocabulary. Also raises it for a token that no text can produce, because the
+    text rules change or split it."""
     info = tokenizer.vocabulary
     if info.marks_words:
         there = set(tokenizer.pieces)

@@ -63,8 +63,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since
-        recorded files may be deleted."""
+        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since files
+        with recorded names may be deleted later."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:

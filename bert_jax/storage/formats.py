@@ -115,8 +115,8 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
     `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files according to their names. If it does, a compressed file is only reported if its name
-    has no suffix for that (the remedy is another name) or if it is compressed twice."""
+    whether the reader decompresses files according to their names. If so, a compressed file is only reported if its name lacks
+    the suffix of its compression (the remedy is another name), or if it is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)

@@ -492,7 +492,7 @@ CASES = [
     Case(
         "words that are not in the order of their sentences",
         f"{TRAIN} --config.task.name=own/token --config.task.own.sentence=n",
-        "train.csv: each of its 3 sentences has only one word by its column 'n'; sort the rows by this column, or name the",
+        "train.csv: each of its 3 sentences has only one word if the column 'n' numbers them; sort the rows by this column, or",
         files=train("n,words,labels\n0,it,O\n1,so,O\n0,was,O\n"),
     ),
     Case(
@@ -882,7 +882,7 @@ CASES = [
     Case(
         "a row of GAP that is there twice",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "the ID 'x' is also in ... but predictions are named by ID; give each row its own",
+        "the ID 'x' is also in ... but predictions are named by ID; give each row its own ID",
         copies="data=gap",
         spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
     ),

@@ -287,8 +287,8 @@ def _rates(
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
     """Returns the scores of texts with one question when "neither name" is a possible answer. The answer is neither if the
-    attention to the chosen name is below a threshold. Head and threshold are chosen together, for the most correct answers in
-    `choice`."""
+    attention to the chosen name is below a threshold. The head and the threshold are chosen together, to maximise the number of
+    correct answers in `choice`."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None

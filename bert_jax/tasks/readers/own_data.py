@@ -442,7 +442,7 @@ _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("0", "false", "False", "FALSE"), False),
     **dict.fromkeys(("1", "true", "True", "TRUE"), True),
 }
-"""The values of 0 and 1 in lists and columns -> whether the label applies."""
+"""The spellings of 0 and 1 in lists and columns -> whether the label applies."""
 
 
 def _vector_remedy(name: str, size: int) -> str:
@@ -631,8 +631,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
         if column:
             raise UserError(
-                f"{path}: {those} only one word by its column {column!r}; sort the rows by this column, or name the column that "
-                "numbers the sentences"
+                f"{path}: {those} only one word if the column {column!r} numbers them; sort the rows by this column, or name "
+                "the column that numbers the sentences"
             )
         raise UserError(
             f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
@@ -841,7 +841,7 @@ def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say)
 
 
 def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> None:
-    """Reads nothing, since these files have rows."""
+    """Returns None, since the files of this kind of head always have rows."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def read_columnar(
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
+    """Returns column -> names of its classes, in the order of their numbers, for all columns with classes in a Parquet or Arrow
+    file."""
     with _opened(path) as file:
         return _classes(path, file.schema)
 
@@ -217,8 +218,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the names of a ClassLabel, or of one in lists, in the spellings of `datasets` and of a README.md on the hub; () for
-    another feature."""
+    """Returns the class names of a ClassLabel, or of a list of ClassLabels, as `datasets` or a README.md on the hub writes it.
+    Returns () for any other feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
@@ -407,7 +408,7 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""The start of an object with the texts and labels of choices that is written in a cell."""
+"""Matches a cell that starts with an object of the texts or the labels of choices."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
@@ -661,7 +662,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file; none if it cannot be read, which is reported when its rows are read."""
+    """Returns the first bytes of a file, or none if it cannot be read; the error is reported when the rows are read."""
     refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
