@@ -218,7 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if flags.replay is not None:
         from bert_jax.pretraining.replay import replay_step  # imported here, since training does not need it
 
-        return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
+        with recorded_files_named(flags.workdir):
+            return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
     with recorded_files_named(flags.workdir):
         return _start(flags)
 
