@@ -43,8 +43,8 @@ in the same order. A batch is transferred while the previous batch is computed a
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same if leftover items can go to the next group. It is smaller, since the first group is packed before any
-computation."""
+"""Items per device that are packed together if leftover items can go to the next group. This is fewer, since the first group is
+packed before any computation."""
 
 
 SPARE_ROWS = 1024
@@ -89,7 +89,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # more than padding to a round size explains
+        if spare > SPARE_ROWS:  # too many to be padding to a round size
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,

@@ -140,7 +140,7 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has as many columns as words; "
+                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has the columns of a word; "
                 f"{counted(len(self.alike), 'such line')} in the file"
             )
         if self.spaced:

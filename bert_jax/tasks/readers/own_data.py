@@ -13,8 +13,8 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
-`label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+`label_names`, or as a list of 0s and 1s. Words may also be in rows of their own, with a column that numbers the `sentence`. They
+may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
 column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
@@ -398,8 +398,8 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
     if len(sizes) == 1:
         raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
     raise UserError(
-        f"{path}: each label is a list of 0 and 1, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a "
-        f"number for each label in every row, or, {or_names}"
+        f"{path}: each label is a list of 0s and 1s, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give "
+        f"a number for each label in every row, or, {or_names}"
     )
 
 
@@ -412,7 +412,7 @@ _FLAGS: Mapping[str, bool] = {
 
 def _vector_remedy(name: str, size: int) -> str:
     example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
-    return f"{name} is a list of 0 and 1, a number for each of {counted(size, 'label')}; name them with label_names=[{example}]"
+    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name these with label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
