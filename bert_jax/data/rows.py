@@ -193,7 +193,7 @@ def _windows(
 
 
 def _copy_unpacked(made: _Examples, block: Batch) -> None:
-    """Does the work of `_copy_packed` for one example per row, three times as fast, since nothing moves."""
+    """Does the work of `_copy_packed` for one example per row, three times as fast, since every example starts at column 0."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real

@@ -178,8 +178,8 @@ def params_from_tensors(
     vocabulary.
 
     The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises UserError, with `source` and the tensors' names in `tensors`. It lists all other tensors that are missing, unexpected
-    or of a different shape, tensors of integers, and values that are not finite."""
+    Raises a UserError that names `source` and lists, by their names in `tensors`, all other tensors that are missing,
+    unexpected or of a different shape, tensors of integers, and values that are not finite."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:

@@ -125,7 +125,7 @@ def unicode_encoding(head: bytes) -> str:
         if head.startswith(mark):
             return name
     units = len(head) // 4
-    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # in each of the four places of a unit
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # at each of the four bytes of a unit
     if units < 2 or min(zeros) > 0.1 * units:
         return ""
     if zeros[2] == zeros[3] == units:

@@ -565,7 +565,7 @@ CASES = [
     Case(
         "a model without the head of pairs",
         "next-sentence --model=$classifier one two",
-        "$classifier has no nsp_head, so it cannot judge whether sentences follow each other (it ... name a model that can",
+        "$classifier has no nsp_head, so it cannot predict whether one sentence follows another (it ... name a model that can",
     ),
     Case(
         "a model without the head of spans",

@@ -302,7 +302,7 @@ def score_dependencies(
     sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        """Adds, for each sentence, the dependents of every group, and how many of them its attention head and its offset find."""
+        """Adds, for each sentence, the dependents of every group, and how many of these the group's head and offset find."""
         say(found.size)
         units, unit = np.unique(dependents.sentence, return_inverse=True)
         values = np.zeros((len(units), 3, len(groups)), np.int64)

@@ -119,7 +119,7 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The part of the item's weight in the span."""
+        """The part of the item's weight that belongs to the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
