@@ -34,8 +34,11 @@ from bert_jax.storage.records import (
 )
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
+    COLUMNS_REMEDY,
     SENTENCE,
     as_choices,
+    holds_columns,
+    is_markdown_line,
     is_quoted,
     plain,
     several_questions,
@@ -301,6 +304,8 @@ class FileReader:
                 continue
             if [cell.strip() for cell in row] == names:
                 problem = "the row repeats the names of the columns, as after joining files"
+            elif is_markdown_line(row):
+                problem = "the line is that of a table in Markdown; remove it"
             elif not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
@@ -521,6 +526,8 @@ def _problem(of: Field, given: JsonObject) -> str | None:
         return None if count else f"its {of.name} is {short(value)}, not a character offset, 0 or more"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        if isinstance(value, list) and value and holds_columns(given):
+            return f"its {of.name} is {short(value)}; {COLUMNS_REMEDY}"
         return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}; give text"
