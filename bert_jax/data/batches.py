@@ -287,7 +287,8 @@ _SPARE = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class AlternatingBatches:
-    """Batches that alternate between labelled examples and unlabelled sentences. An epoch has twice as many steps."""
+    """Batches that alternate between labelled examples and unlabelled sentences. An epoch has twice as many steps as an epoch of
+    the labelled batches alone."""
 
     labelled: LabelledBatches
     unlabelled: UnlabelledBatches
@@ -402,9 +403,9 @@ def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.n
 def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
     """Returns (index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
 
-    The pieces of a process need not be contiguous, since on a TPU the mesh follows the interconnect. The rows of its part are
-    then scattered in the global array, and the global batch has the same rows in a different order. Raises UserError if the parts
-    of two processes overlap or differ in size.
+    The pieces of a process need not be contiguous, since on a TPU the mesh follows the interconnect. If they are not, the rows
+    of the process are scattered in the global array, and the global batch has the same rows in a different order. Raises
+    UserError if the parts of two processes overlap or differ in size.
     """
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:

@@ -60,8 +60,7 @@ BEAT = 2.0
 SILENT = 3.5
 """If this process hangs, it reports every process that has missed this many heartbeats."""
 GRACE = 10.0
-"""When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
-in the same way."""
+"""The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
 FAREWELL = 5.0
 """When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
 PARTING = 60.0
@@ -77,8 +76,8 @@ Value = TypeVar("Value")
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started. Returns immediately for a single process (None). `patience` is passed to
-    `Processes`.
+    """Waits until all processes of a run have started. Returns immediately if `hosts` is None, i.e. for a single process.
+    `patience` is passed to `Processes`.
 
     Raises UserError in every started process if a process is missing after `timeout` seconds, or if one differs in versions, code
     or `config`."""

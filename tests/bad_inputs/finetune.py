@@ -492,7 +492,7 @@ CASES = [
     Case(
         "words that are not in the order of their sentences",
         f"{TRAIN} --config.task.name=own/token --config.task.own.sentence=n",
-        "train.csv: each of its 3 sentences has only one word by its column 'n'; sort the rows by this column, or name the",
+        "train.csv: each of its 3 sentences has only one word if the column 'n' numbers them; sort the rows by this column, or",
         files=train("n,words,labels\n0,it,O\n1,so,O\n0,was,O\n"),
     ),
     Case(
@@ -882,7 +882,7 @@ CASES = [
     Case(
         "a row of GAP that is there twice",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "the ID 'x' is also in ... but predictions are named by ID; give each row its own",
+        "the ID 'x' is also in ... but predictions are named by ID; give each row its own ID",
         copies="data=gap",
         spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
     ),
@@ -1095,9 +1095,94 @@ CASES = [
         files={"train.csv": "".join(f"good,{i}\n" for i in range(60)), "dev.csv": "good,other\n"},
     ),
     Case(
+        "entities as characters in Label Studio's tasks",
+        f"{TRAIN[:-4]}.json --config.task.name=own/token",
+        "train.json, item 1: no field 'words', but entities by their first and last ... and Label Studio; give the words of each",
+        files={"train.json": '[{"text": "it was ada", "label": [{"start": 7, "end": 10, "labels": ["PER"]}]}]'},
+    ),
+    Case(
+        "tasks of Label Studio with their annotations",
+        f"{TRAIN[:-4]}.json",
+        "train.json, item 1: no field 'text'; these are tasks of Label Studio ... export them as JSON-MIN or as CSV",
+        files={"train.json": '[{"id": 1, "annotations": [], "data": {"text": "it was"}}]'},
+    ),
+    Case(
+        "annotations of brat",
+        f"{TRAIN[:-4]}.ann --config.task.name=own/token",
+        "train.ann holds annotations by their characters, as written by brat; give the words of each text and their tags as JSON",
+        files={"train.ann": "T1\tPerson 7 10\tada\n"},
+    ),
+    Case(
+        "columns of one object",
+        LINES,
+        'train.jsonl, line 1: text is ["it was", "we"], not a text; the object holds whole columns ... pandas',
+        files={"train.jsonl": '{"text": ["it was", "we"], "label": ["good", "poor"]}\n'},
+    ),
+    Case(
+        "columns of one object on several lines",
+        f"{TRAIN[:-4]}.json",
+        "train.json is a single object (text, label); the object holds whole columns, but each row must be an object of its own",
+        files={"train.json": '{\n"text": ["it was", "we"],\n"label": ["good", "poor"]}\n'},
+    ),
+    Case(
+        "columns of words in one object",
+        f"{LINES} --config.task.name=own/token",
+        "train.jsonl, line 1: words is ... not a list of texts; the object holds whole columns",
+        files={"train.jsonl": '{"words": [["it"], ["we", "saw"]], "labels": [["O"], ["O", "B-A"]]}\n'},
+    ),
+    Case(
+        "the rows of the hub's viewer",
+        f"{TRAIN[:-4]}.json",
+        "train.json is a single object (features, rows); give ... (jq -c '.rows[].row' train.json > train.jsonl)",
+        files={"train.json": '{"features": [], "rows": [{"row_idx": 0, "row": {"text": "it was", "label": "good"}}]}'},
+    ),
+    Case(
+        "a comma after each line of JSON",
+        LINES,
+        "train.jsonl, line 1: a comma follows the object; remove it from each line (sed -i",
+        files={"train.jsonl": '{"text": "it was", "label": "good"},\n{"text": "we", "label": "poor"},\n'},
+    ),
+    Case(
+        "objects on several lines each",
+        LINES,
+        "train.jsonl holds several JSON values, one after another; write ... (jq -c . train.jsonl > train-lines.jsonl)",
+        files={"train.jsonl": '{\n"text": "it was", "label": "good"\n}\n{\n"text": "we", "label": "poor"\n}\n'},
+    ),
+    Case(
+        "a table with pipes and another name",
+        f"{TRAIN[:-4]}.dat",
+        "train.dat ends in '.dat', which is not a known format; name it with one of ... .psv, ... or set delimiter='|'",
+        files={"train.dat": "text|label\nit was fine|good\n"},
+    ),
+    Case(
+        "a table in Markdown",
+        f"{TRAIN[:-4]}.psv",
+        "train.psv, line 2: the line is that of a table in Markdown; remove it, and the '|' at the beginning and end",
+        files={"train.psv": "| text | label |\n|---|:--:|\n| it was fine | good |\n"},
+    ),
+    Case(
+        "an error of a spreadsheet as a label",
+        TRAIN,
+        "train.csv, line 4: label is '#REF!', which usually marks a missing value; fill it in, or remove the row",
+        files=train(f"{GOOD}it was,#REF!\n"),
+    ),
+    Case(
+        "subtitles",
+        f"{TRAIN[:-4]}.srt",
+        "train.srt is a file of subtitles, not text; write its sentences to a file of text first, without the times",
+        files={"train.srt": "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"},
+    ),
+    Case(
+        "a comment above the names of GAP's columns",
+        f"--config=$repository/experiments/finetune/gap.py {OFFICIAL_DATA} --config.task.length=32",
+        "data/gap-development.tsv, line 1: '# by Ada' is a comment, but the first line must have the names of the columns",
+        copies="data=gap",
+        spoil=replace("data/gap-development.tsv", "ID\t", "# by Ada\nID\t"),
+    ),
+    Case(
         "entities as characters",
         f"{LINES} --config.task.name=own/token",
-        "train.jsonl, line 1: no field 'words', but entities by their first and last characters, as in spaCy and doccano; give",
+        "train.jsonl, line 1: no field 'words', but entities by their first and last characters, as in spaCy, doccano and",
         files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
     ),
     Case(

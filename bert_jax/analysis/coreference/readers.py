@@ -474,7 +474,7 @@ class PronounText(Text):
     """A text with a pronoun and two names."""
 
     pronoun: int
-    """The index of the pronoun among the words."""
+    """The index of the pronoun in the list of words."""
     names: tuple[int, int]
     """The indices of the head words of A and B."""
     label: str | None

@@ -38,9 +38,9 @@ class HeadStatistics:
     """[distance, layer, head]: the mean attention to the word at that distance, over the words that have one; negative distances
     are earlier words."""
     uniform: NamedArray
-    """[statistic] of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
+    """[statistic]: the statistics of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance] of the same uniform head."""
+    """[distance]: the mean attention of this uniform head, by distance."""
     n: NamedArray
     """[statistic]: the number of words in the mean."""
     n_profile: NamedArray

@@ -184,7 +184,8 @@ class Neighbours:
     vectors: NamedArray
     """[layer, marked, dimension]: the vectors of the words in context, float32."""
     cosines: NamedArray
-    """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN if the text has fewer words."""
+    """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN for ranks beyond the number of words of
+    the text."""
     contexts: Mapping[tuple[int, int, int], str]
     """The nearest words, shown in their context, with the same indices as `cosines`."""
     random: NamedArray

@@ -224,7 +224,8 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """Raised for a line that is not a valid pair. In the message to the user, its text follows the file and the line."""
+    """Raised for a line that is not a valid pair. The message to the user has the file, the line, and then the text of this
+    error."""
 
 
 def _lines(path: str) -> Iterator[bytes]:
