@@ -23,7 +23,7 @@ from bert_jax.interop.directory import TEXT_VECTORS
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
