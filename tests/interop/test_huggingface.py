@@ -16,8 +16,8 @@ import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.data.tokenizers.marian import MARIAN_FILES
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer_files import MARIAN_FILES
 from bert_jax.errors import UserError
 from bert_jax.interop.directory import TEXT_VECTORS
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
