@@ -26,6 +26,12 @@ from jaxtyping import Array, UInt32
 
 DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
+MASKED_SCORE = -1e9
+"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding. A `where` with this value
+leaks none in float32."""
+SAVED = "fused_attention"
+"""The name of the attention kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
+rerun the kernel."""
 
 Axes: TypeAlias = tuple[str | None, ...]
 """The logical axes of an array, a name or None for each. An axis with a name is sharded if the number of devices divides it."""

@@ -12,13 +12,6 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 
 from bert_jax.model.layers import Seed
 
-SAVED = "fused_attention"
-"""The name of the forward kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
-rerun the kernel."""
-
-MASKED_SCORE = -1e9
-"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding. A `where` with this value
-leaks none in float32."""
 LOG2E = 1.4426950408889634
 """log2(e): the chips compute 2**x, and exp(x) is 2**(x LOG2E)."""
 LANES = 128
