@@ -59,8 +59,7 @@ from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
-from bert_jax.training.spikes import Rollback, skipped_batches
-from bert_jax.training.steps import TrainState
+from bert_jax.training.steps import TrainState, skipped_batches
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__, which is __main__ when this file runs as a command
 
@@ -152,6 +151,11 @@ def pretrain(
                 skipped_batches=batches.skipped_batches,
             )
 
+    rollback = None
+    if experiment.spikes.policy == "rollback":
+        from bert_jax.training.spikes import Rollback  # so that other runs do not load it
+
+        rollback = Rollback(experiment.spikes, state, checkpoints, program.state, init_state)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.goodput.during(TimeCategory.DOWNLOADING)(verified)
@@ -167,7 +171,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, init_state),
+            rollback=rollback,
             check=splits.verification.check,
         )
         trained = train(parts, state)

@@ -39,8 +39,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
-from bert_jax.training.spikes import skipped_batches
-from bert_jax.training.steps import Program, TrainState
+from bert_jax.training.steps import Program, TrainState, skipped_batches
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,10 @@ from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
-from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
+
+SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
+"""The numbers in the state of a run with a spike policy (`spikes.WatchedTrainState`) that belong to its results."""
 
 
 def results(
@@ -61,7 +63,7 @@ def results(
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
-        **_spikes(state),
+        **{name: int(getattr(state, name)) for name in (SPIKE_COUNTS if experiment.spikes.policy != "none" else ())},
         "parameters": parameters.trained,
         "fixed_parameters": parameters.fixed,
         "padded_parameters": parameters.padded,
@@ -131,13 +133,6 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
-
-
-def _spikes(state: TrainState) -> JsonObject:
-    """Returns the numbers of a run with a spike policy."""
-    if not isinstance(state, WatchedTrainState):
-        return {}
-    return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
