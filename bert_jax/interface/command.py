@@ -292,7 +292,8 @@ def _prepare_streams() -> None:
 
 
 class _Results(io.TextIOWrapper):
-    """Standard output. A write error raises a UserError, so that no other file is blamed."""
+    """Standard output. A write error raises a UserError that names standard output, so that it is not attributed to another
+    file."""
 
     def write(self, text: str) -> int:
         """Writes `text`."""

@@ -106,7 +106,7 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The comments that have the columns of a word."""
     spaced: tuple[int, ...]
     """The lines of spaces or TABs."""
 
