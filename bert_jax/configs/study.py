@@ -118,9 +118,9 @@ class StudyExperiment:
     data: GivenPath = "data"
     """The directory with the files of the tasks."""
     pretraining: GivenPath = "experiments/pretrain/laptop.py"
-    """The pretraining experiment that the arms change, FILE[:ARG]."""
+    """The pretraining experiment from which all arms start, FILE[:ARG]."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
-    """The keys of that experiment that all arms change."""
+    """The keys of the pretraining experiment that are changed in all arms."""
     finetune: Changes = dataclasses.field(default_factory=dict)
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]

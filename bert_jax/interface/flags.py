@@ -148,7 +148,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return filled(text)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # names such as random-weights stay whole
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # do not break names such as random-weights
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

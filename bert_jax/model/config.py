@@ -141,7 +141,8 @@ class Architecture:
     tensor2tensor and Marian. "rotary": rotations of queries and keys. "none": no positions, so that only a left-to-right mask
     conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
-    """Whether the decoder of the MLM head shares the word-embedding table, as in the original. False gives it its own table."""
+    """Whether the decoder of the MLM head shares the word-embedding table, as in the original. If False, the decoder has its
+    own table."""
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -208,8 +209,9 @@ class Architecture:
     classifier_pooling: Annotated[str, OneOf(CLASSIFIER_POOLINGS)] = "pooler"
     """The features of a task head. "pooler": the original tanh layer on [CLS]. "cls" and "mean": a dense layer, the activation
     and a norm on [CLS] or on the mean of the tokens; token-level heads apply them to each token. These layers are initialised
-    from the MLM head (ModernBERT). "late": the mean of the logits of all tokens. With mlm_head=decoder, which has no dense layer
-    or norm, "cls" and "mean" are a dense layer and the exact GELU, and token-level heads have neither (EuroBERT)."""
+    from the MLM head (ModernBERT). "late": the mean of the logits of all tokens. If mlm_head=decoder (EuroBERT), the MLM head
+    has no dense layer or norm: then "cls" and "mean" use a dense layer and the exact GELU, and token-level heads use no
+    layer."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")

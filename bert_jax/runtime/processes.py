@@ -485,7 +485,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
             os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status must not report a hang
-        self._thread.join(SILENT * self._beat)  # the thread names the culprit and ends this process
+        self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this one
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]

@@ -43,7 +43,8 @@ class Baseline:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The scores of the constant prediction, with the names of `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The task's main metric, by a description of the rule: the constant prediction, and a better rule if the task has one."""
+    """The value of the task's main metric for the constant prediction and, if the task has one, for a better rule; the keys
+    describe these rules."""
 
     @property
     def bar(self) -> float:

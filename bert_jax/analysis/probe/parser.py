@@ -99,7 +99,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the sum in the docstring of the module, for each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the score of each word i [.., i, ..] as the head of each word j [.., j]: the sum in the module's docstring."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):

@@ -296,8 +296,8 @@ _HIDDEN = "\U0010ffff"
 
 
 def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
-    """Returns (the file with special tokens hidden from the model, hidden piece -> token). Most models have special tokens among
-    their pieces and would find them in a text. [UNK] stays."""
+    """Returns (the file with special tokens hidden from the model, hidden piece -> token). The special tokens are usually
+    pieces of the model, which would otherwise find them in ordinary text. [UNK] is not hidden."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
     if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces them

@@ -185,7 +185,7 @@ SIZES = (
     Key("num_hidden_layers", "num_layers"),
     Key("num_attention_heads", "num_heads"),
 )
-"""The keys of sizes that families of encoders share."""
+"""The size keys that all encoder families share."""
 ENCODER_ONLY = {"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None}
 """`Family.fixed` of a family of encoders."""
 

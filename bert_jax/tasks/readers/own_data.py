@@ -513,7 +513,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):

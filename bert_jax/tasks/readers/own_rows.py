@@ -554,7 +554,7 @@ def read_own_rows(
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
     them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
-    suffix, and for invalid rows. `say` reports cells in quotes that are kept.
+    suffix, and for invalid rows. `say` reports cells whose quotes are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
