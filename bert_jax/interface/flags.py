@@ -256,7 +256,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
-        hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
+        hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 

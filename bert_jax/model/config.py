@@ -126,8 +126,8 @@ class Architecture:
     direction=left_to_right, a single LSTM of `hidden_size`. "flair": like "bilm" with both directions, but over a vocabulary of
     characters; its hidden states are read at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both
     directions of the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static":
-    context-independent word vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token
-    types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
+    context-independent word vectors (`model/static.py`), with num_layers=0. These four ("bilm", "flair", "cove", "static") use
+    neither positions nor token types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""

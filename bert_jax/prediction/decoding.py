@@ -144,7 +144,8 @@ def translated(
     start_id: int,
     room: int,
 ) -> Continued:
-    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, at most `room`.
+    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, and never more than
+    `room`.
 
     The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
     longest source, which is enough for most targets. When it is full, it is replaced by a cache with room for `room` tokens.

@@ -11,8 +11,8 @@ unknown questions are ignored. The libraries with these metrics are not used: ev
 and torchmetrics only has 1.1 and needs PyTorch.
 
 A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may be
-rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two; it
-reports which one it is.
+rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two,
+with its name.
 
 The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
 tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its

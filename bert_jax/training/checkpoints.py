@@ -243,8 +243,9 @@ class Checkpoints:
     def _refusal(self, step: int) -> BaseException | None:
         """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. After an error between them, only process 0 would
-        leave the barrier. Its next collective would then meet the barrier of the others, and Gloo would abort all of them."""
+        Orbax starts a save in process 0 between two barriers of all processes. After an error between these barriers, process 0
+        would leave while the others wait at the second barrier. The next collective of process 0 would then meet this barrier,
+        and Gloo would abort all processes."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
@@ -363,8 +364,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, looked up by the error number in TensorStore's long text if necessary; otherwise
-    returns the first line."""
+    """Returns the operating system's message, which is looked up by the error number if TensorStore only gives that. Returns
+    the first line of an error without either."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__

@@ -42,7 +42,7 @@ LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
 """The learning rates of Adam; a cosine decays them to 0 over all steps. Attention to a word is often far below 1, so the weights
 of the heads have to be large."""
 NO_HEAD = 0
-"""The value in the column of heads for the root, punctuation and tokens that are not words of the text."""
+"""The value in "heads" for the root, punctuation and tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 

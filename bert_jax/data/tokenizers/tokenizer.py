@@ -142,7 +142,7 @@ class Tokenizer:
 
     @property
     def marks_words(self) -> bool:
-        """Whether `append` marks the ids that begin a word because the pieces do not show it."""
+        """Whether the pieces do not show which of them begin a word, so that `append` marks the ids that do."""
         return self.vocabulary.marks_words
 
     @property
