@@ -1,4 +1,4 @@
-"""Controls: models and texts with less structure to find, or none, on which the same measurement is repeated."""
+"""Controls: models and texts with little or no structure to find. The same measurement is repeated on them."""
 
 from __future__ import annotations
 
