@@ -206,7 +206,7 @@ class FileReader:
         except ValueError as error:
             if self.suffix == ".json":
                 raise UserError(
-                    f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, in a .jsonl file"
+                    f"{self.name} cannot be read as JSON ({error}); give JSON lines, one object per line, in a .jsonl file"
                 ) from error
             lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
             is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)

@@ -378,7 +378,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer leaves no space; the probes find others
+            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; the probes find others
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False
