@@ -58,7 +58,7 @@ class Predictions:
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """Returns arrays [X] for the query positions:
+    """Returns arrays [X] for the query positions.
 
         own, other            the most probable piece of each model
         target, other_target  the word's piece in each vocabulary

@@ -215,9 +215,9 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Compares the words of a batch with the queries. Returns
+    """Compares the words of a batch with the queries, and returns these arrays.
 
-        cosines, window, number [S, Q, count]  of the words nearest to each query; the cosine of a missing word is -inf
+        cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
         total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
         occurrences [S, X, D]                  the vectors of the words at the query positions
         occurrence_window [X]                  their windows; -1 where there is no word
