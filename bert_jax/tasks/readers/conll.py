@@ -106,9 +106,9 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The indices of the comments that have as many columns as the lines of words."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:

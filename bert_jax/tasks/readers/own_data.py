@@ -299,8 +299,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
-    questions, which have their own ids."""
+    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
+    Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
