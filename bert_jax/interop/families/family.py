@@ -262,7 +262,7 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The models with the same `model_type` in other programs."""
+    """A model family: the models with the same `model_type` in other programs."""
 
     model_type: str
     title: str

@@ -280,7 +280,7 @@ def read_own_data(
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
