@@ -168,7 +168,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A function from a file to a context manager, which yields a function that shows a note while the file is read."""
+"""A function from a file to a context manager. The manager yields a function that shows notes while the file is read."""
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attent
 def tiled(model: Model, wanted: Architecture) -> Model:
     """Returns `model` tiled to the sizes of `wanted`; everything else is unchanged.
 
-    Raises UserError if a size of `wanted` is smaller, if its heads have another width or share keys differently, or if only one
-    of the two has sliding layers."""
+    Raises UserError if a size of `wanted` is smaller than the model's, if the heads differ in width or share keys differently,
+    or if only one of the two has sliding layers."""
     check_tiling(model, wanted)
     sizes: dict[str, Any] = {name: getattr(wanted, name) for name in SIZES}
     config = dataclasses.replace(model.config, **sizes)

@@ -361,7 +361,7 @@ def row_words(
     """Returns the base words of `random_words` for `shape`.
 
     Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes (default: 0); `rows` are all indices along the first axis.
+    index of the first element along the leading axes (default: 0); `rows`, if given, are the indices along the first axis.
     """
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):

@@ -129,8 +129,9 @@ class BiLstmForPreTraining(BertForPreTraining):
         return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. They do not
-        depend on these tokens. For a left-to-right LSTM, returns the logits of the tokens after them."""
+        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. The
+        log-probabilities do not depend on these tokens. For a left-to-right LSTM, returns the logits of the tokens after
+        them."""
         table = self._table()
         if self.config.direction != "both":
             return self.softmax(gather_positions(last, masked_positions), table)

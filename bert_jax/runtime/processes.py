@@ -61,10 +61,9 @@ BEAT = 2.0
 SILENT = 3.5
 """If this process hangs, it reports every process that has missed this many heartbeats."""
 GRACE = 10.0
-"""When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
-in the same way."""
+"""The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
 FAREWELL = 5.0
-"""The seconds that an ending process waits until all others have ended or received its last message."""
+"""When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
 PARTING = 60.0
 """At its regular end, process 0 waits for the other processes to exit, for this many seconds after their final messages."""
 EARLIER = 120.0
@@ -78,8 +77,8 @@ Value = TypeVar("Value")
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started. Returns immediately for a single process (None). `patience` is passed to
-    `Processes`.
+    """Waits until all processes of a run have started. Returns immediately if `hosts` is None, i.e. for a single process.
+    `patience` is passed to `Processes`.
 
     Raises UserError in every started process if a process is missing after `timeout` seconds, or if one differs in versions, code
     or `config`."""
@@ -377,9 +376,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Starts `jax.distributed`.
 
         JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
-        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience. Then our own check,
-        which names the process, reacts first. JAX's barrier at the exit is not used, because process 0, which runs the service,
-        exits last."""
+        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience, so that our own
+        check, which names the silent process, reacts first. JAX's barrier at the exit is not used, because process 0, which
+        runs the service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,
@@ -405,8 +404,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
         another process was asked to stop, or when process 0 has ended.
 
-        If the process with this number from an earlier start is still running, waits until it ends, since both would write the
-        same files. It should end soon, because process 0 of that start has ended. Raises UserError if it does not."""
+        If an earlier start's process with the same number is still running, waits for it to end, since both would write the
+        same files. It ends soon after process 0 of that start. Raises UserError if it does not."""
         if self.count == 1:
             yield RunShard()
             return

@@ -1,7 +1,7 @@
 """Collects the numbers of a study by arm, from the records of its parts to `table.json`.
 
 "table" holds the reproducible numbers: they are the same whenever the study is run on the same kind of machine, even if it was
-killed in between. "measured" holds seconds and devices, which differ."""
+killed in between. "measured" holds seconds and devices, which differ between runs of the study."""
 
 from __future__ import annotations
 

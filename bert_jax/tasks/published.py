@@ -72,7 +72,7 @@ def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
 
 
 def prover_scores(counts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Returns the scores of a prover of entailment from its confusion matrix `counts`.
+    """Returns the scores of an entailment prover from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
     neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda only count the pairs for

@@ -328,4 +328,4 @@ _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
     "regression": ("spearman", _VALUES),
     "multi_label": ("micro_f1", {"micro_f1": micro_f1, "accuracy": _all_right}),
 }
-"""The main metric and all metrics, by the problem of the user's own data."""
+"""The problem of the user's own data -> (the main metric, all metrics)."""

@@ -243,8 +243,9 @@ class Checkpoints:
     def _refusal(self, step: int) -> BaseException | None:
         """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. After an error between them, only process 0 would
-        leave the barrier. Its next collective would then meet the barrier of the others, and Gloo would abort all of them."""
+        Orbax starts a save in process 0 between two barriers of all processes. If process 0 fails between them, the others wait
+        in the second barrier. The next collective of process 0 would then meet that barrier, and Gloo would abort all
+        processes."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None

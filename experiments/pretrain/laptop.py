@@ -15,7 +15,7 @@ accuracy 75.8 to 76.5 %. The last command continues from such a model with other
 %, a perplexity of 57 and an NSP accuracy of 78.0 %.
 
 With five settings, this little computation is sufficient. Most steps have rows of 32 tokens, because the model then learns
-attention to neighbours soonest. (With only rows of 128, after the same time it has only learned word frequencies: an accuracy
+attention to neighbours soonest. (With rows of 128 alone, the model only learns word frequencies in the same time: an accuracy
 of 15 % and a perplexity of 635.) The last fifth of the steps trains longer rows and next sentence prediction. The vocabulary
 has only 8,192 subwords, so each of them occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of
 0.02. The learning rate is ten times the paper's. There is no dropout, since no row occurs twice.

@@ -202,9 +202,9 @@ class CoreferenceScores:
     best: tuple[Best, ...]
     """The scores by group of mentions. For GAP, there is also a group in which neither name is a possible answer (THREE_WAY)."""
     choice: Antecedents
-    """Counts on the documents on which heads are chosen."""
+    """The counts over the documents on which heads are chosen."""
     reported: Antecedents
-    """Counts on the documents for which accuracies are reported."""
+    """The counts over the documents for which accuracies are reported."""
 
 
 def score_coreference(

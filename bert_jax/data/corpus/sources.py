@@ -119,7 +119,7 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The part of the item's weight in the span."""
+        """The part of the item's weight that belongs to the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
@@ -234,7 +234,7 @@ def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
             f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); write "
             "FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for a function without arguments"
         ) from error
-    with file_errors_explained():  # this may be another process
+    with file_errors_explained():  # this may run in a worker process
         texts = function(*arguments)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             kind = "a string" if isinstance(texts, str) else type(texts).__name__

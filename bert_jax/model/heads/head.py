@@ -246,7 +246,8 @@ class TaskHead:
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """Returns 1 for a correct prediction, otherwise 0, in the same shape. The mean is the accuracy in the training log."""
+        """Returns 1 for a correct prediction, otherwise 0, in the same shape. Their mean is the accuracy in the training
+        log."""
         return self.outputs.correct(scores, labels)
 
 

@@ -235,7 +235,7 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
     """Returns the distinct labels of [E], or distinct rows of [E, C], most frequent first. Ties are sorted by value. Raises
     ValueError if there are no labels."""
     if not len(labels):
-        raise ValueError("there are no labels, so none is the most frequent")
+        raise ValueError("there are no labels to count")
     values, counts = np.unique(labels, axis=0, return_counts=True)
     return values[np.argsort(-counts, kind="stable")]
 

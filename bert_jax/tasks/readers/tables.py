@@ -83,6 +83,10 @@ class Table:
                 raise Location(self.path, 1).error(
                     f"the only column is {only!r}; separate columns with {right}, not with {other!r}"
                 )
+            if name not in self.columns and self.columns[0].startswith("#"):
+                raise Location(self.path, 1).error(
+                    f"{cut(self.columns[0])!r} is a comment, but the first line must have the names of the columns; remove it"
+                )
             if name not in self.columns:
                 raise Location(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
 
