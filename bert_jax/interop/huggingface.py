@@ -125,7 +125,8 @@ class Model:
 
     @property
     def counts(self) -> ParameterCounts:
-        """The number of parameters in a file: without the norm that the first layer may lack, and without rows of padding."""
+        """The number of parameters that a file of this model holds. Padding rows do not count, and neither does the first
+        layer's norm if the model has none."""
         table = {row.ours: row for row in rows(self.config, self.head)}
         sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
         for path, array in flatten_dict(self.params, sep="/").items():

@@ -316,8 +316,8 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` holds its name or
-    parent."""
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` is Flax's argument
+    `name` or `parent`."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
     return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)

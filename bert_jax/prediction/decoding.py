@@ -40,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """Fills the texts that end before others."""
+    """The token that pads texts which end before the others."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0

@@ -419,7 +419,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` reports that it is not a list
+    except ValueError:  # not a list, which `_problem` reports
         return cell
     return items if items is not None else cell.split() if of.words else cell
 

@@ -209,7 +209,10 @@ def damage(name: str, error: BaseException) -> str | None:
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
     if "too much memory" in str(error):
-        return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
+        return (
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported: unpack it "
+            "(zstd -d --long=31)"
+        )
     return f"not a whole {packed} file ({error})"
 
 

@@ -166,8 +166,8 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
 
 
 # The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. Its caption calls CoLA's Matthews correlation
-# accuracy.
+# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The table's caption says "accuracy" for CoLA,
+# but its scores are Matthews correlations.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},

@@ -50,7 +50,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
         "phases": every_token(lengths, 2e-3 if laptop else None, accumulation=1 if laptop else 4),
     }
     arms = []
-    # The recipe's rate is the best of those tried. Layers below the head get only a fraction of it, and are unfrozen later.
+    # The recipe's rate is the best of those tried. Layers below the head get only a fraction of this rate and are unfrozen later.
     models = (("bert", "BERT", {"examples": {"pairs": "none"}}, 20, 4e-3), ("lstm", "LSTM", lstm, 127, 1.2e-2))
     for kind, label, pretrain, predictions, rate in models:
         recipe = {

@@ -174,7 +174,7 @@ def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator
     read together, and [own, last) are new. The context before the new words is as many whole sentences as fit into half of the
     room.
 
-    sentences: the number of the first word of each sentence.
+    sentences: the index of the first word of each sentence.
     """
     count = len(sizes)
     ends = [0, *itertools.accumulate(sizes)]

@@ -153,8 +153,8 @@ def count_hits(
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
     """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
-    In addition to the columns of words, the batch has "heads", the number of the head's word in the window; "relations", the
-    number of the relation, 0 for a word that is not counted; "sentences", the number of the sentence; and the columns named in
+    In addition to the columns of words, the batch has "heads", the index in the window of the word's head; "relations", the
+    index of its relation, 0 for a word that is not counted; "sentences", the index of its sentence; and the columns named in
     PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B,
     Z]; hits [B, Z, 3]; finite [].
     """

@@ -94,7 +94,7 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns the sums from which the statistics are computed, over the words of a batch, float32, and the numbers of words.
+    """Returns the sums over the words of a batch from which the statistics are computed, and the numbers of words, float32.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
     for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].

@@ -164,7 +164,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The blocks of keys that a block of queries sees within the radius, relative to its own block, which comes first."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
+        itself."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 

@@ -106,9 +106,9 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The indices of the comments that have as many columns as the lines of words."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
@@ -140,7 +140,7 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has as many columns as words; "
+                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has the columns of a word; "
                 f"{counted(len(self.alike), 'such line')} in the file"
             )
         if self.spaced:

@@ -13,8 +13,8 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
-`label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+`label_names`, or as a list of 0s and 1s. Words may also be in rows of their own, with a column that numbers the `sentence`. They
+may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
 column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def read_own_data(
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
@@ -334,8 +334,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
-    questions, which have their own ids."""
+    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
+    Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -433,8 +433,8 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
     if len(sizes) == 1:
         raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
     raise UserError(
-        f"{path}: each label is a list of 0 and 1, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a "
-        f"number for each label in every row, or, {or_names}"
+        f"{path}: each label is a list of 0s and 1s, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give "
+        f"a number for each label in every row, or, {or_names}"
     )
 
 
@@ -447,7 +447,7 @@ _FLAGS: Mapping[str, bool] = {
 
 def _vector_remedy(name: str, size: int) -> str:
     example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
-    return f"{name} is a list of 0 and 1, a number for each of {counted(size, 'label')}; name them with label_names=[{example}]"
+    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name these with label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:

@@ -441,8 +441,8 @@ def written_object(text: str) -> Any:
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
     """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
 
-    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if it has quotes, commas or
-    brackets like a list, it raises ValueError with the problem and the remedy.
+    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if the text has quotes,
+    commas or brackets like a list, this function raises ValueError with the problem and the remedy.
     """
     bare = text.strip()
     if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
