@@ -25,7 +25,7 @@ MENDED_BY_RESTART: Mapping[int, str] = {
     HUNG: "no progress, or another process was lost",
     128 + signal.SIGABRT: "aborted, as JAX does when another process is lost",
     128 + signal.SIGBUS: "crash: bus error",
-    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is going away",
+    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is being shut down",
     128 + signal.SIGSEGV: "crash: segmentation fault",
     STOPPED: "stopped by SIGTERM on this machine or on another one",
 }

@@ -402,8 +402,9 @@ for layer in (1, 2):
         print(f"{layer}-{head:<4}", *(f"{share:11.0%}" for share in shares))
 
 # %% [markdown]
-# One head has learned to look at the next word, and nobody told it to. Here is the head that looks most at the neighbours of a
-# word, on a pair of sentences: lines from each word to the words that it attends to, and the same weights as a map.
+# One head has learned to attend to the next word, although no label asks for it. Here is the head that attends most to the
+# neighbours of a word, on a pair of sentences: lines from each word to the words that it attends to, and the same weights as a
+# map.
 
 # %%
 from bert_jax.analysis.attention.figures import head_figure

@@ -126,8 +126,8 @@ def first_pair(
     """Returns `first_row` for the first pair of the batch: for the encoder, the decoder, and the decoder's attention on the
     encoder.
 
-    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the same columns have the
-    prefix PREDICTED."""
+    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the target's columns have
+    the prefix PREDICTED."""
     source, read, predicted = (
         word_slots({name: batch[f"{prefix}{name}"] for name in ("sequence_ids", "position_ids", "words", "kinds")})
         for prefix in ("", DECODER, PREDICTED)

@@ -52,7 +52,7 @@ class Window:
 
     words: tuple[Word, ...]
     segment_b: int = 0
-    """The number of the first word of the second text; 0 if there is no second text."""
+    """The index of the first word of the second text; 0 if there is no second text."""
     start: int = 0
     """The position in its text of the first word after [CLS]: 0, or more in later windows of a text that is cut."""
 

@@ -85,9 +85,9 @@ class BudgetConfig:
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
     """The time of the training steps, excluding compilation, evaluation and saving."""
     calibration_steps: Count = 120
-    """The minimum number of steps per phase for measuring the speed, over six log lines. Fast arms use more: 30 seconds, or a
-    sixtieth of the budget if that is less. Each log line waits for pending steps. With 5 steps per line, the measured speed of
-    small models was a tenth too low."""
+    """The minimum number of steps per phase with which the speed is measured, in six log lines. Fast arms take more steps: as
+    many as fit in 30 seconds, or in a sixtieth of the budget if that is less. Each log line waits for pending steps, so with 5
+    steps per line, the measured speed of small models was a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -152,9 +152,9 @@ class ExampleConfig:
 def _most_predictions(config: ExampleConfig) -> int:
     """Returns the maximum number of predicted tokens of all examples in a packed row.
 
-    most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples can
-    need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for eight at length 512, compared with
-    77.
+    most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples may
+    have more predicted tokens than one long example: at length 128, four examples have up to 21 and one has 19; at length 512,
+    eight have up to 80 and one has 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)

@@ -48,7 +48,7 @@ SEGMENTS = 16
 """Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
 
-# The last parts of the random keys: of an epoch, of its chunks and pairs, and of blocks. `packing.py` uses 7 and 8.
+# The last parts of the keys of random numbers: for an epoch, its chunks and pairs, and blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11

@@ -62,8 +62,8 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none. This means that the files
-        have been removed, since the last step is always evaluated."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none: the last step is always
+        evaluated, so somebody has removed the files."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best

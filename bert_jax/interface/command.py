@@ -194,7 +194,7 @@ def _start_parsing_xla_flags() -> Callable[[], str]:
 
 
 # Ctrl-C. Python's handler raises KeyboardInterrupt wherever the program is. During imports, this causes a traceback or an abort
-# in C++. In a callback of the garbage collector, such as JAX's, it has no effect.
+# in C++. In a callback of the garbage collector, such as JAX's, the exception has no effect.
 
 _interrupted = False
 

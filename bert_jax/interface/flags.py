@@ -203,7 +203,7 @@ class FlagParser(argparse.ArgumentParser):
             if not action.option_strings
         ]
         usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
-        usage = re.sub(r"\[[^][]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # a line does not end in brackets
+        usage = re.sub(r"\[[^][]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # no line break inside brackets
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
         self.usage = "\n        ".join(wrapped).replace("%", "%%").replace("\xa0", " ")
         self._action_groups.sort(key=lambda group: group is self._optionals)  # flags that all commands have come last

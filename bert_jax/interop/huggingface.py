@@ -125,7 +125,8 @@ class Model:
 
     @property
     def counts(self) -> ParameterCounts:
-        """The number of parameters in a file: without the norm that the first layer may lack, and without rows of padding."""
+        """The number of parameters that a file of this model holds. Padding rows do not count, and neither does the first
+        layer's norm if the model has none."""
         table = {row.ours: row for row in rows(self.config, self.head)}
         sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
         for path, array in flatten_dict(self.params, sep="/").items():
@@ -503,8 +504,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
 
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
-    """If `tokenizer` only differs from the vocabulary of `directory` in that some unused pieces are renamed, returns a clause
-    about these pieces; otherwise (). This is how BERT's authors add words."""
+    """If the only difference between `tokenizer` and the vocabulary of `directory` is that some unused pieces have new names,
+    returns a clause about these pieces; otherwise (). BERT's authors recommend this way of adding words."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces

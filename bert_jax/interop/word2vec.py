@@ -194,7 +194,7 @@ def read_vectors(
     if twice:
         notes.append(f"{counted(len(twice), 'vector')} of repeated words, such as {twice[0]!r}, left out")
     notes += [f"{counted(spaced, 'word')} with spaces, which no piece can have, left out"] if spaced else []
-    notes += [f"{counted(odd, 'word')} that are not UTF-8 left out"] if odd else []
+    notes += [f"{counted(odd, 'word')} with invalid UTF-8 left out"] if odd else []
     return words, table, tuple(notes)
 
 

@@ -94,7 +94,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The settings that define the function of a trained model. Weights can be loaded only into a model with the same
+    """The settings that define what a trained model computes. Weights can be loaded only into a model with the same
     architecture.
 
     The defaults are those of the original `BertConfig` (google-research/bert `modeling.py`) with two exceptions.

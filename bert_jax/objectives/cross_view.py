@@ -125,8 +125,8 @@ def check_views(config: ModelConfig, head: TaskHead, *, frozen: bool) -> None:
         raise UserError(f"config.cross_view is for tagging, not for a {head.kind} head; leave it out")
     if head.has_crf:
         raise UserError(
-            f"config.cross_view does not support a CRF (head.crf={head.crf}), because it predicts each word on its own; set "
-            "head.crf=none"
+            f"config.cross_view does not support a CRF (head.crf={head.crf}), because its modules predict each word on its "
+            "own; set head.crf=none"
         )
     if config.encoder == "static":
         if not head.lstm:

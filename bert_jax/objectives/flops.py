@@ -110,7 +110,7 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
     """Counts the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. The body of a loop
-    counts once per iteration. Of several branches, only the costliest counts."""
+    counts once per iteration. If there are several branches, only the costliest counts."""
     return _jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

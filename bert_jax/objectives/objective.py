@@ -87,7 +87,7 @@ class Objective(abc.ABC):
     """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
-    """`model.encoder` -> the directions that it can train; None: all."""
+    """`model.encoder` -> the directions that the objective can train; None: all."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
     """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived from
     the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score that is

@@ -43,7 +43,7 @@ class SkipGram(Objective):
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""
     negatives: Annotated[int, Interval(ge=1, le=1_000)] = 5
-    """k, the weight of a pair's negatives."""
+    """k, the weight of the mean loss of the negatives, relative to the pair's own loss."""
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
     """N, the number of negatives drawn per row and shared by all of its pairs."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3

@@ -127,7 +127,7 @@ COMMANDS = {
         "guess the words behind each [MASK] of a text", "bert_jax.prediction.language:FillMask", fill_mask_flags,
         '"The capital of France is [MASK]." --top-k=3'),
     "next-sentence": Command(
-        "judge whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
+        "predict whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
         '"A sentence." "The one that may follow."'),
     "score": Command(
         "score a text by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,

@@ -40,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """Fills the texts that end before others."""
+    """The token that pads texts which end before the others."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -54,7 +54,7 @@ class Decoding:
     arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides it by n^`length_penalty`, like transformers."""
     early_stopping: bool = False
     """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends it
-    when no running hypothesis is expected to beat these."""
+    when no running hypothesis is expected to beat the worst of these."""
     barred: tuple[int, ...] = ()
     """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False

@@ -183,7 +183,7 @@ class NextSentence:
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no NSP head or no pooler."""
         for part in ("nsp_head", "pooler"):
-            engine.require(part, "judge whether sentences follow each other")
+            engine.require(part, "predict whether one sentence follows another")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """Returns (the record, the tokens of its pair)."""

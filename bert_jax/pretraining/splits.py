@@ -39,7 +39,8 @@ class Splits:
 
 
 class PhaseBatches:
-    """The batches of a phase as a function of the step of the run. `source` numbers them from the first step of the phase.
+    """The batches of a phase as a function of the step of the run. `source` numbers its batches from the first step of the
+    phase.
 
     `shard` is the part of a batch that this process holds. Step n reads batch n plus `skipped_batches`."""
 

@@ -73,7 +73,7 @@ class Preemption:
 
 
 class Watchdog:
-    """Detects that this process makes no progress; `Processes.watched_by` then ends it and the others.
+    """Detects that this process makes no progress; `Processes.watched_by` then ends this process and all others.
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds). Two periods have a longer limit of max(`start`,

@@ -156,7 +156,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
-        """Returns the next caller with a message of this run, and the message, or None if there is none within `seconds`. A
+        """Waits at most `seconds` for a message of this run. Returns (its sender, the message), or None if none arrived. A
         caller is disconnected if it sends anything else, or nothing in time."""
         deadline = time.monotonic() + seconds
         while True:

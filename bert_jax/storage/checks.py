@@ -48,7 +48,10 @@ def require_capable(directory: pathlib.Path) -> None:
             ) from error
         for what, does in (
             ("cannot append to files, which is needed to write the lines of metrics", lambda: _appends(file)),
-            ("does not list a file that was just written, which processes need to find each other", lambda: _lists(file)),
+            (
+                "does not list a file that was just written, which is needed for processes to find each other",
+                lambda: _lists(file),
+            ),
             ("cannot rename a file over another one, which is needed to write results", lambda: _replaces(file)),
             ("cannot rename a directory that holds files, which is needed to complete a checkpoint", lambda: _renames(file)),
         ):

@@ -91,7 +91,7 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if this lasts, another start may take the lock, which the next write will show
+            except StorageError:  # no connection; if another start takes the lock meanwhile, the next write detects it
                 pass
 
     def _look_again(self) -> None:
@@ -120,7 +120,7 @@ def _machine() -> str:
     """Returns an identifier of this machine and its process namespace, or "" if unavailable."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is a text, not a path
     except OSError:
         return ""
 

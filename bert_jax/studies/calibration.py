@@ -92,7 +92,8 @@ def awaited_plan(
     measurement: Measurement,
     wait: Callable[[], None],
 ) -> dict[str, list[int]]:
-    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. All other processes call it.
+    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. Every process except process 0
+    calls this function.
 
     While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
     study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and

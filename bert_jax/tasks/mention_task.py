@@ -181,8 +181,8 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
     """Returns the indices of at most `room` of `count` tokens, ascending. They are the tokens nearest to `spans`, each given as
     (first, last token).
 
-    If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. Of two
-    tokens at the same distance the earlier one is preferred.
+    If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. If
+    two tokens are at the same distance, the earlier one is preferred.
     """
     first, last = min(a for a, _ in spans), max(b for _, b in spans)
     around = [(first, last)] if last - first < room else spans

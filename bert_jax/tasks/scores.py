@@ -167,8 +167,8 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
 
 
 # The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. Its caption calls CoLA's Matthews correlation
-# accuracy.
+# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The table's caption says "accuracy" for CoLA,
+# but its scores are Matthews correlations.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},
@@ -389,10 +389,10 @@ def find_threshold(
 
     scores: the `question_scores`. The official search starts with "" for every question. It then accepts the predictions one by
     one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) Between equal values
-    of `no_answer`, it may report a score that no threshold gives. (2) If "" for every question is best, it reports the
-    threshold 0, which is right only if all values are above 0. (3) A prediction such as "the" loses a point, although it
-    normalises to "". Use `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported
-    score."""
+    of `no_answer`, it may report a score that no threshold gives. (2) If answering "" to every question is best, it reports the
+    threshold 0, which gives these answers only if all values are above 0. (3) A prediction such as "the" loses a point,
+    although it normalises to "". Use `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the
+    reported score."""
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
     # the threshold above all values, which gives "" for every question

@@ -182,8 +182,8 @@ def best_spans(
     whole row, and then drops those outside the context. Spans with the same text count once, with their best score. White space
     around an answer is removed.
 
-    "No answer" makes the list one entry longer; in the original, it replaces the last span if it has a higher score. If there is
-    no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
+    "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if its score is higher. If
+    there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))

@@ -243,9 +243,9 @@ class Checkpoints:
     def _refusal(self, step: int) -> BaseException | None:
         """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. After an error between these barriers, process 0
-        would leave while the others wait at the second barrier. The next collective of process 0 would then meet this barrier,
-        and Gloo would abort all processes."""
+        Orbax starts a save in process 0 between two barriers of all processes. If process 0 fails between them, the others wait
+        in the second barrier. The next collective of process 0 would then meet that barrier, and Gloo would abort all
+        processes."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
@@ -324,9 +324,9 @@ class Checkpoints:
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. A file that appears during the removal
-    keeps the directory in place. The removal is therefore repeated, at most `_REMOVALS` times, until the directory stays away for
-    `_REMOVAL_PAUSE`."""
+    Orbax raises at the first file that fails, while its other threads are still writing. If a file appears during the removal,
+    the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory does not
+    exist after a pause of `_REMOVAL_PAUSE` seconds."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:
@@ -406,7 +406,8 @@ def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]
 @functools.cache
 def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It is compiled once per shape. Parameters, optimizer slots
-    and models with different heads share shapes, so the first save only takes half as long as with one program for all arrays."""
+    and models with different heads share shapes, so the first save takes only half the time that it would take with one program
+    for all arrays."""
     return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 

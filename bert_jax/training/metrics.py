@@ -117,7 +117,7 @@ class MetricsWriter:
                 self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not self._failed:
-                message = "lines cannot be written to %s (%s); they are kept in memory until they can be, and training continues"
+                message = "lines cannot be written to %s (%s); training continues, and keeps them in memory until a write works"
                 log.warning(message, self._path, error.strerror)
             self._failed = True
             return False

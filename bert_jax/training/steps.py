@@ -334,8 +334,8 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate becomes the learning rate of
-    the step."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is not added up; the result
+    holds the step's rate."""
     return _added(window, sums) if window else sums
 
 

@@ -93,7 +93,7 @@ def mention_kind(upos: str, xpos: str) -> str:
 
 
 def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
-    """Returns the traits of a mention of these words.
+    """Returns the traits of a mention that consists of `words`.
 
     tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" if it is not annotated.
     """

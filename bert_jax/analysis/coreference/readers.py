@@ -474,9 +474,9 @@ class PronounText(Text):
     """A text with a pronoun and two names."""
 
     pronoun: int
-    """The number of the pronoun among the words."""
+    """The index of the pronoun in the list of words."""
     names: tuple[int, int]
-    """The numbers of the head words of A and B."""
+    """The indices of the head words of A and B."""
     label: str | None
     gender: str | None
 

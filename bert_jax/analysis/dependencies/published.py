@@ -57,10 +57,10 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """Returns the nearest relation to a Stanford relation among a treebank's `names` ("" for none), how close it is, and the
-    difference. `columns` are the columns of the table.
+    """Returns (the relation in a treebank's `names` that is nearest to the Stanford relation `relation`, or "" if there is
+    none; "same", "near" or "other"; how the two differ). `columns` are the last three columns of the table.
 
-    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so it has the relation itself."""
+    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so the counterpart is the relation itself."""
     if relation != "all" and {"pobj", "dobj", "nn"} & {*names}:
         columns = relation, "same", ""
     candidates, near, difference = columns

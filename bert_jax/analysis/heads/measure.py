@@ -39,9 +39,9 @@ class HeadStatistics:
     """[distance, layer, head]: the mean attention to the word at that distance, over the words that have one; negative distances
     are earlier words."""
     uniform: NamedArray
-    """[statistic] of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
+    """[statistic]: the statistics of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance] of the same uniform head."""
+    """[distance]: the mean attention of this uniform head, by distance."""
     n: NamedArray
     """[statistic]: the number of words in the mean."""
     n_profile: NamedArray
@@ -95,7 +95,7 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns the sums from which the statistics are computed, over the words of a batch, float32, and the numbers of words.
+    """Returns the sums over the words of a batch from which the statistics are computed, and the numbers of words, float32.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
     for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].

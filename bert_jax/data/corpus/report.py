@@ -68,8 +68,8 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared, so with
-    one class the rate is exact."""
+    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared with
+    each other, so the rate of repeated lines is exact if there is one class, and an estimate if there are more."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 

@@ -285,8 +285,8 @@ def min_eval_documents(documents: int) -> int:
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
-    """Returns `fraction`, or the smallest larger fraction that holds out enough of the documents with these `hashes` (uint64
-    [D])."""
+    """Returns `fraction` if it holds out enough of the documents with these `hashes` (uint64 [D]). Otherwise returns the
+    smallest fraction that does, rounded up to three decimals unless that holds out too many."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction

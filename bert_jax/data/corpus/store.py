@@ -285,7 +285,7 @@ class WordStarts:
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these positions start a word. Values outside the store are arbitrary."""
+        """Returns whether the tokens at these positions start a word. Positions outside the store have arbitrary results."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins

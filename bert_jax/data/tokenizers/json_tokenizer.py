@@ -393,9 +393,9 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _spans_spaces(spec: JsonObject) -> bool:
-    """Returns whether, for text beyond ASCII, the rules may depend on more than the part between two spaces. This is true of a
-    character map. It is also true of rules that drop whole characters, which may leave two spaces next to each other, unless
-    the pre-tokenizer drops spaces."""
+    """Returns whether tokenising non-ASCII text in parts, split at spaces, may change the result. This is true of a character
+    map. It is also true of rules that drop whole characters, unless the pre-tokenizer drops spaces: the characters may be
+    between two spaces."""
     rules = {*_types(spec, "normalizer")}
     drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
     return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)

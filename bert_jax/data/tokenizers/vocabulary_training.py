@@ -229,8 +229,8 @@ def train_bpe(
     pieces at the end ([unused0] etc.) are reserved for tokens that are added later. There are fewer pieces if the text has no
     more merges.
 
-    lowercase: None means no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does. Without
-    it, a cased tokenizer decodes ids to exactly the original text.
+    lowercase: None means False. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does.
+    Without `nfc`, a cased tokenizer decodes ids to exactly the original text.
     """
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Rust

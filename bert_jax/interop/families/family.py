@@ -118,8 +118,8 @@ class Key:
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """The value in the other format -> our value, for values that differ. Exports write the first value that corresponds to ours,
-    or the model's original value."""
+    """The value in the other format -> our value, for values that differ. Several values of the other format may correspond to
+    one of ours. Exports then write the value that the model was read with, or else the first of them."""
     also: tuple[str, ...] = ()
     """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
@@ -262,7 +262,7 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The models with the same `model_type` in other programs."""
+    """A model family: the models with the same `model_type` in other programs."""
 
     model_type: str
     title: str

@@ -49,7 +49,8 @@ class RotaryTheta:
 
 @dataclasses.dataclass(frozen=True)
 class RotaryThetas:
-    """The bases of full and of sliding layers: "rope_parameters" with a group for each, and two older keys."""
+    """The bases of full and of sliding layers: in "rope_parameters", with a group for each type of layer, and in two older
+    keys."""
 
     full: float
     sliding: float

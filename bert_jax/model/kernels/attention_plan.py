@@ -17,8 +17,8 @@ SAVED = "fused_attention"
 rerun the kernel."""
 
 MASKED_SCORE = -1e9
-"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding. A `where` with this value
-leaks none in float32."""
+"""The score of a masked key, set with `where`. In float32 the key then gets no attention at all. The original adds -10,000,
+which leaves padding a little attention."""
 LOG2E = 1.4426950408889634
 """log2(e): the chips compute 2**x, and exp(x) is 2**(x LOG2E)."""
 LANES = 128
@@ -38,7 +38,7 @@ Inputs = tuple[
     Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"], tuple[Int[Array, "B ..."], ...], Num[Array, " _"]
 ]
 """The inputs of the kernels: query, key and value, padded to the plan's lengths and width; the sequence ids of the keys; if only
-some tokens are queries, the sequence ids of the queries; and the dropout `seeds`. The ids are shaped as `ids_shapes`."""
+some tokens are queries, the sequence ids of the queries; and the dropout `seeds`. `ids_shapes` has the shapes of the ids."""
 Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
 """The results of the forward kernel: the context, and log2 of the softmax sums, float32."""
 
@@ -164,7 +164,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The blocks of keys that a block of queries sees within the radius, relative to its own block, which comes first."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
+        itself."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 

@@ -98,7 +98,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
-    `inputs` has a spec of `_specs` for each further array, and `outputs` has one for each result.
+    `inputs` holds a block spec (from `_specs`) for each further array, and `outputs` holds one for each result.
     """
     rows, groups = plan.step
 

@@ -21,7 +21,8 @@ Ref = Any
 """A reference to an array on the chip, as Pallas passes it to a kernel."""
 
 PIECE = 16
-"""Rows per piece, which stays in the vector registers from load to store: the height of a bfloat16 tile."""
+"""The number of rows in a piece, which is the height of a bfloat16 tile. A piece stays in the vector registers from load to
+store."""
 UNROLL = 4
 BYTES_PER_STEP = 8 << 20
 """Bytes of the arrays of a grid step, two copies of each: one is used while the next is transferred."""

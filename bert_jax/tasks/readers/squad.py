@@ -159,8 +159,9 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
 
 
 def _in_other_form(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the characters [start, end) of the part of `context` nearest to `start` that is canonically equivalent to `text`,
-    such as an accented letter written as two characters instead of one; None if there is none."""
+    """Returns the characters [start, end) of the part of `context` that is canonically equivalent to `text`: an accented
+    letter, for example, may be one character or two. If there are several such parts, returns the one nearest to `start`; if
+    there is none, None."""
     if context.isascii():
         return None
     whole, wanted = unicodedata.normalize("NFD", context), unicodedata.normalize("NFD", text)

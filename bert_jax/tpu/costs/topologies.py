@@ -28,7 +28,7 @@ FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
 """The pod of each generation in cubes of 4 x 4 x 4 chips, shortest side first."""
 LISTED = 9
-"""The number of the smallest slices that an error lists, in addition to the largest one."""
+"""An error lists this many of the smallest slices, and the largest one."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip

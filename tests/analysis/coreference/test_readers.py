@@ -308,7 +308,7 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
     texts, problems = read(tmp_path, HEADER + "".join(rows))
     assert len(texts) == 1
     assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6", "line 7"]
-    assert "line 7: the ID '1' is also in line 4, but predictions are named by ID; give each row its own" in problems
+    assert "line 7: the ID '1' is also in line 4, but predictions are named by ID; give each row its own ID" in problems
 
 
 def test_the_format_is_recognised_by_the_first_line_that_is_no_comment(tmp_path):
