@@ -443,8 +443,8 @@ pretrain.main(
 )
 
 # %% [markdown]
-# The model writes one token at a time. If the most probable token is always taken, the text repeats itself. If each token is drawn
-# at random by the predicted probabilities, the text has some grammar and no sense. That is what a minute of training buys.
+# The model writes one token at a time. If the most probable token is always taken, the text repeats itself. If each token is
+# drawn at random by the predicted probabilities, the text has some grammar and no sense. That is what a minute of training buys.
 
 # %%
 writer = Predictor.load(WORK / "left_to_right")
