@@ -20,9 +20,9 @@ sentences takes no longer than many small ones.
 In addition to pairs="original" there are
 - "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
   the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
-- "successive": the second segment always follows the first. Otherwise as "paper".
+- "successive": like "paper", but the second segment always follows the first.
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
-  lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
+  lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
 
 With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
 tokens of each. Pairs with a side that does not fit are left out.

@@ -206,7 +206,8 @@ def _end_when_interrupted() -> None:
 
 
 def _raise_when_interrupted() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. It is raised again if it was swallowed."""
+    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. If the exception is swallowed, e.g. in a
+    destructor, it is raised again."""
     if signal.getsignal(signal.SIGINT) is not _leave_at_once:
         return
     signal.signal(signal.SIGINT, _interrupt)

@@ -2,8 +2,8 @@
 predicts the next token of the target.
 
 The encoder is the same as in the other models. A decoder layer has causal self-attention, attention on the encoder's output, and
-a feed-forward. The switches of `Architecture` apply to it as to an encoder layer. The parameter tree has the parts "embeddings",
-"encoder", "decoder" and "lm_head"."""
+a feed-forward. The settings in `Architecture` apply to decoder layers as they do to encoder layers. The parameter tree has the
+parts "embeddings", "encoder", "decoder" and "lm_head"."""
 
 from __future__ import annotations
 

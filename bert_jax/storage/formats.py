@@ -121,7 +121,7 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
     if found and name.endswith((".parquet", ".arrow")) and found.remedy == _NAMED.format(f".{found.kind}"):
-        return replace(found, remedy="write its content to a file of text first")
+        return replace(found, remedy="write its content to a text file first")
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found
@@ -209,7 +209,10 @@ def damage(name: str, error: BaseException) -> str | None:
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
     if "too much memory" in str(error):
-        return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
+        return (
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported: unpack it "
+            "(zstd -d --long=31)"
+        )
     return f"not a whole {packed} file ({error})"
 
 

@@ -58,10 +58,15 @@ class Predictions:
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """Returns arrays [X] for the query positions: own and other, the most probable piece of each model; target and
-    other_target, the word's piece in each vocabulary; kl and other_kl (0 unless the vocabularies are the `same`); window and
-    number, which identify the word; and masked, which is False for queries that only fill the batch. `sizes` are the sizes of
-    the two vocabularies; logits beyond them do not belong to a piece."""
+    """Returns arrays [X] for the query positions.
+
+        own, other            the most probable piece of each model
+        target, other_target  the word's piece in each vocabulary
+        kl, other_kl          KL(first || second) and KL(second || first); 0 unless the vocabularies are the `same`
+        window, number        which identify the word
+        masked                False for queries that only fill the batch
+
+    `sizes` are the sizes of the two vocabularies. Logits beyond them do not belong to a piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:

@@ -42,7 +42,7 @@ LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
 """The learning rates of Adam; a cosine decays them to 0 over all steps. Attention to a word is often far below 1, so the weights
 of the heads have to be large."""
 NO_HEAD = 0
-"""The value in the column of heads for the root, punctuation and tokens that are not words of the text."""
+"""The value in "heads" for the root, punctuation and tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 
@@ -99,7 +99,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the sum in the docstring of the module, for each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the score of each word i [.., i, ..] as the head of each word j [.., j]: the sum in the module's docstring."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):

@@ -143,8 +143,8 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the output layer follows the "pooler" parameters. It does for heads that read a pooled [CLS], and for
-        token-level heads of models whose pooler is the MLM head's layers (`Architecture.classifier_pooling`)."""
+        """Returns whether the head uses the "pooler" parameters. This is so for heads that read a pooled [CLS], and for
+        token-level heads of models whose pooler has the layers of the MLM head (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler

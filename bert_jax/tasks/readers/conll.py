@@ -106,9 +106,9 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments that have the columns of a word."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:

@@ -315,7 +315,7 @@ def read_own_data(
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
@@ -334,8 +334,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
-    questions, which have their own ids."""
+    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
+    Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -548,7 +548,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
