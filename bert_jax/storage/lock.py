@@ -1,8 +1,8 @@
 """The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
 Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
-seconds, the holder is dead, and the start takes the lock over. It uses a precondition again, so that only one start gets the
-lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
+seconds, the holder counts as dead, and the start takes the lock over, with a precondition again, so that only one start gets
+the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
 immediately."""
 
 from __future__ import annotations

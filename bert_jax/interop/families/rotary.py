@@ -58,8 +58,8 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for another type of rotary
-        positions, for groups of other names, and for two bases of the same layers."""
+        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for an unsupported type of
+        rotary positions, for unknown names of groups, and for two different bases of the same layers."""
         _check_scaling(fields, source)
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}

@@ -144,7 +144,8 @@ class RandomBits:
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row has one block."""
+        """Starts the random stream of block (i, j) of the `Unit` with index `unit`. If a row has one block, starts the grid
+        step's only stream."""
         if not self.plan.rate or (self.plan.blocks * self.plan.query_blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
