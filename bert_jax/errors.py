@@ -82,8 +82,8 @@ def broken_link(path: pathlib.Path) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match. Returns None if
-    every part of `path` exists, or if nothing resembles the first missing part."""
+    """Returns the existing path most similar to `path`. It is matched part by part, and ends before the first part that has no
+    match. Returns None if every part of `path` exists, or if nothing resembles the first missing part."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:

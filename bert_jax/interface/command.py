@@ -206,7 +206,8 @@ def _end_when_interrupted() -> None:
 
 
 def _raise_when_interrupted() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. It is raised again if it was swallowed."""
+    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. If the exception is swallowed, e.g. in a
+    destructor, it is raised again."""
     if signal.getsignal(signal.SIGINT) is not _leave_at_once:
         return
     signal.signal(signal.SIGINT, _interrupt)
@@ -292,7 +293,8 @@ def _prepare_streams() -> None:
 
 
 class _Results(io.TextIOWrapper):
-    """Standard output. A write error raises a UserError, so that no other file is blamed."""
+    """Standard output. A write error raises a UserError that names standard output, so that it is not attributed to another
+    file."""
 
     def write(self, text: str) -> int:
         """Writes `text`."""

@@ -148,7 +148,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return filled(text)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # names such as random-weights stay whole
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # do not break names such as random-weights
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -256,7 +256,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
-        hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
+        hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 

@@ -33,7 +33,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags. Raises UserError, also for unknown values and for flags that contradict each other."""
+    """Returns the flags. Raises UserError for wrong flags, unknown values, and flags that contradict each other."""
     flags: argparse.Namespace = flag_parser(description).parse_args(argv)
     _check_values(flags)
     return flags

@@ -184,7 +184,7 @@ def read_vectors(
         unfilled = {place: piece for piece, several in places.items() for place in several}
         left = seen - (len(wanted) - len(unfilled)) - len(twice)
         for place, piece in unfilled.items():
-            if piece in row_of:  # a word that is wanted more often than it occurs
+            if piece in row_of:  # a word with more places in `wanted` than vectors in the file
                 table[room + place] = table[room + row_of[piece]]
         found = [place for place, piece in enumerate(wanted) if piece in row_of]
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]

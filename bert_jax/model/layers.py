@@ -410,8 +410,8 @@ class Dropout:
     seed: Seed | None
     """The seed of the random words; None in evaluation, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
-    """For an array [B, ..., Q, *] with selected tokens only, their positions. They get the same mask as in the array of all
-    tokens [B, ..., L, *]. None: an array of all tokens."""
+    """For an array [B, ..., Q, *] of selected tokens, their positions. The selected tokens get the same mask as in the array of
+    all tokens [B, ..., L, *]. None: an array of all tokens."""
     rows: UInt32[Array, " B"] | None = None
     """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
 

@@ -130,8 +130,8 @@ class Objective(abc.ABC):
         add up."""
 
     def refusal(self, length: int) -> str:
-        """Returns why the objective cannot train on rows of `length` tokens, with the remedy, as the end of a sentence about that
-        length; "" if it can."""
+        """Returns "" if the objective can train on rows of `length` tokens. Otherwise, returns the reason and the remedy,
+        worded as the end of a sentence about that length."""
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:

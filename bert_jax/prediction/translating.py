@@ -169,7 +169,7 @@ class Translate:
             )
         if engine.config.encoder != "encoder_decoder":
             raise UserError(
-                f"{engine.name} has no decoder that reads an encoder, so it cannot translate; name a model trained with "
+                f"{engine.name} is not an encoder-decoder, so it cannot translate; name a model trained with "
                 "config.objective=translation, or a Marian"
             )
         if 2 * self.beams > engine.model.tokenizer.size:

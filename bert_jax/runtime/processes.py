@@ -59,7 +59,7 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""If this process hangs, it reports every process that has missed this many heartbeats."""
+"""The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
 GRACE = 10.0
 """The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
 FAREWELL = 5.0
@@ -485,7 +485,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
             os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status must not report a hang
-        self._thread.join(SILENT * self._beat)  # the thread names the culprit and ends this process
+        self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this one
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 
 
 def require_capable(directory: pathlib.Path) -> None:
-    """Raises UserError unless, in the existing `directory`, files can be created, appended to, listed and replaced, and a
-    non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is wrong."""
+    """Raises UserError unless the existing `directory` is suitable for a run: files in it can be created, appended to, listed
+    and replaced, a non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is
+    wrong."""
     _require_path(directory)
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"

@@ -121,7 +121,7 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
     if found and name.endswith((".parquet", ".arrow")) and found.remedy == _NAMED.format(f".{found.kind}"):
-        return replace(found, remedy="write its content to a file of text first")
+        return replace(found, remedy="write its content to a text file first")
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found

@@ -58,7 +58,7 @@ class _Lock:
 
     def _acquire(self) -> str:
         """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
-        replaced, seen, since = "0", "", 0.0  # the generations to overwrite and to watch, and the time since when it is watched
+        replaced, seen, since = "0", "", 0.0  # the generation to overwrite; the holder's generation, seen since when
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)

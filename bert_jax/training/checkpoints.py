@@ -364,8 +364,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, looked up by the error number in TensorStore's long text if necessary; otherwise
-    returns the first line."""
+    """Returns the operating system's message, which is looked up by the error number if TensorStore only gives that. Returns
+    the first line of an error without either."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__

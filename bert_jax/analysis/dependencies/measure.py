@@ -57,7 +57,7 @@ class Dependents:
     """The counted dependents of one batch; every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
-    """The number of its sentence."""
+    """The index of its sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
     """The distance from the dependent to its head, in words: 1 is the next word."""

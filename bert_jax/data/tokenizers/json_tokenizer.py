@@ -296,8 +296,8 @@ _HIDDEN = "\U0010ffff"
 
 
 def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
-    """Returns (the file with special tokens hidden from the model, hidden piece -> token). Most models have special tokens among
-    their pieces and would find them in a text. [UNK] stays."""
+    """Returns (the file with special tokens hidden from the model, hidden piece -> token). The special tokens are usually
+    pieces of the model, which would otherwise find them in ordinary text. [UNK] is not hidden."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
     if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces them
@@ -378,7 +378,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer leaves no space; the probes find others
+            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; the probes find others
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False

@@ -185,7 +185,7 @@ SIZES = (
     Key("num_hidden_layers", "num_layers"),
     Key("num_attention_heads", "num_heads"),
 )
-"""The keys of sizes that families of encoders share."""
+"""The size keys that all encoder families share."""
 ENCODER_ONLY = {"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None}
 """`Family.fixed` of a family of encoders."""
 
@@ -306,7 +306,7 @@ class Family:
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """Returns the copies of tensors that files of a model may contain -> the tensors."""
+        """Returns a map from the copies of tensors that a model's files may contain to these tensors."""
         return self.tied if config.tied_decoder else {}
 
     @property

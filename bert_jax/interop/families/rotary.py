@@ -34,7 +34,7 @@ class RotaryTheta:
         return ("rope_parameters", self.old, "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the base. Raises UserError for another type of rotary positions, and for two bases."""
+        """Returns the base. Raises UserError for any other type of rotary positions, or if two keys give different bases."""
         _check_scaling(fields, source)
         found = {
             "rope_parameters": read_theta(fields.get("rope_parameters"), "rope_parameters", source),

@@ -28,7 +28,8 @@ DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
 
 Axes: TypeAlias = tuple[str | None, ...]
-"""The logical axes of an array, a name or None for each. An axis with a name is sharded if the number of devices divides it."""
+"""The logical axes of an array, a name or None for each. A named axis is sharded if its size is divisible by the number of
+devices along its mesh axes."""
 
 
 @dataclasses.dataclass(frozen=True)

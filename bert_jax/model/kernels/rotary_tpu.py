@@ -35,7 +35,8 @@ class RotaryPlan:
     head_width: int
     """A divisor of 128."""
     interleaved: bool
-    """Whether a pair is two neighbours (`ModelConfig.rotary_pairing`); otherwise, it is dimensions i and i + K/2."""
+    """Whether a pair consists of two neighbouring dimensions (`ModelConfig.rotary_pairing`); otherwise, of dimensions i and i +
+    K/2."""
     interpret: bool
 
     @property

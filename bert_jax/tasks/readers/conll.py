@@ -106,7 +106,7 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The indices of the comments that have as many columns as the lines of words."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
     """The indices of the lines that hold only spaces or TABs."""
 

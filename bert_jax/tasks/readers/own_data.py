@@ -241,8 +241,8 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
-    quotes around them and kinds of dashes, or its value if it is a number."""
+    """Returns a key that all spellings of one label share: the label in lower case, without white space, invisible characters
+    and enclosing quotes, with "-" for every dash; if it is a number, its value."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
@@ -548,7 +548,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
