@@ -641,7 +641,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
+"""If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
