@@ -13,8 +13,8 @@ a random next segment is drawn instead, the rest start the next chunk. The start
 decision of the previous chunk.
 
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
-start of the chunk after it. The random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of
-the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
+start of the chunk after it. The random numbers depend only on the index of the sentence. Pointer jumping then finds the chunks
+of the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
 sentences takes no longer than many small ones.
 
 In addition to pairs="original" there are

@@ -138,8 +138,8 @@ def tensors_from_params(
     """Converts our parameter tree (or a tree of gradients) to float32 tensors, by their names in the other format. The padding
     rows of the vocabulary are removed; the position table is added if the model does not learn one.
 
-    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Raises ValueError that lists
-    missing and unknown parameters and wrong shapes. These are a bug and not a user's mistake."""
+    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Missing and unknown
+    parameters and wrong shapes are a bug, not a user's mistake, so they raise ValueError with a list of them."""
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)

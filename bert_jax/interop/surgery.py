@@ -71,7 +71,7 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
-    for a model without sliding layers or an odd number."""
+    if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
         raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:

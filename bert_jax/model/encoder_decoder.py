@@ -95,7 +95,7 @@ class LanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], table: Float[Array, "V D"] | None) -> Float[Array, "B L V"]:
-        """Returns the logits after each vector of `x`."""
+        """Returns the logits of the next word for each vector of `x`."""
         shape = (self.config.padded_vocab_size,)
         bias = parameter(self, "final_logits_bias", nn.initializers.zeros, ("vocab",), shape)
         return word_logits(self, x, table, jax.lax.stop_gradient(bias))

@@ -245,9 +245,9 @@ class ParameterCounts:
 
     trained: int
     fixed: int = 0
-    """The numbers in NEVER_TRAINED tables, including rows of padding."""
+    """Parameters in NEVER_TRAINED tables, including rows of padding."""
     padded: int = 0
-    """The numbers in rows that pad the vocabulary to `vocab_multiple`, which are never used."""
+    """Parameters in rows that pad the vocabulary to `vocab_multiple`, which are never used."""
 
     @property
     def in_words(self) -> str:

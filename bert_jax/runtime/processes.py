@@ -59,7 +59,7 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""If this process hangs, it reports every process that has missed this many heartbeats."""
+"""The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
 GRACE = 10.0
 """The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
 FAREWELL = 5.0

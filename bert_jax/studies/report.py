@@ -1,4 +1,4 @@
-"""Writes `table.md`, the same table as plain text for a terminal, and sentences about the numbers that follow fixed rules."""
+"""Writes `table.md`, the same table as plain text for a terminal, and sentences that fixed rules derive from the numbers."""
 
 from __future__ import annotations
 

@@ -120,7 +120,8 @@ def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Returns the Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
 
-    Returns 0 if all predictions or all labels are the same class, since it is then undefined (as in scikit-learn)."""
+    Returns 0 if all predictions or all labels are the same class, since the correlation is then undefined (as in
+    scikit-learn)."""
     predictions, labels = _paired(predictions, labels)
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
     n = labels.size

@@ -93,7 +93,7 @@ class SpanTask:
 
     @property
     def metric(self) -> str:
-        """F1 over words, in percent; for 2.0 at the tuned threshold."""
+        """F1 over words, in percent; for SQuAD 2.0, at the tuned threshold."""
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:

@@ -175,8 +175,8 @@ class Saver:
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed in
-        between, it then repeats the step and loses no metrics."""
+        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
+        between the two, it repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:

@@ -145,7 +145,7 @@ class Program:
     factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None: every finite step does."""
+    """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False

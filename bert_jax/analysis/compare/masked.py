@@ -119,7 +119,7 @@ class MaskedWords:
         self._differences: list[tuple[float, tuple[int, int], Difference]] = []
 
     def choose(self, pair: WindowPair) -> list[int]:
-        """Returns the numbers of the words to mask in the next window: a random share of the words that are one known piece in
+        """Returns the indices of the words to mask in the next window: a random share of the words that are one known piece in
         both models. The choice depends only on the seed and on the words read so far."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
@@ -133,7 +133,7 @@ class MaskedWords:
         return [number for number, chosen in zip(fit, bernoulli(self._share, bits), strict=True) if chosen]
 
     def read(self, pairs: Sequence[WindowPair], start: int) -> None:
-        """Predicts the masked words of the next windows; `start` is the number of the first one."""
+        """Predicts the masked words of the next windows; `start` is the index of the first one."""
         chosen = [self.choose(pair) for pair in pairs]
         items = [
             with_column(pair.item(self._pads, masked, self._masks), "windows", place)

@@ -81,7 +81,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns, for each cluster, the number of the vector with the largest cosine to the cluster's mean."""
+    """Returns, for each cluster, the index of the vector with the largest cosine to the cluster's mean."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():

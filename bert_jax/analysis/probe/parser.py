@@ -64,7 +64,7 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
     """Returns the inputs of parsers: "attention" [B, H, Z, Z] between words, for the heads of all layers; "words" [B, Z, D], the
     input embeddings; and [B, Z]: "sequence", the number of the text from 1, or 0 where there is no word of a text; "number",
-    the number of the word in its text; and "heads", the number of its head."""
+    the index of the word in its text; and "heads", the index of its head."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)

@@ -1,4 +1,4 @@
-"""The keys of config.json about rotary positions, layers with a window, and heads, which families share.
+"""The keys of config.json that several families share: rotary positions, layers with a window, and heads.
 
 transformers 4 and 5 spell them differently, and version 4 silently falls back to its defaults if it finds only the new spelling.
 Both spellings are written, either is read, and contradictions are rejected.

@@ -20,7 +20,7 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
-"""The number of words above which a sentence is probably several, without empty lines between them."""
+"""A sentence with more words than this is probably several sentences without empty lines between them."""
 _DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
@@ -106,7 +106,7 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The indices of the comments that have as many columns as the lines of words."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
     """The indices of the lines that hold only spaces or TABs."""
 

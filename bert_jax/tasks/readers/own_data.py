@@ -241,8 +241,8 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
-    quotes around them and kinds of dashes, or its value if it is a number."""
+    """Returns a key that all spellings of one label share: the label in lower case, without white space, invisible characters
+    and enclosing quotes, with "-" for every dash; if it is a number, its value."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
@@ -641,7 +641,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
+"""If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -746,7 +746,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # sentences with as many words as tags are rows of a table, with empty lines between them
+    # a row of a sentence and as many tags as words belongs to a table, even if empty lines are between the rows
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))

@@ -53,7 +53,7 @@ class Compiled:
 class Compiler:
     """The TPU compiler for one topology; the compiler's library is loaded once in a process.
 
-    Raises UserError if the compiler is not installed, has a different version from the one this JAX needs, or does not know the
+    Raises UserError if the compiler is not installed, if this JAX needs a different version of it, or if it does not know the
     topology.
     """
 

@@ -150,7 +150,8 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the part of an error that names the slices whose number of chips is nearest."""
+    """Returns the part of an error that names the slice whose number of chips is nearest to `chips`, and lists the known
+    slices."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))
