@@ -29,8 +29,8 @@ MENDED_BY_RESTART: Mapping[int, str] = {
     128 + signal.SIGSEGV: "crash: segmentation fault",
     STOPPED: "stopped by SIGTERM on this machine or on another one",
 }
-"""Exit statuses of `pretrain` and `finetune` after which the same command may succeed when it is started again, each with its
-cause. After any other status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
+"""Exit status of `pretrain` or `finetune` -> its cause, if the same command may succeed when it is started again. After any other
+status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
 
 
 class UserError(Exception):

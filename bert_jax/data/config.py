@@ -126,7 +126,7 @@ class ExampleConfig:
         return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the number of predicted tokens of examples with these `lengths`, including special tokens.
+        """Returns the number of predicted tokens of examples with these `lengths`, which include special tokens.
 
         Masked tokens follow the original's formula, which rounds half to even. Next tokens are all predicted, up to
         `max_predictions`; in packed rows, an example gets a share of `max_predictions` proportional to its length.

@@ -41,7 +41,7 @@ def run_command(module: str, check: str = "") -> NoReturn:
     `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
     wrong flags without the slow imports.
     """
-    os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib rejects some values
+    os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib fails if the value is invalid
     _end_when_interrupted()
     _in_utf8()
     _prepare_streams()
@@ -215,7 +215,7 @@ def _raise_when_interrupted() -> None:
 
     def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _signal_main_thread).start()  # not raised here, where it would be swallowed again
+            threading.Timer(0.05, _signal_main_thread).start()  # an exception in this hook would be swallowed again
         else:
             otherwise(unraisable)
 

@@ -135,7 +135,7 @@ def _bases(text: str) -> list[float]:
     except ValueError:
         bases = []
     if not 1 <= len(bases) <= 2 or not all(1 <= base <= 1e12 for base in bases):
-        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one base or two, such as 160000,10000, from 1 to 1e12")
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one or two bases from 1 to 1e12, such as 160000,10000")
     return bases
 
 

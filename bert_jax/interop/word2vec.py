@@ -137,8 +137,9 @@ def read_vectors(
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
     """Returns (the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
 
-    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs twice, its
-    first vector is used; if the word is wanted twice, its first two. Raises UserError naming the line or word that is wrong."""
+    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs several
+    times in the file, its first vector is used, or its first two if `wanted` has the word twice. Raises UserError naming the
+    line or word that is wrong."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}

@@ -29,8 +29,8 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of entries that are never chosen, such as beams before the first token, and hypotheses of texts that have not
-ended."""
+"""The score of hypotheses that must not be chosen, e.g. all beams but one before the first token, and ended hypotheses that do
+not exist yet."""
 
 
 @dataclasses.dataclass(frozen=True)

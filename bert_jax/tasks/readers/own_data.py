@@ -746,7 +746,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # sentences with as many words as tags are rows of a table, with empty lines between them
+    # a row of a sentence and as many tags as words belongs to a table, even if empty lines are between the rows
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))
