@@ -180,8 +180,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and continued,
-        its next collective would meet the barrier of the other processes, and all of them would be aborted."""
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
+        its next collective, the others would still wait at Orbax's barrier, and all processes would be aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():
