@@ -13,8 +13,8 @@
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
 ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). Lines that cannot be read are reported with their numbers; all
-other lines are processed, and the exit status is 1. Tables are TSV files; next to every number they give n, the number of cases
-it was computed from. Each figure is saved with a table of the numbers that it shows."""
+other lines are processed, and the exit status is 1. Tables are TSV files. Each number is accompanied by n, the number of cases
+from which it was computed. Each figure is saved with a table of the numbers that it shows."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 GIT_LFS = (
     b"version https://git-lfs.github.com/", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)",
 )  # fmt: skip
-"""The first bytes of a pointer of Git LFS, which stands for a file that was not fetched; a clause about it; the remedy."""
+"""The first bytes of a Git LFS pointer, which is stored in place of a file that was not fetched; a clause about it; the
+remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"

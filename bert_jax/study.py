@@ -77,8 +77,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """Returns the steps of every arm by name. Process 0 determines them. The other processes wait for its plan; while it measures
-    a speed, they train. Raises Stopped."""
+    """Returns the steps of every arm by name. Process 0 determines the steps. The other processes wait for its plan, and train
+    while process 0 measures a speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):

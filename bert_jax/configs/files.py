@@ -43,7 +43,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
-    for key, text in overrides:  # the objective is known by then
+    for key, text in overrides:  # last, since the other keys determine the objective
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import read_objective
 

@@ -98,8 +98,8 @@ class PhaseConfig:
     schedule: Annotated[str, NamedIn(("", *SCHEDULES))] = ""
     """The learning-rate schedule of this phase. Default: `config.optimizer.schedule`."""
     end_fraction: Fraction | None = None
-    """The end of the schedule as a fraction of `learning_rate`. Default: 0 for "linear", "cosine" and "1-sqrt", 1 for
-    "warmup"."""
+    """The learning rate at the end of the schedule, as a fraction of `learning_rate`. Default: 0 for "linear", "cosine" and
+    "1-sqrt", 1 for "warmup"."""
     continue_schedule: bool = False
     """Whether the phase continues the previous phase's schedule without a new warmup. The paper's 128-then-512 run is one
     schedule."""
@@ -311,7 +311,7 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} predicts masked words, but config.objective={self.objective} does not; leave one "
                 "of them out"
             )
-        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # which a step with a teacher does not call
+        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # a step with a teacher does not call sums
             raise UserError(
                 f"config.objective={self.objective} overrides sums, which is not used with a teacher; override output_sums, or "
                 "leave config.teacher out"
@@ -352,7 +352,7 @@ class PretrainingExperiment:
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
-        """Returns the number of steps of a phase, together with the phases that continue its schedule."""
+        """Returns the number of steps of a phase and of the following phases that continue its schedule."""
         later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
         return self.phases[phase].steps + sum(other.steps for other in later)
 
@@ -421,8 +421,8 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
     """Splits a phase with a token budget into several phases with a growing batch size. Each of `sizes` gets the same number of
-    steps, which together read `tokens` tokens; the rest of the phase uses its own `batch_size`. All these phases share the
-    phase's schedule, and none has more rows per microbatch than the phase.
+    steps, and the steps of all sizes together read `tokens` tokens. The rest of the phase uses its own `batch_size`. All these
+    phases share the phase's schedule, and none has more rows per microbatch than the phase.
 
     Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
 

@@ -45,8 +45,8 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres", `centres` int32 [B, M] replaces the masked arrays: the positions of targets="next", -1 where unused.
-    For targets="translated" see `_assemble_pairs`."""
+    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the same positions as with
+    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -105,9 +105,9 @@ class _Examples:
 def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
-    """Returns the plan's examples with indices `examples` in groups of similar length, each with the places of its examples in
-    `examples`. With up to `_FEW` examples per row, there is one group, in which every example has as many columns as a whole
-    row: several groups would take twice the time at 8 examples a row."""
+    """Divides the plan's examples with indices `examples` into groups of similar length. Returns (positions in `examples`,
+    examples) for each group. With up to `_FEW` examples per row, there is one group, in which every example has as many columns
+    as a whole row: several groups would take twice the time at 8 examples a row."""
     if len(examples) <= _FEW * rows:
         return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs
@@ -193,7 +193,7 @@ def _windows(
 
 
 def _copy_unpacked(made: _Examples, block: Batch) -> None:
-    """Does the work of `_copy_packed` for one example per row, three times as fast, since nothing moves."""
+    """Does the work of `_copy_packed` for one example per row, three times as fast, since every example starts at column 0."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real
@@ -221,7 +221,7 @@ def _copy_packed(
         block[name][...] = 0
     block["masked_targets"][...] = block["nsp_labels"][...] = -1
     block["cls_positions"][row, slot] = column
-    begins = row * block["input_ids"].shape[1] + column  # places in flat arrays, in which an example is one run
+    begins = row * block["input_ids"].shape[1] + column  # indices into flat arrays; an example is contiguous
     first_mask += row * block["masked_targets"].shape[1]
     of_tokens = {name: block[name].ravel() for name in ("input_ids", "token_type_ids", "sequence_ids", "position_ids")}
     of_masks = {name: block[name].ravel() for name in ("masked_positions", "masked_targets")}

@@ -40,7 +40,8 @@ BEST = "best"
 class BestWeights:
     """The parameters, score and step of the best evaluation so far, in memory and in the run's folder `best`.
 
-    A run that resumes from step `until` loads the best weights up to that step. With None, it loads the newest saved ones."""
+    A run that resumes from step `until` loads the best weights up to that step. If `until` is None, the newest saved weights
+    are loaded."""
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
@@ -61,8 +62,8 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none. This means that the files
-        have been removed, since the last step is always evaluated."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none: the last step is always
+        evaluated, so somebody has removed the files."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best

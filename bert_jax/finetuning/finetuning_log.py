@@ -53,7 +53,7 @@ class FinetuningLog(RunLog):
             )
         if job.config.encoder_kind == "transformer":
             self.note(in_words(job.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
-        frozen = job.config.num_layers + 2 - training.epochs  # an epoch unfreezes one of them
+        frozen = job.config.num_layers + 2 - training.epochs  # each epoch unfreezes one more
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
             self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} are never unfrozen")

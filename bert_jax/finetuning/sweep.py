@@ -73,7 +73,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
-    judging = threading.Lock()  # a run that ends during a comparison would count as worse and lose its weights
+    judging = threading.Lock()  # otherwise, the weights of a run that ends during a comparison would be removed
 
     def best() -> RunResult:
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
@@ -187,7 +187,7 @@ def _trained(
     try:
         return train(one, directory, devices)
     except UserError as error:
-        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may still have memory
+        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may have enough memory
             raise
         reason = str(error)
         log.warning("%s failed: %s", directory.name, reason)
@@ -205,8 +205,8 @@ def _stored(directory: AnyPath) -> JsonObject | None:
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:
-    """Returns a message about files that finished runs could not save. For a single run, this is its own message; for a sweep, it
-    has the number of such runs, and each message with the name of its run."""
+    """Returns a message about files that finished runs could not save. For a single run, this is the run's own message. For a
+    sweep, it is the number of such runs, then the name and the message of each."""
     found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
     if len(finished) == 1 or not found:
         return [reason for _, reason in found]

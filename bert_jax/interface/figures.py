@@ -1,7 +1,7 @@
 r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with all text drawn literally.
 
-The text in figures consists of words, labels, relations, questions and file names. `$`, `_`, `^` and `\` in it are not
-mathematics, and a character that the font lacks must not cause a failure after all the work is done."""
+The text in figures consists of words, labels, relations, questions and file names. In this text `$`, `_`, `^` and `\` are not
+mathematics. A character that the font lacks must not make a command fail at the end of its work."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return filled(text)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # names such as random-weights stay whole
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # do not break names such as random-weights
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -203,7 +203,7 @@ class FlagParser(argparse.ArgumentParser):
             if not action.option_strings
         ]
         usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
-        usage = re.sub(r"\[[^][]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # a line does not end in brackets
+        usage = re.sub(r"\[[^][]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # no line break inside brackets
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
         self.usage = "\n        ".join(wrapped).replace("%", "%%").replace("\xa0", " ")
         self._action_groups.sort(key=lambda group: group is self._optionals)  # flags that all commands have come last
@@ -256,7 +256,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
-        hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
+        hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 

@@ -71,7 +71,7 @@ _USES = {
     "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
     "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
-"""By the suffix of the transformers class."""
+"""The suffix of the transformers class -> the uses of a model with this head."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{command} --model={{}} --input=FILE"
     for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))

@@ -125,7 +125,8 @@ class Model:
 
     @property
     def counts(self) -> ParameterCounts:
-        """The number of parameters in a file: without the norm that the first layer may lack, and without rows of padding."""
+        """The number of parameters that a file of this model holds. Padding rows do not count, and neither does the first
+        layer's norm if the model has none."""
         table = {row.ours: row for row in rows(self.config, self.head)}
         sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
         for path, array in flatten_dict(self.params, sep="/").items():
@@ -503,8 +504,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
 
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
-    """If `tokenizer` only differs from the vocabulary of `directory` in that some unused pieces are renamed, returns a clause
-    about these pieces; otherwise (). This is how BERT's authors add words."""
+    """If the only difference between `tokenizer` and the vocabulary of `directory` is that some unused pieces have new names,
+    returns a clause about these pieces; otherwise (). BERT's authors recommend this way of adding words."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
@@ -559,10 +560,10 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """Returns the fields of config.json that this package does not use. Also returns fields whose spelling an export keeps, such
-    as `hidden_act`, which has several names for the same function. Fields about labels are unused if the model has no task head,
-    and `auto_map` names code that is not exported. If the vocabulary has changed, the tokenizer class and the ids of special
-    tokens are not copied."""
+    """Returns the fields of config.json that this package does not use, and those whose spelling an export keeps, such as
+    `hidden_act`, which has several names for the same function. Without a task head, this includes the fields about labels. It
+    never includes `auto_map`, which names code that is not exported. If the vocabulary has changed, it includes neither the
+    tokenizer class nor the ids of special tokens."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()

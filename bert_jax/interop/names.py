@@ -79,8 +79,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W for a target with its own
-    words), or as its number and size."""
+    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W if the decoder has its own
+    vocabulary), or as NUMBER:SIZE."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -94,7 +94,7 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format. In our format, only V may differ, since it may be padded."""
+    """Returns the size of every axis letter in the other format. In our format, only V may be larger, because of padding."""
     return {
         "V": config.vocab_size,
         "W": config.decoder_vocab_size or config.vocab_size,
@@ -130,7 +130,7 @@ def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[i
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Returns the size of an axis: a letter, or a number and the size."""
+    """Returns the size of an axis, which is a letter (a key of `sizes`) or a number and its size ("1:1")."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 
@@ -140,8 +140,8 @@ def tensors_from_params(
     """Converts our parameter tree (or a tree of gradients) to float32 tensors, by their names in the other format. The padding
     rows of the vocabulary are removed; the position table is added if the model does not learn one.
 
-    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Raises ValueError that lists
-    missing and unknown parameters and wrong shapes. These are a bug and not a user's mistake."""
+    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Missing and unknown
+    parameters and wrong shapes are a bug, not a user's mistake, so they raise ValueError with a list of them."""
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
@@ -180,8 +180,8 @@ def params_from_tensors(
     vocabulary.
 
     The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises UserError, with `source` and the tensors' names in `tensors`. It lists all other tensors that are missing, unexpected
-    or of a different shape, tensors of integers, and values that are not finite."""
+    Raises a UserError that names `source` and lists, by their names in `tensors`, all other tensors that are missing,
+    unexpected or of a different shape, tensors of integers, and values that are not finite."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:

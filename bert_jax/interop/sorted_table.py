@@ -111,7 +111,7 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
         if n and n % RESTART_INTERVAL == 0:
             restarts.append(len(block))
             last = b""
-        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # not the whole key, since keys ascend
+        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # keys ascend, so never the whole key
         for length in (shared, len(key) - shared, len(value)):
             block += encode_varint(length)
         block += key[shared:] + value

@@ -39,7 +39,7 @@ FORWARD, SIGNATURE = "forward.stablehlo", "signature.json"
 INPUTS = {
     "input_ids": "ids of the vocabulary, [CLS] first",
     "attention_mask": "1 on tokens, 0 on padding",
-    "token_type_ids": "0 on a first text, 1 on a second",
+    "token_type_ids": "0 on the first text, 1 on the second",
 }
 HOW = """import jax, numpy
 forward = jax.export.deserialize(open("forward.stablehlo", "rb").read())

@@ -21,14 +21,14 @@ from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import SIZES, Architecture
 
 QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attention/output/kernel": -3}
-"""Ends of array paths -> the axis of query heads, which stay together with the key heads that they read."""
+"""Ends of array paths -> the axis of the query heads. Query heads stay together with the key heads that they read."""
 
 
 def tiled(model: Model, wanted: Architecture) -> Model:
     """Returns `model` tiled to the sizes of `wanted`; everything else is unchanged.
 
-    Raises UserError if a size of `wanted` is smaller, if its heads have another width or share keys differently, or if only one
-    of the two has sliding layers."""
+    Raises UserError if a size of `wanted` is smaller than the model's, if the heads differ in width or share keys differently,
+    or if only one of the two has sliding layers."""
     check_tiling(model, wanted)
     sizes: dict[str, Any] = {name: getattr(wanted, name) for name in SIZES}
     config = dataclasses.replace(model.config, **sizes)
@@ -87,8 +87,8 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         fitting = wanted.hidden_size / there.head_width
         remedy = f"config.model.num_heads={fitting:g}" if fitting.is_integer() else "another config.model.hidden_size"
         raise UserError(
-            f"the heads of config.model have {counted(wanted.head_width, 'number')}, but the heads of {source} have "
-            f"{there.head_width}, and tiling does not split heads; set {remedy}"
+            f"the heads of config.model are {wanted.head_width} wide, but the heads of {source} are {there.head_width} wide, and "
+            f"tiling does not split heads; set {remedy}"
         )
     each = there.num_heads // there.key_value_heads
     if wanted.num_heads != each * wanted.key_value_heads:

@@ -161,8 +161,8 @@ def attention_by_head(
 LONG = 256
 """The row length from which a single CPU device computes attention head by head. Measured on two cores with four heads of 64 in
 float32 and dropout 0.1; of each pair of times, the first is for all heads at once and the second is head by head. Forward and
-backward: 259 and 149 ms at 8 x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms, 157 and 54 ms, but 7 and 17 ms at
-32 x 128."""
+backward: 259 and 149 ms at 8 x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms at 8 x 512, 157 and 54 ms at 4 x
+1,024, but 7 and 17 ms at 32 x 128."""
 BLOCK = 128
 """The maximum number of queries in a block of sliding-window attention."""
 
@@ -212,7 +212,7 @@ class SelfAttention(nn.Module):
         kernel: AttentionKernel | None = None if cached else c.kernel("attention")
         if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
             kernel = None
-        if kernel is not None and radius is not None:  # the kernel measures windows between columns, so it computes all queries
+        if kernel is not None and radius is not None:  # the kernel derives windows from column numbers, so it needs all queries
             tokens, queried = tokens.reading(None), None
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)
@@ -316,8 +316,8 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` holds its name or
-    parent."""
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` is Flax's argument
+    `name` or `parent`."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
     return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)

@@ -135,7 +135,7 @@ def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerPa
 
 
 LayerKind = tuple[str, bool]
-"""(the attention of a layer, whether it has a norm before it): the last two fields of `Layer`."""
+"""(the type of a layer's attention, whether a norm precedes the attention): the last two fields of `Layer`."""
 
 
 def layer_kinds(config: ModelConfig) -> list[LayerKind]:

@@ -38,7 +38,8 @@ TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_d
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
     """Returns the initial projection [D, teacher's D] of the student's hidden states, float32, boxed with its axis names, or {}
-    if the widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) preserves their norm."""
+    if the widths are equal or hidden states are not compared. Its standard deviation, 1/sqrt(D), preserves the norm of the
+    hidden states."""
     if not settings.projects(hidden_size):
         return {}
     init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
@@ -50,8 +51,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    It adds the sum "soft_loss" over the predicted tokens. If they have a weight, it also adds "hidden_difference" and
-    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
+    The sum "soft_loss" over the predicted tokens is added, and the sums "hidden_difference" and "attention_divergence" over all
+    tokens if their weights are not 0. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
     evaluation, this equals `plain`."""
 
     plain: MlmNsp

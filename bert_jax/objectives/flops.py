@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
-"""Operations per multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
+"""FLOPs per multiply-add of the forward pass: 2 in the forward pass alone, 6 with the backward pass."""
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
@@ -110,7 +110,7 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
     """Counts the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. The body of a loop
-    counts once per iteration. Of several branches, only the costliest counts."""
+    counts once per iteration. If there are several branches, only the costliest counts."""
     return _jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

@@ -34,7 +34,7 @@ class Model:
     """The encoder of a run, as seen by its objective.
 
     Methods with a `key` return initial parameters, boxed with their axis names. Methods with an argument `params` compute with
-    these parameters, a tree with the parts "embeddings" and "encoder". Their `seed` is for the dropout masks (None in
+    these parameters, a tree with the parts "embeddings" and "encoder". The argument `seed` is for the dropout masks (None in
     evaluation)."""
 
     config: ModelConfig
@@ -174,8 +174,8 @@ def _own(params: Params) -> Params:
 
 
 def unboxed(boxed: Boxed) -> Params:
-    """Returns the shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings, as for
-    arrays."""
+    """Returns the shapes of boxed abstract parameters. Unlike `nn.unbox`, it adds no sharding constraints inside a mesh: they
+    are for arrays, not for shapes."""
     shapes: Params = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return shapes
 

@@ -43,7 +43,7 @@ class SkipGram(Objective):
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""
     negatives: Annotated[int, Interval(ge=1, le=1_000)] = 5
-    """k, the weight of a pair's negatives."""
+    """k, the weight of the mean loss of the negatives, relative to the pair's own loss."""
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
     """N, the number of negatives drawn per row and shared by all of its pairs."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
@@ -121,7 +121,8 @@ class SkipGram(Objective):
     def eval_line(self, scores: Mapping[str, float]) -> str:
         """Formats accuracy and loss. There is no baseline, since word frequencies alone cannot predict a pair."""
         return (
-            f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"
+            f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, "
+            f"skip-gram loss {scores['skip_gram_loss']:.3f} per pair"
         )
 
 

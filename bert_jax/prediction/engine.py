@@ -43,8 +43,8 @@ in the same order. A batch is transferred while the previous batch is computed a
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same if leftover items can go to the next group. It is smaller, since the first group is packed before any
-computation."""
+"""The same if leftover items can go to the next group. It is smaller, since the computation waits until the first group is
+packed."""
 
 
 SPARE_ROWS = 1024
@@ -89,7 +89,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # more than padding to a round size explains
+        if spare > SPARE_ROWS:  # too many to be padding to a round size
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,
@@ -139,8 +139,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. `what` is the use of the
-        attention ("to measure"); `instead` is an alternative remedy to naming another model."""
+        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. In the message, `what` is the
+        purpose of the attention ("to measure"), and `instead` is a remedy other than naming another model."""
         self.require_encoder()
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""
@@ -166,7 +166,7 @@ class Engine:
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
-            with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
+            with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} per batch and device")):
                 for packed, result in self._results(function, pack(group, self._batch_shape()), static):
                     _unpack(packed, result, group, per, answers)
             yield from answers
@@ -176,7 +176,7 @@ class Engine:
 
         A thread makes and packs the items while earlier batches are computed.
         """
-        with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
+        with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} per batch and device")):
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:

@@ -34,8 +34,11 @@ from bert_jax.storage.records import (
 )
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
+    COLUMNS_REMEDY,
     SENTENCE,
     as_choices,
+    holds_columns,
+    is_markdown_line,
     is_quoted,
     plain,
     several_questions,
@@ -206,7 +209,7 @@ class FileReader:
         except ValueError as error:
             if self.suffix == ".json":
                 raise UserError(
-                    f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl"
+                    f"{self.name} cannot be read as JSON ({error}); give JSON lines, one object per line, in a .jsonl file"
                 ) from error
             lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
             is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)
@@ -235,7 +238,7 @@ class FileReader:
             yield self._object(i, f"{self.name}, item {i}: ", item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """Returns the record of a JSON object. A missing field may have the name of its column."""
+        """Returns the record of a JSON object. A field may also be given under the name of its column in a table."""
         first = self.fields[0]
         if first.words and isinstance(given, list):
             given = {first.name: given}
@@ -301,6 +304,8 @@ class FileReader:
                 continue
             if [cell.strip() for cell in row] == names:
                 problem = "the row repeats the names of the columns, as after joining files"
+            elif is_markdown_line(row):
+                problem = "the line is that of a table in Markdown; remove it"
             elif not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
@@ -350,7 +355,7 @@ class FileReader:
             raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
 
     def _names_columns(self, line: str) -> bool:
-        """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
+        """Returns whether a first line is the header of a table: it names all required fields, or holds only usual names."""
         for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
             names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
@@ -414,7 +419,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` reports that it is not a list
+    except ValueError:  # not a list, which `_problem` reports
         return cell
     return items if items is not None else cell.split() if of.words else cell
 
@@ -493,8 +498,8 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
-    field with `many` become texts, and choices with labels become their texts, as in training."""
+    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. In a field with `many`,
+    numbers are converted to texts, and the labels of choices are dropped, as in training."""
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)
@@ -518,9 +523,11 @@ def _problem(of: Field, given: JsonObject) -> str | None:
         return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "") + of.hint
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        return None if count else f"its {of.name} is {short(value)}, not a count of characters from 0"
+        return None if count else f"its {of.name} is {short(value)}, not a character offset, 0 or more"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        if isinstance(value, list) and value and holds_columns(given):
+            return f"its {of.name} is {short(value)}; {COLUMNS_REMEDY}"
         return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}; give text"

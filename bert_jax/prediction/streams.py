@@ -56,7 +56,7 @@ def read_texts(
     """The same as `read_records`, for users' texts, which may be tables, JSON lists or file names.
 
     - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field
-      -> column); this mapping is only read when the first record is. The same applies to `.tsv` and to other text whose first
+      -> column); this mapping is not read before the first record. The same applies to `.tsv` and to other text whose first
       line names the columns. Other columns are in `Record.rest`. In a `.tsv` without names, TABs separate the fields in their
       order.
     - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.

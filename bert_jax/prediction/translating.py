@@ -32,7 +32,7 @@ from bert_jax.tasks.published import Published, published, score_lines
 log = logging.getLogger(__name__)
 
 BEYOND = 50
-"""The default for how many tokens longer than its source a target may be (arXiv:1706.03762, section 6.1)."""
+"""By default, a translation has at most this many tokens more than its source (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
 """The maximum number of held-out pairs that are translated at the end of a run, and the number of pairs that are translated in
 one call."""
@@ -172,7 +172,7 @@ class Translate:
             )
         if engine.config.encoder != "encoder_decoder":
             raise UserError(
-                f"{engine.name} has no decoder that reads an encoder, so it cannot translate; name a model trained with "
+                f"{engine.name} is not an encoder-decoder, so it cannot translate; name a model trained with "
                 "config.objective=translation, or a Marian"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
@@ -260,7 +260,7 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
     """Returns the scores of the translations of held-out pairs, at most `HELD_OUT` of them, found by the paper's search. `alive`
     is called regularly.
 
-    The references are the translations as the vocabulary spells them, since a corpus only stores tokens."""
+    The references are decoded from the tokens of the corpus, which does not store the original text."""
     engine = Engine(model)
     tokenizer, longest = model.tokenizer, model.config.max_position
     sentences, documents = corpus.joined_offsets()

@@ -72,7 +72,7 @@ class Evaluation:
         require_memory(needs, mesh, self._memory_advice)
 
     def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
-        """Returns the number of words whose pieces are the predictions."""
+        """Returns the number of words that the predicted pieces form."""
         plan, tables = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus)
         first = words = 0
         for batch in self._batches():
@@ -89,7 +89,7 @@ class Evaluation:
             params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
-                if self._program.is_new("evaluation", batch):  # the call takes the program from JAX's cache
+                if self._program.is_new("evaluation", batch):  # the call below then finds it in JAX's cache
                     with self._run.compiling(self._run.goodput), compiling("the evaluation"):
                         self._program.evaluation_step.lower(*arguments).compile()
                 total = add_sums(total, self._program.evaluation_step(*arguments))

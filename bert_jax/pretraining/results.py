@@ -136,8 +136,8 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the encoder
-    and the objective's parts that belong to its exported class."""
+    """Returns the model to export: the encoder, the parts of the objective that belong to its exported class, and the tokenizer
+    of the corpus. `params` are whole numpy arrays (not sharded)."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}

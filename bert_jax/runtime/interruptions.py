@@ -73,7 +73,7 @@ class Preemption:
 
 
 class Watchdog:
-    """Detects that this process makes no progress; `Processes.watched_by` then ends it and the others.
+    """Detects that this process makes no progress; `Processes.watched_by` then ends this process and all others.
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds). Two periods have a longer limit of max(`start`,
@@ -118,8 +118,8 @@ class Watchdog:
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit for the start applies. It also covers waiting for
-        another process that compiles."""
+        """Records that a compilation starts. Until the next progress, the limit for the start applies, which is long enough to
+        wait for another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 

@@ -33,7 +33,7 @@ from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import AnyPath, is_remote
 
-if TYPE_CHECKING:  # which runs in buckets load
+if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
 
 
@@ -52,7 +52,7 @@ class Run:
     shard: RunShard = dataclasses.field(default_factory=RunShard)
     """If processes are independent, the runs of a sweep that this process trains."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
-    """The time of this start by category, and of earlier starts."""
+    """The time of this start and of earlier starts, by category."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, if it is in a bucket."""
@@ -139,7 +139,7 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            # explains a lack of memory for arrays outside the steps; the steps explain their own
+            # reports a lack of memory for arrays outside the steps; the code of the steps reports its own
             with file_errors_explained(), fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":

@@ -21,7 +21,7 @@ from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.paths import AnyPath, is_remote
 
-if TYPE_CHECKING:  # which runs in buckets load
+if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
 
 CONFIG = "config.json"

@@ -138,7 +138,7 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     sides = tuple(outer // inner for outer, inner in itertools.pairwise(periods))
     grid = places.reshape(*sides, -1)
     moved = [np.ptp(grid, axis=k).reshape(-1, places.shape[1]).any(0).sum() for k in range(len(sides))]
-    return sides if sum(moved) == len(sides) else whole  # each coordinate moves only along its own side
+    return sides if sum(moved) == len(sides) else whole  # a step along a side changes only one coordinate
 
 
 def _format_sizes(shape: Mapping[str, int]) -> str:

@@ -61,10 +61,17 @@ def _compressed(name: str, suffix: str = "") -> Format:
 
 
 _NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
+_SAVE = "save it as text, or the sheet as CSV, first"
+_CONVERT = "convert it to text first (pandoc -f {} -t plain --wrap=none)"
 _UNZIP = "unpack it first (unzip), or save the sheet as CSV"
 _READ = "give a file of text, for example the output of a character recognition program (tesseract)"
 _PAGE = "fetch the file itself, or write the text of the page to a file first"
 _TABLE = "write its texts to a file of JSON lines first"
+_MAILBOX = "write the texts of its messages to JSON lines first (Python's mailbox module)"
+_SUBTITLES = (
+    "write its sentences to a file of text first, without the times (`corpus` reads it as it is with --source="
+    "experiments/extensions/transcripts.py:transcripts:FILE)"
+)
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
     (re.compile(first, re.DOTALL), found)
     for first, found in (
@@ -74,8 +81,10 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _compressed("zstd", ".zst")),
         (rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _compressed("lz4")),
         (rb"\x1f\x9d", _compressed("compress (.Z)")),
+        (rb"PK\x03\x04.{26}mimetypeapplication/epub", Format("epub", "is a book in EPUB", _CONVERT.format("epub"))),
+        (rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis", Format("odt", "is a file of LibreOffice", _SAVE)),
         (rb"PK(?:\x03\x04|\x05\x06|\x07\x08)", Format("zip", "is a zip archive or an Excel workbook", _UNZIP)),
-        (rb"\xd0\xcf\x11\xe0", Format("excel", "is an Excel workbook", "save the sheet as CSV first")),
+        (rb"\xd0\xcf\x11\xe0", Format("excel", "is an Excel workbook or a Word document", _SAVE)),
         (rb"7z\xbc\xaf\x27\x1c", Format("7z", "is a 7-Zip archive", "unpack it first (7z x)")),
         (rb"Rar!\x1a\x07", Format("rar", "is a RAR archive", "unpack it first (unrar x)")),
         (rb".{257}ustar[\0 ]", Format("tar", "is a tar archive", "unpack it first (tar -xf)")),
@@ -84,7 +93,20 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"Obj\x01", Format("avro", "is an Avro file", _TABLE)),
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
         (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),
-        (rb"(?:\xef\xbb\xbf)?\s*(?i:<!doctype html|<html[\s>])", Format("html", "is a web page", _PAGE)),
+        (
+            rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*(?i:<!doctype html|<html[\s>])",
+            Format("html", "is a web page", _PAGE),
+        ),
+        (
+            rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*)?<mediawiki[\s>]",
+            Format("xml", "is a dump of a wiki", "write its texts to a file of JSON lines first (wikiextractor --json)"),
+        ),
+        (rb"(?:\xef\xbb\xbf)?\s*<\?xml\s", Format("xml", "is an XML file", "write its text to a file first, without the tags")),
+        (rb"From \S+ [^\n]*\d\d:\d\d[^\n]*\n[A-Za-z-]+:", Format("mbox", "is a mailbox (mbox)", _MAILBOX)),
+        (
+            rb"(?:\xef\xbb\xbf)?(?:WEBVTT(?:\r?\n|[ \t].*?\n\r?\n)|\s*(?:\d+\s+)?(?:\d+:)?\d\d:\d\d[,.]\d{3} *--> *\d)",
+            Format("subtitles", "is a file of subtitles", _SUBTITLES),
+        ),
         (rb"\{\\rtf1", Format("rtf", "is a document in RTF", "save it as text first")),
         (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
         (rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a.{3}[\0-\x08]", Format("image", "is an image", _READ)),
@@ -105,13 +127,13 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
     `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files according to their names. If it does, a compressed file is only reported if its name
-    has no suffix for that (the remedy is another name) or if it is compressed twice."""
+    whether the reader decompresses files according to their names. If so, a compressed file is only reported if its name lacks
+    the suffix of its compression (the remedy is another name), or if it is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
     if found and name.endswith((".parquet", ".arrow")) and found.remedy == _NAMED.format(f".{found.kind}"):
-        return replace(found, remedy="write its content to a file of text first")
+        return replace(found, remedy="write its content to a text file first")
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found
@@ -137,7 +159,7 @@ def unicode_encoding(head: bytes) -> str:
         if head.startswith(mark):
             return name
     units = len(head) // 4
-    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # in each of the four places of a unit
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # at each of the four bytes of a unit
     if units < 2 or min(zeros) > 0.1 * units:
         return ""
     if zeros[2] == zeros[3] == units:
@@ -199,7 +221,10 @@ def damage(name: str, error: BaseException) -> str | None:
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
     if "too much memory" in str(error):
-        return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
+        return (
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported: unpack it "
+            "(zstd -d --long=31)"
+        )
     return f"not a whole {packed} file ({error})"
 
 

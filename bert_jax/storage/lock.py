@@ -1,8 +1,8 @@
 """The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
 Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
-seconds, the holder is dead, and the start takes the lock over. It uses a precondition again, so that only one start gets the
-lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
+seconds, the holder counts as dead, and the start takes the lock over, with a precondition again, so that only one start gets
+the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
 immediately."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Lock:
 
     def _acquire(self) -> str:
         """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
-        replaced, seen, since = "0", "", 0.0  # the generations to overwrite and to watch, and the time since when it is watched
+        replaced, seen, since = "0", "", 0.0  # the generation to overwrite; the holder's generation, seen since when
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)
@@ -91,7 +91,7 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if this lasts, another start may take the lock, which the next write will show
+            except StorageError:  # no connection; if another start takes the lock meanwhile, the next write detects it
                 pass
 
     def _look_again(self) -> None:
@@ -120,7 +120,7 @@ def _machine() -> str:
     """Returns an identifier of this machine and its process namespace, or "" if unavailable."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is a text, not a path
     except OSError:
         return ""
 

@@ -84,7 +84,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         have written more after the upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
-        self._known = {name: copy for name, copy in self._known.items() if name in objects}  # the others are uploaded again
+        self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
         there = {name: item for name, item in objects.items() if wanted(name)}
         if not all(self._is_ours(name, item) for name, item in there.items()):
             for name in self._files():
@@ -147,7 +147,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     self._record.write(self._known)
 
     def remove_others(self) -> None:
-        """Removes objects in the bucket without a local file."""
+        """Removes the objects in the bucket that have no local file."""
         for name in listed(self.remote).keys() - set(self._files()):
             remove(f"{self.remote}/{name}")
 

@@ -234,7 +234,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
     _check_pooling(model.model, experiment.head_config(own))
     if experiment.task.length > model.model.max_position:
         raise UserError(
-            f"config.task.length={experiment.task.length} is longer than its position table of "
+            f"config.task.length={experiment.task.length} is longer than the model's position table of "
             f"{counted(model.model.max_position, 'row')}; shorten it, or raise config.model.max_position"
         )
     config = experiment.model_config(model.model, "cpu")

@@ -92,7 +92,8 @@ def awaited_plan(
     measurement: Measurement,
     wait: Callable[[], None],
 ) -> dict[str, list[int]]:
-    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. All other processes call it.
+    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. Every process except process 0
+    calls this function.
 
     While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
     study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and
@@ -117,10 +118,9 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Measures the seconds of a training step in every phase of an arm.
-
-    It measures them in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
-    a longer run follows. Raises UserError if there are too few steps to measure the speed."""
+    """Measures the seconds of a training step in every phase of an arm, in a short run. If the steps of a phase take less than
+    `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run follows. Raises UserError if there are too few steps to
+    measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)

@@ -1,7 +1,7 @@
 """Runs the commands of a study's parts as separate processes, one after another. Each process has the whole machine.
 
 This module is also the program of the child process, with the arguments PID, COMMAND and flags. The child gets SIGTERM when the
-process PID, which started it, has ended. A killed study therefore leaves no training behind."""
+process PID, which started it, has ended. If a study is killed, its training processes therefore end too."""
 
 from __future__ import annotations
 

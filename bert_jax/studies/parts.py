@@ -185,7 +185,7 @@ def digest(values: JsonObject) -> str:
 def read_numbers(workdir: AnyPath) -> JsonObject:
     """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
 
-    The numbers under "measured" depend on time and machine. All others are the same whenever the part is run."""
+    The numbers under "measured" depend on time and machine. All other numbers are the same each time the part is run."""
     results = read_json(workdir / RESULTS)
     seconds = results.get("ledger", {}).get("seconds", {})
     measured = {"seconds": seconds, "devices": results.get("devices", ""), "jax": results.get("jax", "")}

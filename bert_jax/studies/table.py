@@ -1,7 +1,7 @@
 """Collects the numbers of a study by arm, from the records of its parts to `table.json`.
 
 "table" holds the reproducible numbers: they are the same whenever the study is run on the same kind of machine, even if it was
-killed in between. "measured" holds seconds and devices, which differ."""
+killed in between. "measured" holds seconds and devices, which differ between runs of the study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The time categories of a run that count as its training time; repeated steps were lost when a start was killed."""
+"""The time categories of a run that count as its training time. The time of repeated steps does not count."""
 
 
 def table(planned: Planned) -> JsonObject:
@@ -224,8 +224,8 @@ def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
 
 
 def measured(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """Returns the mean seconds of pretraining over seeds (only training steps, and everything), and the devices; {} for a state
-    and for random weights, which take no time of their own."""
+    """Returns the mean seconds of pretraining over seeds (of the training steps alone, and of everything), and the devices.
+    Returns {} for a state and for random weights, which have no pretraining run of their own."""
     if is_untrained(arm) or arm.at < 1:
         return {}
     training, whole, devices = [], [], set()

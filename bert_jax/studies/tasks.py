@@ -25,8 +25,8 @@ scores of the most frequent answers (experiments/results/studies.md, "The learni
 def small_tasks(*names: str) -> list[JsonObject]:
     """Returns the tasks with these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
 
-    SST-2, MRPC, RTE and CoLA are not included. After minutes of pretraining, they are within 0.04 of random weights
-    (experiments/results/studies.md), so they cannot rank arms."""
+    SST-2, MRPC, RTE and CoLA are not included. After minutes of pretraining, their scores are within 0.04 of the scores with
+    random weights (experiments/results/studies.md), so they cannot rank arms."""
     known: dict[str, JsonObject] = {
         "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue", "finetune": {"task": {"length": 96}}},
         "sick": {"experiment": f"{SICK}:entailment", "data_dir": "sick"},

@@ -4,7 +4,7 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
     IOB1   I, but B on the first word of an entity that follows another of its type without a gap (CoNLL-2003 as released)
     IOB2   B on the first word of every entity, I on the others (also called BIO)
-    IOE1   I, but E on the last word of an entity that another of its type follows without a gap
+    IOE1   I, but E on the last word of an entity that is followed by another of its type without a gap
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
@@ -12,7 +12,7 @@ One function reads all of them. In any tag sequence, valid or not, it finds the 
 does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other letters than
 BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
-seqeval gives the same scores (the tests compare both). It is not used, because it returns no entities and does not convert
+seqeval gives the same scores (the tests compare both). seqeval is not used, because it returns no entities and does not convert
 between schemes, so most of this module would still be needed. Its last release, from 2020, has no wheel; it needs scikit-learn,
 takes five times as long, and only warns about labels that are not tags."""
 

@@ -132,7 +132,8 @@ class MentionTask:
         return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """Reports the ids of examples whose `EncodedText` is not `exact` or `is_broken`."""
+        """Reports the texts whose `EncodedText` is not `exact` (the ids `inexact`), and the texts whose `EncodedText`
+        `is_broken`."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
@@ -181,8 +182,8 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
     """Returns the indices of at most `room` of `count` tokens, ascending. They are the tokens nearest to `spans`, each given as
     (first, last token).
 
-    If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. Of two
-    tokens at the same distance the earlier one is preferred.
+    If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. If
+    two tokens are at the same distance, the earlier one is preferred.
     """
     first, last = min(a for a, _ in spans), max(b for _, b in spans)
     around = [(first, last)] if last - first < room else spans

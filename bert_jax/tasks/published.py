@@ -28,9 +28,9 @@ _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
 The scores of other systems on the tasks here. `results.json` of a run has the rows of its task under `published`, and the log
-prints them after the scores of the run. A translation run that learns from `tfds:wmt14_translate` has rows too. Each table states
-what its scores were measured on. Scores from a test server, or by a different formula, are shown but not ranked. The numbers are
-printed as in their sources.
+prints them after the scores of the run. A translation run that is trained on `tfds:wmt14_translate` has published rows too.
+Each table states what its scores were measured on. Scores from a test server, or by a different formula, are shown but not
+ranked. The numbers are printed as in their sources.
 
 ## The tables
 
@@ -72,11 +72,11 @@ def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
 
 
 def prover_scores(counts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Returns the scores of a prover of entailment from its confusion matrix `counts`.
+    """Returns the scores of an entailment prover from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
-    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda only count the pairs for
-    which a proof was found, i.e. those answered with entailment or contradiction. These scores have separate names."""
+    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda count only the pairs for
+    which they found a proof, i.e. the pairs answered with entailment or contradiction. These scores have separate names."""
     table = np.array(counts)
     labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
     proved = np.trace(table[:2, :2])

@@ -71,8 +71,8 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
 
 def _columnar_file(directory: str) -> pathlib.Path | None:
-    """Returns a Parquet or Arrow file below a directory, as data sets of the hub have them, or None; a file of the training
-    split comes first."""
+    """Returns a Parquet or Arrow file below a directory (the formats of data sets on the hub), preferably of the training
+    split, or None if there is no such file."""
     files = pathlib.Path(directory).rglob("*") if directory else ()
     found = [file for file in files if file.suffix in COLUMNAR and file.is_file()]
     return min(found, key=lambda file: ("train" not in str(file.relative_to(directory)), file), default=None)

@@ -182,8 +182,8 @@ def best_spans(
     whole row, and then drops those outside the context. Spans with the same text count once, with their best score. White space
     around an answer is removed.
 
-    "No answer" makes the list one entry longer; in the original, it replaces the last span if it has a higher score. If there is
-    no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
+    "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if its score is higher. If
+    there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))
@@ -250,8 +250,8 @@ def _characters(context: Context) -> np.ndarray:
     """Returns, int64 [tokens, 2], for each token the first character of an answer that starts with the token, and the end of an
     answer that ends with it.
 
-    Some tokens have no characters (in SentencePiece). Such a token has the start of the next token and the end of the token
-    before it."""
+    Some tokens have no characters (in SentencePiece). For such a token, these are the start of the next token and the end of
+    the previous token."""
     characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]
     begin = np.where(empty, len(context.text), characters[:, 0])

@@ -370,8 +370,8 @@ def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[in
 
 
 def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
-    """Returns the range of words that a feature shows. It is [first, end), extended in both directions by as many words as fit,
-    with equally many pieces on both sides unless the text ends."""
+    """Returns the range of words that a feature shows: [first, end), extended in both directions by as many words as fit. Both
+    sides get the same number of pieces, unless the text ends on one side."""
     free = room - int(starts[end] - starts[first])
     before = max(free // 2, free - int(starts[-1] - starts[end]))
     begin = int(np.searchsorted(starts, starts[first] - before))

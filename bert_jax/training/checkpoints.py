@@ -180,8 +180,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and continued,
-        its next collective would meet the barrier of the other processes, and all of them would be aborted."""
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
+        its next collective, the others would still wait at Orbax's barrier, and all processes would be aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():
@@ -243,8 +243,9 @@ class Checkpoints:
     def _refusal(self, step: int) -> BaseException | None:
         """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. After an error between them, only process 0 would
-        leave the barrier. Its next collective would then meet the barrier of the others, and Gloo would abort all of them."""
+        Orbax starts a save in process 0 between two barriers of all processes. If process 0 fails between them, the others wait
+        in the second barrier. The next collective of process 0 would then meet that barrier, and Gloo would abort all
+        processes."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
@@ -323,9 +324,9 @@ class Checkpoints:
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. A file that appears during the removal
-    keeps the directory in place. The removal is therefore repeated, at most `_REMOVALS` times, until the directory stays away for
-    `_REMOVAL_PAUSE`."""
+    Orbax raises at the first file that fails, while its other threads are still writing. If a file appears during the removal,
+    the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory does not
+    exist after a pause of `_REMOVAL_PAUSE` seconds."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:
@@ -363,8 +364,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, looked up by the error number in TensorStore's long text if necessary; otherwise
-    returns the first line."""
+    """Returns the operating system's message, which is looked up by the error number if TensorStore only gives that. Returns
+    the first line of an error without either."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
@@ -405,7 +406,8 @@ def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]
 @functools.cache
 def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It is compiled once per shape. Parameters, optimizer slots
-    and models with different heads share shapes, so the first save only takes half as long as with one program for all arrays."""
+    and models with different heads share shapes, so the first save takes only half the time that it would take with one program
+    for all arrays."""
     return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 

@@ -29,8 +29,8 @@ from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside
 from bert_jax.training.steps import Gradients, StepSeed, gradients
 
 ALL_REDUCE_FROM = 64
-"""The number of chips from which XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips, it does not do
-this."""
+"""With this many chips or more, XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips, it keeps the
+reduce-scatter."""
 
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:

@@ -51,7 +51,7 @@ class Stage:
     rows: Callable[[int], Batch]
     """Step (the number of finished steps) -> this process's rows of its batch."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
-    """The compiled training step on these rows. It reuses the memory of the old state."""
+    """The compiled training step for batches of `rows`. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
     """Whether a log line is due after a step."""
     evaluates: Callable[[int], bool]
@@ -182,8 +182,8 @@ class Saver:
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed in
-        between, it then repeats the step and loses no metrics."""
+        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
+        between the two, it repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:
@@ -248,7 +248,7 @@ class StepSums:
         return last is not None and not last.is_ready()
 
     def check(self, step: int) -> None:
-        """Waits for the training step that led to `step`, the last one added. Raises UserError after `limit` consecutive
+        """Waits for the last added training step, which led to `step`. Raises UserError after `limit` consecutive
         non-finite steps or spikes, and LossSpike if the run has to roll back."""
         if self._last and self._spikes.policy != "none":
             self._check_spikes(step, int(self._last["spikes_in_a_row"]))

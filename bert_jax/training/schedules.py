@@ -32,7 +32,8 @@ Rate = Float[Array, ""]
 Schedule = Callable[[Int[Array, ""]], Rate]
 """A function from the step to the learning rate."""
 SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate", "end_fraction")
-"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning only has the first."""
+"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning only has
+`warmup_steps`."""
 Steps = int | Num[Array, ""]
 """A number of steps, constant or traced."""
 
@@ -107,7 +108,7 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
 
 def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     """Returns the Transformer's schedule (arXiv:1706.03762, section 5.3), width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n,
-    counted from 1. It is given as a factor of its peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
+    counted from 1. The result is divided by the peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
     del steps
     number, warmup = step.astype(jnp.float32) + 1.0, jnp.maximum(jnp.asarray(warmup_steps, jnp.float32), 1.0)
     return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)

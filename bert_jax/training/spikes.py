@@ -1,7 +1,8 @@
 """Loss spikes: detects them, keeps the moving averages of the loss in the state, and rolls back to an earlier state.
 
 PaLM (arXiv:2204.02311, section 5.1) was retrained from a checkpoint about 100 steps before a spike, without the 200 to 500
-batches around it. Training other weights on these batches caused no spike. Skipping a single bad batch is cheaper."""
+batches around it. The same batches caused no spike when training continued from another checkpoint. Skipping a single bad batch
+is cheaper."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Program:
     factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None: every finite step does."""
+    """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
@@ -346,8 +346,8 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate becomes the learning rate of
-    the step."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is not added up; the result
+    holds the step's rate."""
     return _added(window, sums) if window else sums
 
 

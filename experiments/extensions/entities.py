@@ -14,7 +14,7 @@ def entities(example, rate, rng):
     for word in example.words:
         if not example.text(word)[:1].isupper():
             others.append(word)
-        elif word[0] == end:  # it comes directly after another capitalised word
+        elif word[0] == end:  # directly after another capitalised word
             names[-1] += word
             end = word[-1] + 1
         else:

@@ -3,8 +3,8 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/sentence_order \
         --config.objective=experiments/extensions/sentence_order.py:SentenceOrder --config.examples.pairs=successive
 
-It replaces next sentence prediction and uses its head: class 1 means that the texts are swapped. Random pairs of other settings
-of `config.examples.pairs` are ignored.
+It replaces next sentence prediction and uses its head: class 1 means that the texts are swapped. With any other setting of
+`config.examples.pairs`, random pairs are ignored.
 """
 
 import jax

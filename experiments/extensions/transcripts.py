@@ -1,4 +1,4 @@
-"""A source of text: reads the transcripts of talks from the subtitles of their recordings (SubRip, `.srt`).
+"""A source of text: reads the transcripts of talks from the subtitles of their recordings (SubRip, `.srt`, and WebVTT, `.vtt`).
 
     tpu_scripts/run.sh corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' \
         --vocab=models/base --output=runs/talks_corpus
@@ -11,7 +11,7 @@ import glob
 import pathlib
 import re
 
-NUMBER_OR_TIME = re.compile(r"\d+|\d\d:\d\d:\d\d[,.]\d+ --> .*")
+NUMBER_OR_TIME = re.compile(r"WEBVTT.*|\d+|(\d+:)?\d\d:\d\d[,.]\d+ --> .*")
 MARKUP = re.compile(r"</?\w+[^>]*>|\{\\[^}]*\}|♪")
 
 

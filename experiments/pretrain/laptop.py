@@ -14,15 +14,16 @@ tokens of Wikipedia: held-out MLM accuracy 29.4 to 30.4 % (three seeds; word fre
 accuracy 75.8 to 76.5 %. The last command continues from such a model with other pairs and masks. It reaches an accuracy of 32.4
 %, a perplexity of 57 and an NSP accuracy of 78.0 %.
 
-Five settings make so little computation sufficient. Most steps have rows of 32 tokens, because the model then learns attention
-to neighbours soonest. (With only rows of 128, after the same time it has only learned word frequencies: an accuracy of 15 % and
-a perplexity of 635.) The last fifth of the steps trains longer rows and next sentence prediction. The vocabulary has only 8,192
-subwords, so each of them occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The
-learning rate is ten times the paper's. There is no dropout, since no row occurs twice.
+With five settings, this little computation is sufficient. Most steps have rows of 32 tokens, because the model then learns
+attention to neighbours soonest. (With rows of 128 alone, the model only learns word frequencies in the same time: an accuracy
+of 15 % and a perplexity of 635.) The last fifth of the steps trains longer rows and next sentence prediction. The vocabulary
+has only 8,192 subwords, so each of them occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of
+0.02. The learning rate is ten times the paper's. There is no dropout, since no row occurs twice.
 
-`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. On such CPUs the studies start from it. It
-takes about a quarter of an hour on one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a
-perplexity of 64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after its 9,000 steps the larger model is not better yet."""
+`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. The studies start from this experiment on
+such CPUs. It takes about a quarter of an hour on one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of
+30.0 to 30.9 %, a perplexity of 64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after 9,000 steps, the larger model is not yet
+better."""
 
 from ml_collections import ConfigDict
 

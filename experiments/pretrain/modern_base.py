@@ -14,8 +14,8 @@ The sources are arXiv:2412.13663 (section, Table) and, for what the paper leaves
   250 G in rows of 8,192 at 3e-4, constant. Third: 50 G in rows of 8,192, from 3e-4 to 0 by 1-sqrt (scheduler.py). The rotary base
   of full layers is 10,000 with the short rows, and 160,000 with the long rows. The base of sliding layers is always 10,000.
 - The batch grows from 768 to 4,608 rows over 50 G tokens: 768, 1,536, 2,304, 3,072 and 3,840 rows, each for the same number of
-  steps (sequence_packer.py). Table 3 gives 72 rows of 8,192. If a step keeps its number of tokens, these are the rows of one of 8
-  GPUs, so a step has 576 rows here.
+  steps (sequence_packer.py). Table 3 gives 72 rows of 8,192. With 72 rows on each of 8 GPUs, a step has as many tokens as a
+  step of 4,608 rows of 1,024, so a step has 576 rows here.
 - 30 % of the tokens are masked in training and 15 % in the evaluation; there is no next sentence prediction (section 2.2.1).
 - StableAdamW has betas 0.9 and 0.98, epsilon 1e-6, and a weight decay of 1e-5, which is decoupled from the learning rate and
   excludes norms and biases. There is no clipping (main.py). There is dropout of 0.1 only after attention (Table 3).

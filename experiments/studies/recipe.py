@@ -24,9 +24,9 @@ Expected, before it was run: the held-out loss of masked words is lowest with Mo
 other arms are: rotary positions, local attention, 30 % masks, gate and pre-norm, BERT. Rotary positions and local attention
 both make neighbours easy to find, which a model with rows of 512 learns late. On tagging the whole recipe is better than rotary
 positions and local attention, and these are better than BERT. On sentences the whole recipe is better than BERT; no order is
-expected for the other arms. Result, with two seeds on one core: the losses are in this order, except that local attention has a
-higher loss than the masks, and with one seed than the gate too; only ModernBERT learns to use context in this time
-(experiments/results/studies.md)."""
+expected for the other arms. Result, with two seeds on one core: the losses are in this order, except for local attention. Its
+loss is higher than the loss with 30 % masks and, with one seed, higher than the loss with the gate. Only ModernBERT learns to
+use context in this time (experiments/results/studies.md)."""
 
 from ml_collections import ConfigDict
 

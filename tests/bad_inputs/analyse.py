@@ -277,7 +277,7 @@ CASES = [
     Case(
         "probes of a single label",
         "probe --input=x.conll --eval=y.conll --probes=labels",
-        "x.conll and y.conll share no kind of label for which the first file has at least two labels; give two",
+        "x.conll has no kind of label with two or more labels that y.conll has too; give two",
         files={"x.conll": "a X\nb X\n", "y.conll": "a X\nb Y\n"},
     ),
 ]

@@ -582,6 +582,15 @@ CASES = [
         "a.tar.gz is a tar archive, not text; unpack it first (tar -xf)",
         files={"a.tar.gz": gzip.compress(tar("a.txt", LINES))},
     ),
+    *(
+        Case(f"{what[3:]} as text", "--source=text:x.txt", f"x.txt {what}, not text; {remedy}", files={"x.txt": text})
+        for what, remedy, text in (
+            ("is a mailbox (mbox)", "write the texts", "From a@b Mon Jan  1 00:00:00 2024\nSubject: it\n\nit was\n"),
+            ("is an XML file", "write its text to", '<?xml version="1.0"?>\n<TEI><p>it was fine by the river</p></TEI>\n'),
+            ("is a dump of a wiki", "write its texts to a file of JSON", '<mediawiki xml:lang="en">\n<page>it was</page>\n'),
+            ("is a file of subtitles", "write its sentences", "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"),
+        )
+    ),
     Case(
         "a zip archive",
         "--source=jsonl:a.zip",

@@ -88,7 +88,7 @@ CASES = [
     Case(
         "layers without the sign of equality",
         "embed --layers -1,-2 x",
-        "argument --layers: expected one argument; write --flag=VALUE, with the sign",
+        "argument --layers: expected one argument; write --flag=VALUE, with the equals sign",
     ),
     Case(
         "a pooling that is none",
@@ -119,6 +119,33 @@ CASES = [
         "answer --model=$reader --length=8 'who was it that was by the river' 'it was ada'",
         "rows of 8 tokens leave no room for the context next to a question of 11 ... allow longer rows, or cut questions shorter",
         exit=1,
+    ),
+    *(
+        Case(
+            f"subtitles as {name}",
+            f"{CLASSIFY} --input={name}",
+            f"{name} is a file of subtitles, not text; write its sentences to a file of text first, without the times",
+            files={name: text},
+        )
+        for name, text in {
+            "x.srt": "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n",
+            "x.txt": "\ufeff1\r\n00:00:01,000 --> 00:00:02,500\r\nit was fine\r\n",
+            "x.vtt": "WEBVTT\n\n00:01.000 --> 00:02.500 align:start\nit was fine\n",
+        }.items()
+    ),
+    Case(
+        "columns of one object",
+        f"{CLASSIFY} --input=x.json",
+        'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns, but each row must be an object of its own',
+        exit=1,
+        files={"x.json": '{"text": ["it was", "we"], "label": ["good", "poor"]}'},
+    ),
+    Case(
+        "a table in Markdown",
+        f"{CLASSIFY} --input=x.psv",
+        "x.psv, line 2: the line is that of a table in Markdown; remove it",
+        exit=1,
+        files={"x.psv": "| text | label |\n|---|---|\n| it was fine | good |\n"},
     ),
     # ------------------------------------------------------------------------------------------------------ what it writes to
     Case(
@@ -533,7 +560,7 @@ CASES = [
     Case(
         "a model without a decoder, to translate",
         "translate x",
-        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
+        "$model is not an encoder-decoder, so it cannot translate; name a model trained with",
     ),
     Case(
         "a source over the limit of a translator",
@@ -565,7 +592,7 @@ CASES = [
     Case(
         "a model without the head of pairs",
         "next-sentence --model=$classifier one two",
-        "$classifier has no nsp_head, so it cannot judge whether sentences follow each other (it ... name a model that can",
+        "$classifier has no nsp_head, so it cannot predict whether one sentence follows another (it ... name a model that can",
     ),
     Case(
         "a model without the head of spans",

@@ -297,7 +297,7 @@ def test_a_path_without_a_model_is_refused_with_what_it_is(tmp_path, exported):
     with pytest.raises(UserError, match=r"config\.json and model\.safetensors missing"):
         import_model(empty)
     (empty / "tf_model.h5").touch()
-    with pytest.raises(UserError, match=r"tf_model\.h5 is in a format that is not read; save the weights as model\.safetensors"):
+    with pytest.raises(UserError, match=r"tf_model\.h5 is in an unsupported format; save the weights as model\.safetensors"):
         import_model(empty)
     (empty / "checkpoints").mkdir()
     with pytest.raises(UserError, match="workdir without an exported model yet"):

@@ -135,7 +135,7 @@ def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
     np.testing.assert_array_equal(model.params["embeddings"]["word_embeddings"]["embedding"][4:], table)
     (tmp_path / "v.bin").write_bytes(binary(["é", *WORDS[1:3]], TABLE[:3], encoding="latin-1"))
     assert read_vectors(tmp_path / "v.bin")[0] == WORDS[1:3]
-    assert read_vectors(tmp_path / "v.bin")[2] == ("1 word that are not UTF-8 left out",)
+    assert read_vectors(tmp_path / "v.bin")[2] == ("1 word with invalid UTF-8 left out",)
 
 
 def test_a_repeated_piece_gets_its_vector_twice(tmp_path):

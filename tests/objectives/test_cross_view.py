@@ -157,7 +157,7 @@ def test_the_last_word_of_a_text_is_followed_by_its_end():
             PLAIN,
             dataclasses.replace(HEAD, crf="free"),
             False,
-            "does not support a CRF .head.crf=free., because it predicts each word on its own",
+            "does not support a CRF .head.crf=free., because its modules predict each word on its own",
         ),
         (PLAIN, SequenceHead(labels=("a", "b")), False, "is for tagging, not for a sequence head"),
     ],

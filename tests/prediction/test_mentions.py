@@ -105,7 +105,7 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
     assert [r.values["pronoun_start"] for r in read[:2]] == [0, None]
     assert [r.problem for r in read[:2]] == [None, None]
     assert [r.problem for r in read[2:]] == [
-        f"its pronoun_start is {given}, not a count of characters from 0" for given in ('"0"', "-1", "true", "1.0")
+        f"its pronoun_start is {given}, not a character offset, 0 or more" for given in ('"0"', "-1", "true", "1.0")
     ]
     (line,) = read_records(["she and I\tshe\tI\tand\t0"], None, Resolve.fields)
     assert line.problem == "5 texts between TABs, but only 4 fields: text TAB pronoun TAB a TAB b"

@@ -94,7 +94,7 @@ def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_p
     class Other:
         name, config = "bert", ModelConfig()
 
-    with pytest.raises(UserError, match="bert has no decoder that reads an encoder, so it cannot translate; name a model"):
+    with pytest.raises(UserError, match="bert is not an encoder-decoder, so it cannot translate; name a model"):
         Translate().check(Other())  # type: ignore[arg-type]
 
 

@@ -156,7 +156,7 @@ def test_the_identity_of_a_part_depends_on_settings_and_not_on_paths():
     ("finetune", "says"),
     [
         ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, but the model has 2"),
-        ({"task": {"length": 512}}, "config.task.length=512 is longer than its position table of 64 rows"),
+        ({"task": {"length": 512}}, "config.task.length=512 is longer than the model's position table of 64 rows"),
     ],
 )
 def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says: str):

@@ -1,4 +1,4 @@
-"""The attention of every layer and head, for one text or pair. In an encoder-decoder, for a source and its translation.
+"""The attention of every layer and head, for one text or pair, or for a source and its translation (encoder-decoder).
 
 In: a window of words, or a source and a target. Out: the weights between pieces and between words, the alignment of the words of
 both languages, a page for the browser, JSON, figures.

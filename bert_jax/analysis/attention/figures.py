@@ -16,7 +16,7 @@ COLOURS = (BLUE, ORANGE)
 """The colours of the words of the first and of the second text, or of the source and of the target."""
 SPECIAL = "#8a9099"
 NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder on encoder"}
-"""The names of the parts in titles."""
+"""Part of the attention -> its name in titles."""
 MOST_LINES = 80
 """Maximum number of words or pieces for which the figure draws lines."""
 LEAST = 0.01

@@ -47,7 +47,7 @@ class Comparison:
     cka: NamedArray
     """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
     biased_cka: NamedArray
-    """[layer, other]: the same as in the paper."""
+    """[layer, other]: the biased estimate, as in the paper."""
     words: int
     windows: int
     predictions: Predictions | None
@@ -70,7 +70,7 @@ def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
 @flax.struct.dataclass
 class _Plan:
     """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from their
-    word vectors. This keeps the float32 sums of products accurate, which requires vectors with a small mean."""
+    word vectors. The subtraction keeps the means small; otherwise, the float32 sums of products would be inaccurate."""
 
     other: Other
     shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]

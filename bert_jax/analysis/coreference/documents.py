@@ -29,9 +29,9 @@ class Question:
     """A mention whose antecedent the heads have to find."""
 
     head: int
-    """The number of its head word in the document."""
+    """The index of its head word in the document."""
     limit: int
-    """The candidates are the head words with a smaller number."""
+    """The candidates are the head words with a smaller index."""
     right: frozenset[int]
     """The candidates that are antecedents; empty if none is correct."""
     guesses: tuple[int, ...]
@@ -132,8 +132,8 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """Returns the pieces, with a query at the first piece of each question's word. The target of a query is the limit of its
-        candidates' ranks. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
+        """Returns the pieces, with a query at the first piece of each question's word. The candidates of a query are those with
+        a rank below its target. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
 
         order: for each position in the window, the number (from 0) of the word that is put there; None keeps the text's order."""
         words = self.window.words
@@ -174,7 +174,7 @@ def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator
     read together, and [own, last) are new. The context before the new words is as many whole sentences as fit into half of the
     room.
 
-    sentences: the number of the first word of each sentence.
+    sentences: the index of the first word of each sentence.
     """
     count = len(sizes)
     ends = [0, *itertools.accumulate(sizes)]

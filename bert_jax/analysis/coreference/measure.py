@@ -202,9 +202,9 @@ class CoreferenceScores:
     best: tuple[Best, ...]
     """The scores by group of mentions. For GAP, there is also a group in which neither name is a possible answer (THREE_WAY)."""
     choice: Antecedents
-    """Counts on the documents on which heads are chosen."""
+    """The counts over the documents on which heads are chosen."""
     reported: Antecedents
-    """Counts on the documents for which accuracies are reported."""
+    """The counts over the documents for which accuracies are reported."""
 
 
 def score_coreference(
@@ -287,8 +287,8 @@ def _rates(
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
     """Returns the scores of texts with one question when "neither name" is a possible answer. The answer is neither if the
-    attention to the chosen name is below a threshold. Head and threshold are chosen together, for the most correct answers in
-    `choice`."""
+    attention to the chosen name is below a threshold. The head and the threshold are chosen together, to maximise the number of
+    correct answers in `choice`."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None

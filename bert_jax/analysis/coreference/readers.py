@@ -286,7 +286,8 @@ class _CorefudReader(_DocumentReader):
         count = whole_number(part[3], 1, _MOST_PARTS)
         i = whole_number(part[2], 1, count or 1)
         if count is None or i is None:
-            self._report(f"{opened.place}({cut(opened.key)} is not a part from 1 to at most {_MOST_PARTS:,}; it is left out")
+            wanted = f"must name part i/n with 1 <= i <= n <= {_MOST_PARTS:,}"
+            self._report(f"{opened.place}({cut(opened.key)} {wanted}; it is left out")
             return
         entity = part[1]
         parts = _Parts(entity, count, opened, [], 0)
@@ -474,9 +475,9 @@ class PronounText(Text):
     """A text with a pronoun and two names."""
 
     pronoun: int
-    """The number of the pronoun among the words."""
+    """The index of the pronoun in the list of words."""
     names: tuple[int, int]
-    """The numbers of the head words of A and B."""
+    """The indices of the head words of A and B."""
     label: str | None
     gender: str | None
 

@@ -57,7 +57,7 @@ class Dependents:
     """The counted dependents of one batch; every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
-    """The number of its sentence."""
+    """The index of its sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
     """The distance from the dependent to its head, in words: 1 is the next word."""
@@ -153,8 +153,8 @@ def count_hits(
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
     """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
-    In addition to the columns of words, the batch has "heads", the number of the head's word in the window; "relations", the
-    number of the relation, 0 for a word that is not counted; "sentences", the number of the sentence; and the columns named in
+    In addition to the columns of words, the batch has "heads", the index in the window of the word's head; "relations", the
+    index of its relation, 0 for a word that is not counted; "sentences", the index of its sentence; and the columns named in
     PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B,
     Z]; hits [B, Z, 3]; finite [].
     """
@@ -259,8 +259,8 @@ class DependencyScores:
     """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
     such layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models, or
-    of a model and a control, are pairs if sentences and seed are the same."""
+    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
+    or of a model and a control, can be paired if the sentences and the seed are the same."""
     sentences: int
     """The number of reported sentences."""
     sentences_choosing: int
@@ -275,9 +275,9 @@ def score_dependencies(
     `choosing`. If it is None, they are chosen on every other sentence of the treebank, starting with the first. `progress`
     returns for each file a function that shows a note.
 
-    For each group of relations, head and offset are the best on the sentences for choosing (the first one if several are equal).
-    Accuracies and their intervals are measured on the other sentences. Raises UserError if the model has no attention, if one of
-    the two parts has no word with a head, or if the parts have no relation in common."""
+    For each group of relations, the head and the offset with the highest accuracy on the sentences for choosing are used, and
+    the first one if several are equal. Accuracies and their intervals are measured on the other sentences. Raises UserError if
+    the model has no attention, if one of the two parts has no word with a head, or if the parts have no relation in common."""
     engine.require_attention("that can find relations")
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)
@@ -302,7 +302,7 @@ def score_dependencies(
     sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        """Adds, for each sentence, the dependents of every group, and how many of them its attention head and its offset find."""
+        """Adds, for each sentence, the dependents of every group, and how many of these the group's head and offset find."""
         say(found.size)
         units, unit = np.unique(dependents.sentence, return_inverse=True)
         values = np.zeros((len(units), 3, len(groups)), np.int64)

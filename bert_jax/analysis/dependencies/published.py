@@ -48,7 +48,7 @@ prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
 """Relation, number of dependents (0: not published), accuracy in percent, accuracy of the best offset, that offset, head,
 direction: ">" is dependent -> head, "<" head -> dependent. The next columns have the relation in Universal Dependencies 2 (or
-several relations, one of which occurs in a treebank), how close it is, and the difference."""
+several relations, one of which occurs in a treebank), how close the two relations are, and their difference."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
     "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
@@ -57,10 +57,10 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """Returns the nearest relation to a Stanford relation among a treebank's `names` ("" for none), how close it is, and the
-    difference. `columns` are the columns of the table.
+    """Returns (the relation in a treebank's `names` that is nearest to the Stanford relation `relation`, or "" if there is
+    none; "same", "near" or "other"; how the two differ). `columns` are the last three columns of the table.
 
-    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so it has the relation itself."""
+    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so the counterpart is the relation itself."""
     if relation != "all" and {"pobj", "dobj", "nn"} & {*names}:
         columns = relation, "same", ""
     candidates, near, difference = columns

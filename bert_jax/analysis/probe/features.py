@@ -36,7 +36,7 @@ class Features:
     vectors: Float16[np.ndarray, "R S D"]
     """For every word, its embedding and the output of every layer."""
     starts: Int64[np.ndarray, " sentence_bounds"]
-    """The number of the first word of each sentence, followed by the number of all words."""
+    """The index of the first word of each sentence, and at the end the total number of words."""
     sentences: list[Annotated]
     types: list[tuple[int, ...]]
     """The pieces of each word: words with the same pieces have the same type."""

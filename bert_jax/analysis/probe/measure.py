@@ -209,7 +209,7 @@ def _possible(
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(
-            f"{files[0].path} and {files[1].path} share no kind of label for which the first file has at least two labels; "
+            f"{files[0].path} has no kind of label with two or more labels that {files[1].path} has too; "
             "give two files of the same format"
         )
     for probe in ("structure", "parsers"):

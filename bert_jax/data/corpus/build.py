@@ -49,7 +49,7 @@ from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
 RECIPE_FILE = ".vocabulary.json"
-"""The flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse it."""
+"""The flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse that vocabulary."""
 _TOKENS_WORTH_PROCESSES = 20_000_000  # below this, starting processes takes longer than the survey
 
 

@@ -119,7 +119,7 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The part of the item's weight in the span."""
+        """The part of the item's weight that belongs to the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
@@ -145,7 +145,7 @@ def find_items(
     """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, without empty files. `say` is
     called to report choices that the user did not make, e.g. which column has the text or which splits are not read.
 
-    Raises UserError if a glob matches no file, or if the format of a file differs from its source."""
+    Raises UserError if a glob matches no file, or if a file has another format than its source states."""
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
@@ -234,7 +234,7 @@ def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
             f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); write "
             "FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for a function without arguments"
         ) from error
-    with file_errors_explained():  # this may be another process
+    with file_errors_explained():  # this may run in a worker process
         texts = function(*arguments)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             kind = "a string" if isinstance(texts, str) else type(texts).__name__
@@ -442,8 +442,8 @@ def _head(path: str, size: int) -> bytes:
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
-    """Returns the number of shards: `stated`, or 64, adjusted so that each has 1 to 64 MiB of text. It does not depend on the
-    number of cores."""
+    """Returns the number of shards: `stated` if it is given, otherwise 64, changed if necessary so that each shard has 1 to 64
+    MiB of text. The default does not depend on the number of cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)

@@ -60,7 +60,7 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # such a name would read or delete files in other directories, e.g. "../../../home"
+    if match is None:  # e.g. "../../../home", with which files elsewhere would be read or deleted
         raise UserError(
             f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: bert_jax never writes such a "
             "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
@@ -286,7 +286,7 @@ class WordStarts:
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these positions start a word. Values outside the store are arbitrary."""
+        """Returns whether the tokens at these positions start a word. Positions outside the store have arbitrary results."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins

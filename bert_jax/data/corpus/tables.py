@@ -157,8 +157,8 @@ def _a(kind: str) -> str:
 
 
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the first row of every part of row groups with these rows and bytes of text. A row group is always read from its
-    start, so a large one has few parts."""
+    """Returns the first row of every part of row groups with these rows and bytes of text. To read a part, its row group is
+    read from the start, so even a large row group has at most `_MOST_PARTS` parts."""
     cuts, first = [], 0
     for count, size in zip(rows, sizes, strict=True):
         parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))
@@ -198,7 +198,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
 
 
 def _holds_text(kind: Any, *, binary: bool = False) -> bool:
-    """Returns whether a column of this Arrow type holds one text per row. Bytes count only if `binary`."""
+    """Returns whether a column of this Arrow type holds one text per row. A column of bytes counts only if `binary`."""
     from pyarrow import types
 
     if types.is_dictionary(kind):

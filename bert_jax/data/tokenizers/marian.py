@@ -114,8 +114,8 @@ def read_marian(directory: pathlib.Path) -> MarianPieces:
 
 
 def _split_code(text: str) -> tuple[str, str]:
-    """Returns (the language code, the rest of the text). The code, such as ">>deu<<", is the target language at the start of a
-    text; it is "" if there is none."""
+    """Returns (the language code, the rest of the text). The code, such as ">>deu<<", starts a text and gives the target
+    language; it is "" if the text has no code."""
     end = text.find("<<") if text.startswith(">>") else -1
     return (text[: end + 2], text[end + 2 :]) if end >= 0 else ("", text)
 

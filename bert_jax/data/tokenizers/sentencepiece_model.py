@@ -80,8 +80,8 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether the span of a piece excludes this character at its edge. It is excluded if it is white space, or if the
-        normalisation drops it, as it drops control characters."""
+        """Returns whether the span of a piece excludes this character at its edge: white space, and characters that the
+        normalisation drops, such as control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]

@@ -145,7 +145,7 @@ class Tokenizer:
 
     @property
     def marks_words(self) -> bool:
-        """Whether `append` marks the ids that begin a word because the pieces do not show it."""
+        """Whether the pieces do not show which of them begin a word, so that `append` marks the ids that do."""
         return self.vocabulary.marks_words
 
     @property
@@ -383,9 +383,9 @@ def load_tokenizer(
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
     `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    Casing comes from the directory, then from `lowercase`, then from the vocabulary. If the files of the directory contradict
-    each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the files,
-    since every capitalised word would then become [UNK]."""
+    The casing is taken from the directory's files. If these do not state it, or contradict each other, it is taken from
+    `lowercase`, and without `lowercase` from the vocabulary. Raises UserError if the casing cannot be determined, or if
+    `lowercase` contradicts the files, since every capitalised word would then become [UNK]."""
     if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
         from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
 

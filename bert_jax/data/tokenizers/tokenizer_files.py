@@ -458,7 +458,7 @@ def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[st
 
 
 def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
-    """Returns a list of added tokens. Raises UserError if one of them lacks its text, or a number as its id."""
+    """Returns a list of added tokens. Raises UserError if a token has no text, or if its id is not a number."""
     if not isinstance(tokens, list):
         raise UserError(f"{path}: the added tokens are {_as_json(tokens)}, not a list; copy the file again")
     for token in tokens:
@@ -513,8 +513,8 @@ def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises UserError unless both files give every piece the same id. A repeated piece has its last id in both, and blank pieces
-    do not count."""
+    """Raises UserError unless both files give every piece the same id. For a repeated piece, the last id counts; blank pieces
+    are ignored."""
     ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
     by_id = {i: piece for piece, i in ours.items() if piece}
     for i in sorted(by_id.keys() | theirs.keys()):

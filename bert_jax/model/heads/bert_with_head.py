@@ -114,8 +114,8 @@ class BertWithHead(Bert):
         last [B, L, D]        hidden_states [S, B, L, D]
 
     For multiple choice, each candidate is a text: C is 1, and `answer_scores` groups the candidates. Empty slots have finite,
-    meaningless logits. The highest logit of a word is its predicted label; with a CRF, the logits depend on the labels predicted
-    for the other words.
+    meaningless logits. The predicted label of a word is the one with the highest logit. With a CRF, the logits of a word depend
+    on the labels predicted for the other words.
     """
 
     head: TaskHead

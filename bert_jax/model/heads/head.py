@@ -142,8 +142,8 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the output layer follows the "pooler" parameters. It does for heads that read a pooled [CLS], and for
-        token-level heads of models whose pooler is the MLM head's layers (`Architecture.classifier_pooling`)."""
+        """Returns whether the head uses the "pooler" parameters. This is so for heads that read a pooled [CLS], and for
+        token-level heads of models whose pooler has the layers of the MLM head (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler
@@ -245,5 +245,6 @@ class TaskHead:
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """Returns 1 for a correct prediction, otherwise 0, in the same shape. The mean is the accuracy in the training log."""
+        """Returns 1 for a correct prediction, otherwise 0, in the same shape. Their mean is the accuracy in the training
+        log."""
         return self.outputs.correct(scores, labels)

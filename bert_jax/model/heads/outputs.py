@@ -25,8 +25,8 @@ EXCLUDED = -1e9
 
 
 MOST_CONSTANTS = 10
-"""How many of the most frequent labels are tried as constant predictions. More than one, since a metric such as the F1 of one
-class may be higher for a rarer label."""
+"""The number of most frequent labels that are tried as constant predictions. The most frequent one is not enough, since a
+metric such as the F1 of one class may be higher for a rarer label."""
 
 
 class Outputs:
@@ -231,7 +231,7 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
     """Returns the distinct labels of [E], or distinct rows of [E, C], most frequent first. Ties are sorted by value. Raises
     ValueError if there are no labels."""
     if not len(labels):
-        raise ValueError("there are no labels, so none is the most frequent")
+        raise ValueError("there are no labels to count")
     values, counts = np.unique(labels, axis=0, return_counts=True)
     return values[np.argsort(-counts, kind="stable")]
 

@@ -63,7 +63,7 @@ class Case:
     rotated: bool = False
     """Whether the kernel rotates queries and keys (TPU)."""
     pre: bool = False
-    """Whether a residual norm is compared as pre-norm too, where the sum is a result."""
+    """Whether a residual norm is also compared in its pre-norm form, which returns the sum too."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
@@ -221,7 +221,8 @@ def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[F
     """Yields the mean, the spread and the independence of dropout masks.
 
     With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)), where
-    N is the number of keys that it sees (all L, or those in its window). The mean is 1 and the variance rate / ((1 - rate) N).
+    N is the number of keys that it sees (all L, or those in its window). The mean is 1, and the variance is rate / ((1 - rate)
+    N).
     """
     shape = (case.rows, case.length, case.heads * case.head_width)
     zeros, ones = jnp.zeros(shape, case.dtype), jnp.ones(shape, case.dtype)

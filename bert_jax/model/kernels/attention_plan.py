@@ -31,7 +31,7 @@ Inputs = tuple[
     Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"], tuple[Int[Array, "B ..."], ...], Num[Array, " _"]
 ]
 """The inputs of the kernels: query, key and value, padded to the plan's lengths and width; the sequence ids of the keys; if only
-some tokens are queries, the sequence ids of the queries; and the dropout `seeds`. The ids are shaped as `ids_shapes`."""
+some tokens are queries, the sequence ids of the queries; and the dropout `seeds`. `ids_shapes` has the shapes of the ids."""
 Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
 """The results of the forward kernel: the context, and log2 of the softmax sums, float32."""
 
@@ -157,7 +157,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The blocks of keys that a block of queries sees within the radius, relative to its own block, which comes first."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
+        itself."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 

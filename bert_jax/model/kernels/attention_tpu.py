@@ -90,7 +90,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
-    `inputs` has a spec of `_specs` for each further array, and `outputs` has one for each result.
+    `inputs` holds a block spec (from `_specs`) for each further array, and `outputs` holds one for each result.
     """
     rows, groups = plan.step
 
@@ -136,7 +136,8 @@ class RandomBits:
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row has one block."""
+        """Starts the random stream of block (i, j) of the `Unit` with index `unit`. If a row has one block, starts the grid
+        step's only stream."""
         if not self.plan.rate or (self.plan.blocks * self.plan.query_blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j

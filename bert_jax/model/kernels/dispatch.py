@@ -259,8 +259,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause, or None if
-    it does."""
+    """For a device that can run the kernel of "tpu" or "gpu", returns why the kernel does not support these rows, as a clause,
+    or None if it supports them."""
     from bert_jax.model.kernels.attention import unsupported_heads
 
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":

@@ -16,7 +16,7 @@ from bert_jax.model.kernels.residual_norm_tpu import LANES, WIDEST, NormPlan
 from bert_jax.model.layers import Dropout, NormParameters, row_words
 
 AXES = ("batch", "length", None)
-"""The logical axes of x, y and the result: their width stays whole."""
+"""The logical axes of x, y and the result; the width is not sharded."""
 WHOLE = (None,)
 
 

@@ -1,8 +1,8 @@
 """The TPU kernels of `fused_residual_norm` and `fused_pre_norm`: each reads its arrays once and writes its results once.
 
 A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from load to store. Dropout uses
-`layers.random_words`: the caller passes the word of every row, and the kernel mixes in the columns. The words arrive along the
-lanes, [1, block], and are transposed to the sublanes, repeated in every lane.
+`layers.random_words`: the caller passes a random word for every row, and the kernel mixes in the columns. The random words
+arrive along the lanes, [1, block]. The kernel transposes them to the sublanes and repeats them in every lane.
 """
 
 from __future__ import annotations

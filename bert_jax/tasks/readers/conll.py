@@ -20,7 +20,7 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
-"""The number of words above which a sentence is probably several, without empty lines between them."""
+"""A sentence with more words than this is probably several sentences without empty lines between them."""
 _DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
@@ -94,21 +94,21 @@ def ends_sentence(line: str) -> bool:
 class _Columns:
     """The division of a file's lines into columns, and the lines that are comments.
 
-    A line that starts with "#" can only be a comment before the first word of a sentence. There, it is a comment if it has more
-    or fewer columns than the lines of words. If it has the same number of columns, and "#" would be its word, it is compared with
-    the words of the file. Such a line is a word if each of its other columns holds "#", or a value that this column has for some
-    word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If the file has
-    only one such line, it is a word unless all words have entity tags and it has none. A line "# id ..." is always a
-    comment, and starts a sentence."""
+    A line that starts with "#" can be a comment only before the first word of a sentence. There, it is a comment if it has more
+    or fewer columns than the lines of words. If it has the same number of columns, and "#" would be its word, it is compared
+    with the words of the file. Such a line is a word if each of its other columns holds "#", or a value that this column has
+    for some word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If the
+    file has only one such line, the line is a word unless all words have entity tags and the line has none. A line "# id ..."
+    is always a comment, and starts a sentence."""
 
     width: int
     has_tabs: bool
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
@@ -140,7 +140,7 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has as many columns as words; "
+                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has the columns of a word; "
                 f"{counted(len(self.alike), 'such line')} in the file"
             )
         if self.spaced:
@@ -181,8 +181,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
 
 
 def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
-    """Returns the comments among the lines `begun`. These lines have as many columns as `words`, and would start with the word
-    "#"."""
+    """Returns the comments among the lines `begun`, which start with "#" and have as many columns as `words`."""
     if word:  # the word "#" would not be in the first column
         return set(begun)
     others = range(1, len(words[0])) if words else ()

@@ -42,7 +42,7 @@ def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] 
         try:
             if row["ID"] in lines:
                 first = f"the ID {cut(row['ID'])!r} is also in line {lines[row['ID']]}"
-                raise location.error(f"{first}, but predictions are named by ID; give each row its own")
+                raise location.error(f"{first}, but predictions are named by ID; give each row its own ID")
             example = _pronoun(location, row, has_label)
             lines[example.id] = location.line
             yield example

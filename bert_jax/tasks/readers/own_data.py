@@ -13,8 +13,8 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
-`label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+`label_names`, or as a list of 0s and 1s. Words may also be in rows of their own, with a column that numbers the `sentence`. They
+may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
 column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from bert_jax.tasks.readers.own_rows import (
     COLUMNAR,
     DELIMITERS,
     JSON,
+    MISSING,
     SENTENCE,
     NoColumn,
     Row,
@@ -125,6 +126,10 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
         raise UserError("the labels are not known: set train to the training file, or label_names")
     _report_labels(config, names, examples["train"], say)
     _report_equal_answers(config, kind, examples["train"], say)
+    for split in SPLITS:
+        _report_texts(getattr(config, split), kind, examples[split], say)
+        if config.id is not None:
+            _report_ids(getattr(config, split), examples[split], say)
     _report_shared_files(config, say)
     if kind == "token" and examples["train"]:
         _check_words(config, names, examples["train"], say)
@@ -138,6 +143,36 @@ def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Exam
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
+
+
+def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say: Say) -> None:
+    """Warns about texts that usually stand for missing values, and about texts with characters that are escaped for HTML."""
+    texts = [text for e in examples if isinstance(e, TextExample) for text in (e.text, e.text_b) if text]
+    if missing := [text for text in texts if text.strip() in MISSING]:
+        say(
+            f"WARNING: {file}: {missing[0]!r}, which usually marks a missing value, is read as a text; fill it in, or remove the "
+            f"row ({counted(len(missing), 'such text')})"
+        )
+    escaped = [match[0] for text in texts if (match := _ESCAPED.search(text))]
+    if len(escaped) > len(texts) // 50:
+        say(
+            f"WARNING: {file}: {len(escaped):,} of {counted(len(texts), 'text')} with characters escaped for HTML, such as "
+            f"{escaped[0]!r}; replace them by the characters (Python's html.unescape) unless they should stay"
+        )
+
+
+_ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
+
+
+def _report_ids(file: str | None, examples: Sequence[Example], say: Say) -> None:
+    """Warns about an id that several examples share. Questions are refused for it."""
+    seen: set[str] = set()
+    repeated = [example.id for example in examples if example.id in seen or seen.add(example.id)]
+    if repeated:
+        say(
+            f"WARNING: {file}: the id {repeated[0]!r} is also that of an earlier row, so predictions cannot be told apart by it "
+            f"({counted(len(repeated), 'such row')})"
+        )
 
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
@@ -206,8 +241,8 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
-    quotes around them and kinds of dashes, or its value if it is a number."""
+    """Returns a key that all spellings of one label share: the label in lower case, without white space, invisible characters
+    and enclosing quotes, with "-" for every dash; if it is a number, its value."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
@@ -280,7 +315,7 @@ def read_own_data(
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
@@ -299,8 +334,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
-    questions, which have their own ids."""
+    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
+    Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -398,8 +433,8 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
     if len(sizes) == 1:
         raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
     raise UserError(
-        f"{path}: each label is a list of 0 and 1, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a "
-        f"number for each label in every row, or, {or_names}"
+        f"{path}: each label is a list of 0s and 1s, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give "
+        f"a number for each label in every row, or, {or_names}"
     )
 
 
@@ -407,12 +442,12 @@ _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("0", "false", "False", "FALSE"), False),
     **dict.fromkeys(("1", "true", "True", "TRUE"), True),
 }
-"""The values of 0 and 1 in lists and columns -> whether the label applies."""
+"""The spellings of 0 and 1 in lists and columns -> whether the label applies."""
 
 
 def _vector_remedy(name: str, size: int) -> str:
     example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
-    return f"{name} is a list of 0 and 1, a number for each of {counted(size, 'label')}; name them with label_names=[{example}]"
+    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name these with label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
@@ -513,7 +548,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
@@ -546,6 +581,12 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
             f"{config.labels} has the number {_IGNORED}, which marks subwords without a label; give the words and labels from "
             "before tokenisation"
         )
+    if row.has_cells and config.separator is None and labels is not None and len(words) == len(labels) == 1:
+        sign = next((sign for sign in ",;|" if 0 < labels[0].count(sign) == words[0].count(sign)), None)
+        if sign:
+            raise row.location.error(
+                f"{config.words} and {config.labels} are a word and a label with {sign!r} inside; set separator={sign!r}"
+            )
     if labels is not None and len(labels) != len(words):
         raise row.location.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
     return WordsExample(_id(config, row, n), words, labels, n)
@@ -557,7 +598,7 @@ def _has_spans(value: object) -> bool:
         return False
     return all(
         (isinstance(item, list) and len(item) == 3 and [type(part) for part in item] == [int, int, str])
-        or (isinstance(item, dict) and {"start", "end", "label"} <= item.keys())
+        or (isinstance(item, dict) and {"start", "end"} <= item.keys() and {"label", "labels"} & item.keys())
         for item in value
     )
 
@@ -571,8 +612,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         return
     if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
         raise first.location.error(
-            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy and doccano; give the "
-            'words of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy, doccano and Label Studio; "
+            'give the words of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
         )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
@@ -590,8 +631,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
         if column:
             raise UserError(
-                f"{path}: {those} only one word by its column {column!r}; sort the rows by this column, or name the column that "
-                "numbers the sentences"
+                f"{path}: {those} only one word if the column {column!r} numbers them; sort the rows by this column, or name "
+                "the column that numbers the sentences"
             )
         raise UserError(
             f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
@@ -600,7 +641,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
+"""If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -638,7 +679,8 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     if ending in CONLLU:
         column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
         return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
-    if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
+    is_table = DELIMITERS.get(ending) in (",", "|") or config.delimiter not in (None, "\t", "\\t", " ")
+    if ending in (*JSON, *COLUMNAR) or config.quotes or is_table:
         return None
     if ending not in COLUMN_FILES and not _has_word_lines(config, path):
         return None
@@ -677,10 +719,10 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
                 f"{path}: its first column numbers the words; {conllu}name the columns in their order, such as "
                 "columns=[n,words,labels]"
             )
-        if len({word for example in found for word in example.words}) == 1 and width > 2:
+        if width > 2 and all(len(set(example.words)) == 1 for example in found):
             raise UserError(
-                f"{path}: its first column is {found[0].words[0]!r} in every line; name the columns in their order, such as "
-                "columns=[document,part,n,words,labels]"
+                f"{path}: its first column is {found[0].words[0]!r} in every line of a sentence; name the columns in their "
+                "order, such as columns=[document,part,n,words,labels]"
             )
     return _placed(path, found)
 
@@ -704,7 +746,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # sentences with as many words as tags are rows of a table, with empty lines between them
+    # a row of a sentence and as many tags as words belongs to a table, even if empty lines are between the rows
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))
@@ -799,7 +841,7 @@ def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say)
 
 
 def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> None:
-    """Reads nothing, since these files have rows."""
+    """Returns None, since the files of this kind of head always have rows."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -120,7 +120,7 @@ def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
 def read_columnar(
     path: pathlib.Path, wanted: Container[str] | None = None, *, by_name: bool = True
 ) -> Iterator[tuple[Location, JsonObject]]:
-    """Yields the rows of a Parquet or Arrow file with their places, as values of Python.
+    """Yields the rows of a Parquet or Arrow file as Python values, each with its location.
 
     wanted: the columns to read (all others are None); None: all columns. by_name: whether class numbers are replaced by their
     names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read."""
@@ -142,7 +142,8 @@ def read_columnar(
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
+    """Returns column -> names of its classes, in the order of their numbers, for all columns with classes in a Parquet or Arrow
+    file."""
     with _opened(path) as file:
         return _classes(path, file.schema)
 
@@ -216,8 +217,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the names of a ClassLabel, or of one in lists, in the spellings of `datasets` and of a README.md on the hub; () for
-    another feature."""
+    """Returns the class names of a ClassLabel, or of a list of ClassLabels, as `datasets` or a README.md on the hub writes it.
+    Returns () for any other feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
@@ -233,7 +234,7 @@ def _names_in(feature: Any) -> tuple[str, ...]:
     return next(filter(None, map(_names_in, inside)), ())
 
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t", ".psv": "|"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON: one object per line, or one list of objects."""
@@ -242,8 +243,9 @@ SENTENCE = "Sentence #"
 MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
+    "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!",
 ))  # fmt: skip
-"""Texts that pandas reads as missing values; pandas may also have written them for missing values."""
+"""Texts that pandas reads as missing values and may have written for them, and the errors of a spreadsheet."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
@@ -281,6 +283,8 @@ class Row:
             if self.has_cells:
                 kind, location = "column", Location(self.location.path, 1)
             hint = nearest(name, self.values) if self.values else "the object is empty"
+            if {"annotations", "data"} <= self.values.keys():
+                hint = "these are tasks of Label Studio with their annotations; export them as JSON-MIN or as CSV"
             raise NoColumn(str(location.error(f"no {kind} {name!r}; {hint}")), name)
         is_nan = isinstance(value, float) and math.isnan(value)
         if (value is None or is_nan) and not optional:
@@ -295,6 +299,8 @@ class Row:
             remedy = CORRECT_ROW
             if isinstance(value, dict):
                 remedy = f"write its parts to {'columns' if self.location.unit == 'row' else 'fields'} of their own"
+            elif holds_columns(self.values):
+                remedy = COLUMNS_REMEDY
             elif self.location.unit == "row" and not isinstance(value, str):
                 remedy = f"name a column of texts among {listed(other for other in self.values if other != name)}"
             raise self.location.error(f"{name} is {_shown(value)}, not a text; {remedy}")
@@ -381,7 +387,8 @@ class Row:
                 else:
                     listed = [part.strip() for part in value.split(self.separator)]
         if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
-            raise self.location.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
+            remedy = COLUMNS_REMEDY if holds_columns(self.values) else CORRECT_ROW
+            raise self.location.error(f"{name} is {short(value)}, not a list of texts; {remedy}")
         for i, part in enumerate(listed, 1):
             if part is None or (isinstance(part, float) and not math.isfinite(part)):
                 raise self.location.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
@@ -400,7 +407,7 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""The start of an object with the texts and labels of choices that is written in a cell."""
+"""Matches a cell that starts with an object of the texts or the labels of choices."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
@@ -433,8 +440,8 @@ def written_object(text: str) -> Any:
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
     """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
 
-    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if it has quotes, commas or
-    brackets like a list, it raises ValueError with the problem and the remedy.
+    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if the text has quotes,
+    commas or brackets like a list, this function raises ValueError with the problem and the remedy.
     """
     bare = text.strip()
     if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
@@ -495,6 +502,18 @@ def _parse_item(item: str) -> Any:
     return value
 
 
+def holds_columns(values: JsonObject) -> bool:
+    """Returns whether an object seems to hold whole columns instead of a row: all its values are lists of one length."""
+    lists = [value for value in values.values() if isinstance(value, list)]
+    return len(lists) == len(values) > 1 and len({len(column) for column in lists}) == 1
+
+
+COLUMNS_REMEDY = (
+    "the object holds whole columns, but each row must be an object of its own (pandas: DataFrame(columns).to_json(FILE, "
+    "orient='records', lines=True))"
+)
+
+
 def label_text(value: str | bool | float) -> str:
     """Returns a label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which
     pandas adds to the integers of a column with missing values."""
@@ -503,6 +522,12 @@ def label_text(value: str | bool | float) -> str:
     text = value.strip() if isinstance(value, str) else json.dumps(value)
     whole = _WHOLE.fullmatch(text)
     return text if not whole else "0" if whole[1] == "-0" else whole[1]
+
+
+def is_markdown_line(cells: Iterable[str]) -> bool:
+    """Returns whether cells are those of the line below the names of the columns of a table in Markdown: "---" or ":--:"."""
+    filled = [cell.strip() for cell in cells if cell.strip()]
+    return len(filled) > 1 and all(re.fullmatch(r":?-{2,}:?", cell) for cell in filled)
 
 
 def is_quoted(cell: str) -> bool:
@@ -521,7 +546,7 @@ def short(value: Json) -> str:
 
 
 def _shown(value: Json) -> str:
-    """Returns a value as `short` does, with the invisible characters of a text as their numbers."""
+    """Returns a value as `short` does; a text of invisible characters is shown as escapes."""
     return ascii(value[:60]) if isinstance(value, str) and value.strip() and is_invisible(value) else short(value)
 
 
@@ -553,7 +578,7 @@ def read_own_rows(
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
     them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
-    suffix, and for invalid rows. `say` reports cells in quotes that are kept.
+    suffix, and for invalid rows. `say` reports cells whose quotes are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
@@ -567,8 +592,17 @@ def read_own_rows(
     if delimiter is None:
         if foreign := recognise(_head(path), path.name):
             raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
+        if ending == ".ann":
+            raise UserError(
+                f"{path} holds annotations by their characters, as written by brat; give the words of each text and their tags "
+                'as JSON lines, {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+            )
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
-        raise UserError(f"{path} ends in {ending!r}, which is not a known format; name it with one of {known}, or set delimiter")
+        line = _head(path).decode(errors="replace").partition("\n")[0]
+        sign = max(",;\t|", key=line.count)
+        delimiter = f"delimiter={sign!r}" if sign in line else "delimiter"
+        remedy = f"name it with one of {known}, or set {delimiter}"
+        raise UserError(f"{path} ends in {ending!r}, which is not a known format; {remedy}")
     yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, wanted=wanted, say=say)
 
 
@@ -611,6 +645,10 @@ def _table_rows(
         first = next(iter(values))
         if values[first].strip("\ufeff ") == first and all(cell.strip("\ufeff ") == name for name, cell in values.items()):
             raise location.error("the row repeats the names of the columns, as after joining files; remove it")
+        if is_markdown_line(values.values()):
+            raise location.error(
+                "the line is that of a table in Markdown; remove it, and the '|' at the beginning and end of each line"
+            )
         for cell in values.values() if unsure else ():
             if is_quoted(cell):
                 if '""' in cell[1:-1]:
@@ -623,7 +661,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file; none if it cannot be read, which is reported when its rows are read."""
+    """Returns the first bytes of a file, or none if it cannot be read; the error is reported when the rows are read."""
     refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
@@ -646,8 +684,8 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
 
 
 def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
-    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read as a
-    whole."""
+    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read
+    into memory as a whole."""
     is_first = True
     for number, text in enumerate(text_lines(path), 1):
         for i, line in enumerate(split_lines(text), number):
@@ -674,17 +712,21 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
     except ValueError as error:
         text = read_text(path)
         if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
-            raise UserError(f"{path} is a single object ({', '.join(whole)}); {_LIST_WANTED}") from error
-        if number == 1 and suffix(path) == ".json" and "Extra data" in _problem(text):
+            raise UserError(f"{path} is a single object ({', '.join(whole)}); {_rows_wanted(path, whole)}") from error
+        if (bare := line.rstrip()).endswith(",") and isinstance(_parsed(bare[:-1]), dict):
+            raise Location(path, number).error(
+                f"a comma follows the object; remove it from each line (sed -i 's/,[[:space:]]*$//' {path.name})"
+            ) from error
+        if is_first and "Extra data" in _problem(text):
             raise UserError(
                 f"{path} holds several JSON values, one after another; write each on a line of its own (jq -c . {path.name} > "
-                f"{path.stem}.jsonl)"
+                f"{_of_lines(path)})"
             ) from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
         raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line must be one object") from error
-    if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
-        raise UserError(f"{path} is a single object ({', '.join(value)}); {_LIST_WANTED}")
+    if is_first and isinstance(value, dict) and _container(value) and "\n" not in read_text(path).strip():
+        raise UserError(f"{path} is a single object ({', '.join(value)}); {_rows_wanted(path, value)}")
     if is_first and isinstance(value, dict) and _is_whole_table(value):
         raise UserError(f"{path} is a single object for the whole table, as written by pandas' to_json; {_LIST_WANTED}")
     return value
@@ -700,6 +742,26 @@ def _is_whole_table(value: JsonObject) -> bool:
 
 
 _LIST_WANTED = "give one object per row, each on its own line or all in one list (pandas: to_json with orient='records')"
+
+
+def _container(value: JsonObject) -> str:
+    """Returns the field of an object that holds a list of all rows, or ""."""
+    usual = ("data", "rows", "examples", "items", "records", "instances", "train")
+    return next((name for name in usual if isinstance(value.get(name), list)), "")
+
+
+def _rows_wanted(path: pathlib.Path, value: JsonObject) -> str:
+    """Returns the remedy for a file that is the single object `value`."""
+    rows = value.get(name := _container(value)) or [None]
+    if not all(isinstance(row, dict) for row in rows):
+        return COLUMNS_REMEDY if holds_columns(value) else _LIST_WANTED
+    inside = "[].row" if all("row" in row for row in rows) else "[]"  # as the rows of the hub's viewer
+    return f"give one object per row, each on its own line (jq -c '.{name}{inside}' {path.name} > {_of_lines(path)})"
+
+
+def _of_lines(path: pathlib.Path) -> str:
+    """Returns a name for the JSON lines that are made of a file of JSON."""
+    return f"{path.stem}{'' if suffix(path) == '.json' else '-lines'}.jsonl"
 
 
 def _problem(text: str) -> str:

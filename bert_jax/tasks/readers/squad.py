@@ -35,8 +35,8 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
     A question whose `answers` is an empty list has no answer, like a question with `is_impossible`. If `answers` is missing, or
     if it is empty although `is_impossible` is false, the answers are unknown. Answers are located by `AnswerPlaces`. An id may be
     a whole number; a question without an id, or with an empty one, gets its number in the file, from 0. `say` reports such
-    questions, and how many answers are at another place or are not found. Raises UserError for a file in another format. Also
-    raises it for two questions with the same id, since predictions are scored by id."""
+    questions, and how many answers are not at the stated place, or not in the context at all. Raises UserError for a file in
+    another format. Also raises it for two questions with the same id, since predictions are scored by id."""
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))
@@ -159,8 +159,9 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
 
 
 def _in_other_form(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the characters [start, end) of the part of `context` nearest to `start` that is canonically equivalent to `text`,
-    such as an accented letter written as two characters instead of one; None if there is none."""
+    """Returns the characters [start, end) of the part of `context` that is canonically equivalent to `text`: an accented
+    letter, for example, may be one character or two. If there are several such parts, returns the one nearest to `start`; if
+    there is none, None."""
     if context.isascii():
         return None
     whole, wanted = unicodedata.normalize("NFD", context), unicodedata.normalize("NFD", text)

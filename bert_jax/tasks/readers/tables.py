@@ -83,6 +83,10 @@ class Table:
                 raise Location(self.path, 1).error(
                     f"the only column is {only!r}; separate columns with {right}, not with {other!r}"
                 )
+            if name not in self.columns and self.columns[0].startswith("#"):
+                raise Location(self.path, 1).error(
+                    f"{cut(self.columns[0])!r} is a comment, but the first line must have the names of the columns; remove it"
+                )
             if name not in self.columns:
                 raise Location(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
 
@@ -99,8 +103,8 @@ def read_table(
     spaced: bool = False,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, and it is
-    one of the `wanted` (None: any); the first row has the names of `columns`, and would be read as an example."""
+    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, which is one
+    of the `wanted` names (None: any name); `columns` are given, but the first row holds their names instead of an example."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip, spaced=spaced)
     if columns:
         first = next(rows, None)

@@ -100,8 +100,8 @@ def transfer(
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
     """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. The compiler replaces the part of a collective that crosses slices by such a pair, which is named after the collective
-    and handled by a run-time library."""
+    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`, which are named
+    after the collective and handled by a run-time library."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -117,8 +117,8 @@ def _passes(kind: str) -> int:
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather this is its shard, sent to
-    all others; in a collective-permute it is the whole operand, sent to one other member."""
+    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather, a member sends its
+    operand to all others; in a collective-permute, to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size

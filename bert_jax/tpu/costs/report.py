@@ -21,7 +21,7 @@ COSTLIEST = 20
 SUMMED = 8
 """The number of modules in the summary line of the text."""
 WASTEFUL = 0.2
-"""The fraction of peak below which the report suggests a cheaper way."""
+"""The fraction of peak below which the report suggests a cheaper way to do the same work."""
 REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below it, the
 estimates are pessimistic."""
@@ -36,7 +36,7 @@ NOT_MODELLED = (
     "the launch of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
     "the forward pass of the teacher in the distillation of a task",
     "contention for links between groups of chips, and stragglers",
-    "the time of gathers and scatters beyond moving their bytes",
+    "gathers and scatters: only the time to move their bytes counts (optimistic)",
     "kernels that read or write HBM at less than its full bandwidth (optimistic)",
     "the last layer at selected positions only: model FLOPs count all positions, 3 to 6 % more at 512 tokens",
     "the branch that a condition takes: the most expensive branch counts, in kernels all branches (pessimistic)",

@@ -330,7 +330,9 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ),
         ("a.conll", [f"{i} a a N{' _' * 6}" for i in (1, 2)], {}, r"; if it is CoNLL-U, give it a name .* \.conllu, or name"),
         ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"its first column numbers the words; name the columns"),
-        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "its first column is 'd' in every line; name the columns"),
+        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "its first column is 'd' in every line of a sentence; name"),
+        ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "its first column is 'd' in every line of a sentence"),
+        ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "with ',' inside; set separator=','"),
         ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the words are tags, such as 'B-X'; name .*=\[labels,words\]"),
         ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the words are tags, such as 'B-X'; name the columns"),
         ("a.jsonl", ['{"words": ["a", "b"], "labels": [0, -100]}'], {}, "line 1: labels has the number -100, which marks"),
@@ -548,10 +550,10 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
     [
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
-        (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0 and 1, a number for each of 3 labels; .* label_names=\[a,b,c\]"),
-        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0 and 1, a number for each of 2 labels; name them"),
-        (["a,[1]", "b,[0]"], r"a number for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
-        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0 and 1, but their lengths differ \(1, 2\); .*\[0,1\]"),
+        (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
+        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name these"),
+        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
+        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0s and 1s, but their lengths differ \(1, 2\); .*\[0,1\]"),
         (['a,"{x,y}"', "b,{x}"], r"line 2: label is \"\{x,y\}\"; set separator=',' if"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
         (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
@@ -736,6 +738,23 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
         labels_of(str(tmp_path / "a.json"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["it,x,1", "nan,x,2", "NULL,y,3"], "'nan', which usually marks a missing value, is read as a text; fill it in"),
+        (["it,x,1", "#NAME?,y,2"], "'#NAME?', which usually marks a missing value, is read as a text; fill it in"),
+        (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; replace them"),
+        (["it,x,1", "we,y,1"], "the id '1' is also that of an earlier row, so predictions cannot be told apart by it"),
+    ],
+)
+def test_what_a_table_probably_does_not_mean_gives_a_warning(tmp_path: pathlib.Path, rows: list[str], said: str):
+    told: list[str] = []
+    path = put(tmp_path / "a.csv", "text,label,n", *rows)
+    load_own_data(OwnDataConfig(train=path, id="n"), "sequence", say=told.append)
+    assert len(told) == 1
+    assert told[0].startswith(f"WARNING: {path}: {said}")
+
+
 def test_questions_are_rows_or_squad_format_under_any_name(tmp_path: pathlib.Path):
     entry = {"id": "x", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
     squad = json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [entry]}]}]}, indent=1)
@@ -858,7 +877,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
         found = load_own_data(config, "sequence", say=said.append).test
         assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
-    read = "every label is -1, read as unknown, as in test sets of the Hugging Face hub"
+    read = "every label is -1, which means unknown, as in test sets of the Hugging Face hub"
     assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
     mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
     is_wrong = pytest.raises(UserError, match="the label '-1' is not known")

@@ -244,7 +244,7 @@ def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))
-    with pytest.raises(UserError, match=r"line 3: the ID 't-1' is also in line 2, .*; give each row its own"):
+    with pytest.raises(UserError, match=r"line 3: the ID 't-1' is also in line 2, .*; give each row its own ID"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=15) * 2))
     for offset in ("9" * 5_000, "²", "-1"):
         with pytest.raises(UserError, match=r"line 2: Pronoun-offset is .*, not an integer from 0; correct the row"):
