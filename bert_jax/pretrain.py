@@ -37,7 +37,7 @@ from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
-from bert_jax.interface.figures import in_formats
+from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
