@@ -35,7 +35,7 @@ class Slots:
     sequence: Int[Array, "B Z"]
     """The number of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
-    """The number of the word in its text; [CLS] is 0."""
+    """The index of the word in its text; [CLS] has index 0."""
     kind: Int[Array, "B Z"]
     """The word's `Kind`; PADDING for an empty column."""
 

@@ -45,8 +45,8 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres", `centres` int32 [B, M] replaces the masked arrays: the positions of targets="next", -1 where unused.
-    For targets="translated" see `_assemble_pairs`."""
+    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the same positions as with
+    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples

@@ -81,7 +81,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
         raise UserError(
-            f"{others[0]} is in a format that is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does "
+            f"{others[0]} is in an unsupported format; save the weights as {WEIGHTS} (save_pretrained of transformers does "
             "this)"
         )
     if (path / "bert_config.json").is_file() and (weights := weights_file(path)):

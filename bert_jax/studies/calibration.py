@@ -118,10 +118,9 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Measures the seconds of a training step in every phase of an arm.
-
-    It measures them in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
-    a longer run follows. Raises UserError if there are too few steps to measure the speed."""
+    """Measures the seconds of a training step in every phase of an arm, in a short run. If the steps of a phase take less than
+    `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run follows. Raises UserError if there are too few steps to
+    measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)

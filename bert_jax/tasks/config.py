@@ -94,6 +94,5 @@ class TaskConfig:
     max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
     """The maximum length of an answer in tokens."""
     n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
-    """The length of the list of best answers. It is also the number of best starts, and of best ends, that are combined to
-    answers."""
+    """The length of the list of best answers. The answers are combined from this many best starts and as many best ends."""
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)

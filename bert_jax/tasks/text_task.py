@@ -102,7 +102,7 @@ class TextTask:
         return self._scored(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of a constant label, set of labels, or value (the mean)."""
+        """Returns the scores of a constant prediction: a label, a set of labels, or the mean value."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()

@@ -440,8 +440,8 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     [
         ("eurobert_encoder", "--window=4", "only sliding layers have a window, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
-        ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
-        ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
+        ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one or two bases"),
+        ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one or two bases"),
         ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
         ("modernbert_sequence", "--pooling=mean", "has a sequence_head that returns labels; leave the head out with --drop"),
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),

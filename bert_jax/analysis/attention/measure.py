@@ -32,7 +32,7 @@ class Text:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """For each piece, the number of its word."""
+    """For each piece, the index of its word."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]

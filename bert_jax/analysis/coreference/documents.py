@@ -29,9 +29,9 @@ class Question:
     """A mention whose antecedent the heads have to find."""
 
     head: int
-    """The number of its head word in the document."""
+    """The index of its head word in the document."""
     limit: int
-    """The candidates are the head words with a smaller number."""
+    """The candidates are the head words with a smaller index."""
     right: frozenset[int]
     """The candidates that are antecedents; empty if none is correct."""
     guesses: tuple[int, ...]

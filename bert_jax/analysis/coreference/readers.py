@@ -286,7 +286,8 @@ class _CorefudReader(_DocumentReader):
         count = whole_number(part[3], 1, _MOST_PARTS)
         i = whole_number(part[2], 1, count or 1)
         if count is None or i is None:
-            self._report(f"{opened.place}({cut(opened.key)} is not a part from 1 to at most {_MOST_PARTS:,}; it is left out")
+            wanted = f"must name part i/n with 1 <= i <= n <= {_MOST_PARTS:,}"
+            self._report(f"{opened.place}({cut(opened.key)} {wanted}; it is left out")
             return
         entity = part[1]
         parts = _Parts(entity, count, opened, [], 0)

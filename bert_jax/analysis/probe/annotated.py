@@ -31,7 +31,7 @@ class Annotated:
     labels: Mapping[str, tuple[str, ...]]
     """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
     heads: tuple[int, ...] = ()
-    """For each word, the number of its head, from 0; -1 for the root. Empty if the file has no tree with exactly one root."""
+    """For each word, the index of its head; -1 for the root. Empty if the file has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
     """For each word, whether its universal part of speech is PUNCT; empty without heads."""
 

@@ -1,4 +1,4 @@
-"""The keys of config.json about rotary positions, layers with a window, and heads, which families share.
+"""The keys of config.json that several families share: rotary positions, layers with a window, and heads.
 
 transformers 4 and 5 spell them differently, and version 4 silently falls back to its defaults if it finds only the new spelling.
 Both spellings are written, either is read, and contradictions are rejected.
@@ -34,7 +34,7 @@ class RotaryTheta:
         return ("rope_parameters", self.old, "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the base. Raises UserError for another type of rotary positions, and for two bases."""
+        """Returns the base. Raises UserError for any other type of rotary positions, or if two keys give different bases."""
         found = {
             "rope_parameters": read_theta(fields.get("rope_parameters"), "rope_parameters", source),
             "rope_scaling": read_theta(fields.get("rope_scaling"), "rope_scaling", source),
@@ -58,8 +58,8 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for another type of rotary
-        positions, for groups of other names, and for two bases of the same layers."""
+        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for an unsupported type of
+        rotary positions, for unknown names of groups, and for two different bases of the same layers."""
         scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses it for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}

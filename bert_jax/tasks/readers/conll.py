@@ -20,7 +20,7 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
-"""The number of words above which a sentence is probably several, without empty lines between them."""
+"""A sentence with more words than this is probably several sentences without empty lines between them."""
 _DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
@@ -106,9 +106,9 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:

@@ -215,7 +215,7 @@ def _head(line: Line, text: str, count: int) -> int:
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
     """Raises UserError if the heads contain a cycle."""
-    reached = [0] * len(heads)  # the word from which a walk towards the root reached this word, from 1
+    reached = [0] * len(heads)  # for each word, the number of the word whose walk to the root reached it, from 1; 0: none
     for word in range(len(heads)):
         at = word
         while at >= 0 and not reached[at]:
