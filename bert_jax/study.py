@@ -26,7 +26,7 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import HUNG
 from bert_jax.files import write_json, write_text
-from bert_jax.interface.figures import in_formats
+from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.processes import ProcessesLost

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.wordpiece import WORD_START
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine

@@ -119,12 +119,6 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
     return file.getvalue()
 
 
-def in_formats(name: str, formats: Sequence[str]) -> list[str]:
-    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
-    returned unchanged."""
-    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
-
-
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
     """Labels each point with its name, next to it or farther away at the end of a line, without covering other names or points.
     Names that fit nowhere are omitted. Call it after drawing everything else.

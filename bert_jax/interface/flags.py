@@ -90,6 +90,12 @@ def format_flag(parser: Flags, pages: bool = False) -> None:
     parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
 
 
+def in_formats(name: str, formats: Sequence[str]) -> list[str]:
+    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
+    returned unchanged."""
+    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
+
+
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
     """Returns a dataclass field that becomes a flag with this default, help `text`, and `name` (default: the field's name)."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})

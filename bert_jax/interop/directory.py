@@ -17,8 +17,7 @@ import shutil
 from collections.abc import Iterator
 
 from bert_jax import files
-from bert_jax.data.tokenizers.marian import MARIAN_FILES
-from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
+from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MARIAN_FILES, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_object
 

@@ -68,7 +68,6 @@ from bert_jax.interop.names import (
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import (
     NEVER_TRAINED,
@@ -78,8 +77,9 @@ from bert_jax.model.pretraining import (
     with_fixed_tables,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded with the models that have them
     from bert_jax.interop.sentence_transformers import TextVectors
+    from bert_jax.model.heads.head import TaskHead
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import functools
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -32,10 +32,12 @@ from bert_jax.interop.families.family import Family, Row, export_family
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
+
+if TYPE_CHECKING:  # pretraining runs load no task heads
+    from bert_jax.model.heads.head import TaskHead
 
 OWN_PREFIX = "bert_jax."
 """The prefix of all names in a Transformer that no class of transformers supports."""

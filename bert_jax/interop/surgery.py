@@ -16,10 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_added_tokens
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WORD_START, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted

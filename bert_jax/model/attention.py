@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import AttentionKernel, ModelConfig
-from bert_jax.model.kernels.attention_plan import MASKED_SCORE
+from bert_jax.model.kernels import MASKED_SCORE
 from bert_jax.model.layers import (
     COLUMN,
     Dense,

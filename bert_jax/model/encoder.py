@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels.attention_plan import SAVED
+from bert_jax.model.kernels import SAVED
 from bert_jax.model.layers import (
     Dense,
     Norm,

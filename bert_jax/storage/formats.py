@@ -16,6 +16,7 @@ import io
 import lzma
 import pathlib
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,6 +33,17 @@ HEAD_BYTES = 512
 """The number of bytes that `recognise` needs."""
 _BUFFER = 1 << 18
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def refuse_pipe(path: pathlib.Path) -> None:
+    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
+    would wait for one forever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it will report the reason
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
 
 
 @dataclass(frozen=True)

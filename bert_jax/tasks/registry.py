@@ -12,8 +12,8 @@ from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import file_module, is_in_file, split_named
-from bert_jax.model.heads import KINDS
-from bert_jax.model.heads.head import TaskHead, head_class
+from bert_jax.model.heads import KINDS, head_class
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig

@@ -28,11 +28,18 @@ from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
 
 if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
+
+
+class LossSpike(Exception):
+    """Raised after so many consecutive loss spikes that the run must roll back."""
+
+    def __init__(self, step: int, in_a_row: int):
+        super().__init__(f"{in_a_row} spikes in a row up to step {step}")
+        self.step, self.in_a_row = step, in_a_row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,14 @@ from bert_jax.model.layers import Seed, hash_word
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Params, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
-from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings, with_shardings, zero_shardings
+from bert_jax.sharding.rules import (
+    BATCH,
+    parameter_shardings,
+    state_shardings,
+    supports_zero,
+    with_shardings,
+    zero_shardings,
+)
 from bert_jax.training.optimizers import stacked
 
 AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
@@ -50,6 +57,11 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
     # three buffers, since a shared one could not be donated
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
+
+
+def skipped_batches(state: TrainState) -> int:
+    """Returns the number of batches that the run skipped in rollbacks (`spikes`); step n reads batch n plus this number."""
+    return int(getattr(state, "skipped_batches", 0))
 
 
 class StepSeed(NamedTuple):
@@ -266,7 +278,7 @@ class Program:
 
     @functools.cached_property
     def _gradients(self) -> Gradients:
-        if not self.reduce_dtype:
+        if not self.reduce_dtype or not supports_zero(self.mesh):
             return gradients
         from bert_jax.training.data_parallel import gradients_over_data  # imports this module
 

@@ -23,6 +23,7 @@ from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training import curves
 from bert_jax.training.log import Throughput
 
 FORMATS = ("png", "svg")
@@ -53,7 +54,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         assert "learning_rate" not in scores
         drawn.append((metrics, file, settings))
 
-    monkeypatch.setattr(pretraining_log, "draw_curves", draw)
+    monkeypatch.setattr(curves, "draw_curves", draw)
     return drawn
 
 

@@ -9,6 +9,7 @@ and that the vocabulary is the one used for tokenisation. It does not read the t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -458,6 +459,14 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         found = (store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
         opened.append(Corpus(*found, languages=_languages(directory, manifest)))
     return opened
+
+
+def corpus_sources(corpus: Corpus) -> list[str]:
+    """Returns the sources from which a corpus was built; [] if its directory no longer exists."""
+    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
+        if corpus.directory is not None:
+            return list(files.read_object(corpus.directory / SETTINGS).get("sources", []))
+    return []
 
 
 def _languages(directory: pathlib.Path, manifest: JsonObject) -> tuple[str, str] | None:

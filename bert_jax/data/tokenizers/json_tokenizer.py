@@ -15,11 +15,12 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, joined_spans
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, WORD_START, ChunkCache, joined_spans
 from bert_jax.files import Json, JsonObject, parse_json
+
+Kind = Literal["bpe", "unigram", "wordlevel", "library-wordpiece"]
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 """The pattern of special tokens' names."""
@@ -93,7 +94,7 @@ class JsonTokenizer:
             self.pieces[i] = hidden.get(piece, piece)
         self._hides = bool(hidden)
         model = model_type(self._spec)
-        self.kind = "library-wordpiece" if model == "WordPiece" else model.lower()
+        self.kind: Kind = "library-wordpiece" if model == "WordPiece" else model.lower()  # type: ignore[assignment]
         self.is_byte_level = any(
             part.get("type") == "ByteLevel"
             for name, inside in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))

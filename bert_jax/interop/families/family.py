@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named
 from bert_jax.interop.families import FAMILIES, OWN_FAMILIES
 from bert_jax.model.config import Architecture, ModelConfig
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.positions import fixed_table
+
+if TYPE_CHECKING:  # pretraining runs load no task heads
+    from bert_jax.model.heads.head import TaskHead
 
 
 @dataclasses.dataclass(frozen=True)

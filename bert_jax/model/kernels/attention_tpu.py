@@ -32,16 +32,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.kernels.attention_plan import (
-    KEYS,
-    LANES,
-    LOG2E,
-    MASKED_SCORE,
-    Inputs,
-    Results,
-    TpuPlan,
-    vmem_bytes,
-)
+from bert_jax.model.kernels import MASKED_SCORE
+from bert_jax.model.kernels.attention_plan import KEYS, LANES, LOG2E, Inputs, Results, TpuPlan, vmem_bytes
 from bert_jax.model.layers import hash_word, random_words
 from bert_jax.model.matmul import dot
 

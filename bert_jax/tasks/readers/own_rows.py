@@ -27,7 +27,7 @@ from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
 from bert_jax.errors import UserError, listed, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise, refuse_pipe
 from bert_jax.storage.records import (
     KINDS,
     ColumnFile,
@@ -38,7 +38,6 @@ from bert_jax.storage.records import (
     open_columns,
     read_text,
     refuse_broken_links,
-    refuse_pipe,
     split_lines,
     text_lines,
 )
