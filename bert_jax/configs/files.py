@@ -162,7 +162,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
     if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
         if name in node:
             return type(node[name])
-        raise UserError(f"{flag}: there is no {name!r} in {place}; known there: {', '.join(map(str, node)) or 'nothing'}")
+        keys = f"valid keys: {', '.join(map(str, node))}" if node else "it is empty"
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {keys}")
     raise UserError(f"{flag}: there is no {name!r} in {place}; {place} is a single value")
 
 

@@ -184,4 +184,4 @@ def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
         return f"it is now called {now!r}"
     if found := suggested_keys(key, schema):
         return f"did you mean {' or '.join(map(repr, found))}?"
-    return f"known there: {', '.join(sorted(inside))}" if inside else "there are no keys"
+    return f"valid keys: {', '.join(sorted(inside))}" if inside else "there are no keys"

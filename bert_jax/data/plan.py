@@ -186,7 +186,7 @@ def make_pairs(
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """Returns the spans of each chunk's example. `key` and the number of its first sentence determine all random decisions."""
+    """Returns the spans of each chunk's example. `key` and the index of its first sentence determine all random decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start

@@ -708,7 +708,7 @@ class RunShard:
 
     @property
     def index(self) -> int:
-        """The number of this process."""
+        """The index of this process, from 0."""
         return self.processes.index if self.processes else 0
 
     @property

@@ -37,7 +37,7 @@ Run = Callable[[Sequence[str], pathlib.Path, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the number of this
+    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the index of this
     process."""
 
     root: AnyPath
@@ -46,7 +46,7 @@ class Measurement:
     """The directory for experiment files and logs of this process."""
     run: Run
     index: int = 0
-    """The number of this process in the study."""
+    """The index of this process in the study."""
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:

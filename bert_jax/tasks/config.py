@@ -27,7 +27,7 @@ class OwnDataConfig:
     delimiter: str | None = None  # None: depends on the suffix: comma for .csv, TAB for .tsv and .txt
     quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
-    id: str | None = None  # None: the number of the row from 0
+    id: str | None = None  # None: the index of the row, from 0
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # for a sequence head
     text: Name = "text"
     text_b: str | None = None

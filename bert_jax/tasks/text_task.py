@@ -187,7 +187,7 @@ class TextTask:
         return self.head.labels.index(label) if isinstance(label, str) else label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """Returns the numbers of the examples with a label, and their labels as an array."""
+        """Returns the indices of the examples with a label, and their labels as an array."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         return known, np.array([self._target(examples[i]) for i in known])

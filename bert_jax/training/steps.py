@@ -70,7 +70,7 @@ class StepSeed(NamedTuple):
     seed: int | Integer[Array, ""]
     """The seed of the run."""
     step: Int[Array, ""]
-    """The number of the step."""
+    """The index of the step."""
 
 
 def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:

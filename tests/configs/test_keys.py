@@ -103,7 +103,7 @@ def test_errors_show_the_current_value_of_a_key(tmp_path: pathlib.Path):
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
     for key in ("objective_options.window", "skip_gram.window"):  # of pretraining only
-        with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; known there"):
+        with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; valid"):
             read((key, "3"))
 
 

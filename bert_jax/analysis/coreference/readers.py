@@ -416,7 +416,7 @@ def _split(record: Record) -> list[str]:
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
     """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read. Also raises
-    it if the numbers of the words start again, since the empty line between two sentences is then missing."""
+    it if the word indices start again, since the empty line between two sentences is then missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:

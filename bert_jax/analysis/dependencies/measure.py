@@ -40,7 +40,7 @@ class Relations:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str, place: str) -> int:
-        """Returns the number of a relation. Raises UserError if there are more than MOST_RELATIONS."""
+        """Returns the index of a relation. Raises UserError if there are more than MOST_RELATIONS."""
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
@@ -67,7 +67,7 @@ class Dependents:
 
 @dataclasses.dataclass
 class HitCounts:
-    """Sums over the dependents of some sentences, by the number of their relation."""
+    """Sums over the dependents of some sentences, by the index of their relation."""
 
     hits: Int64[np.ndarray, "2 N H relations"]
     """Hits by direction, layer and attention head."""

@@ -59,7 +59,7 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the number of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
+    """Returns the index of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
     of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
@@ -220,8 +220,8 @@ def nearest_words(
         cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
         total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
         occurrences [S, X, D]                  the vectors of the words at the query positions
-        occurrence_window [X]                  their windows; -1 where there is no word
-        occurrence_number [X]                  their numbers in the window
+        occurrence_window [X]                  the indices of their windows; -1 where there is no word
+        occurrence_number [X]                  their indices in the window
     """
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)

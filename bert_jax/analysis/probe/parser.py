@@ -47,7 +47,7 @@ Weights = Mapping[str, Mapping[str, Array]]
 
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
-    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the
+    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the index of the
     head of the token's word, where [CLS] is 0; NO_HEAD for words whose head is not predicted."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
@@ -63,7 +63,7 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 @compiled
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
     """Returns the inputs of parsers: "attention" [B, H, Z, Z] between words, for the heads of all layers; "words" [B, Z, D], the
-    input embeddings; and [B, Z]: "sequence", the number of the text from 1, or 0 where there is no word of a text; "number",
+    input embeddings; and [B, Z]: "sequence", the index of the text from 1, or 0 where there is no word of a text; "number",
     the index of the word in its text; and "heads", the index of its head."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]

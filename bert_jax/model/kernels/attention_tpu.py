@@ -241,7 +241,7 @@ class Unit:
     plan: TpuPlan
     random: RandomBits
     number: int
-    """Its number in the grid step."""
+    """Its index in the grid step."""
     key_ids: Ref
     """The sequence ids of the row, [1, L]."""
     query_ids: Ref

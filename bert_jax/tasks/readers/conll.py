@@ -30,11 +30,11 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     """Returns the sentences of a CoNLL file: one word per line, columns separated by TABs or else spaces, an empty line after
     each sentence.
 
-    word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
-    unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#" at the start
-    of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words decide whether
-    columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence.
-    Raises UserError for an invalid file."""
+    word, tag: the indices of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are
+    returned unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#"
+    at the start of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words
+    decide whether columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that
+    end a sentence. Raises UserError for an invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)

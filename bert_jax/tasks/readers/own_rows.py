@@ -733,8 +733,8 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
 
 
 def _is_whole_table(value: JsonObject) -> bool:
-    """Returns whether an object holds a whole table, as pandas writes it: its rows by number, or its columns with their cells by
-    row number."""
+    """Returns whether an object holds a whole table, as pandas writes it: its rows by index, or its columns with their cells by
+    row index."""
     inside = list(value.values())
     if not inside or not all(isinstance(held, dict) and held for held in inside):
         return False
