@@ -1,8 +1,8 @@
 """No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
 The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. The texts
-make a pattern backtrack: what it matches before its first two repetitions; many times a text that one of its parts, or all of it,
-matches; and an end that matches nothing.
+make a pattern backtrack. They begin with what it matches before its first repetitions. Then one of its parts, or all of it,
+matches many times. The end matches nothing.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class Slots:
     members: Float[Array, "B L Z"]
     """1 where token l is a piece of word z."""
     sequence: Int[Array, "B Z"]
-    """The number of the word's text in the batch, from 1; 0 for an empty column."""
+    """The index of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
-    """The number of the word in its text; [CLS] is 0."""
+    """The index of the word in its text; [CLS] has index 0."""
     kind: Int[Array, "B Z"]
     """The word's `Kind`; PADDING for an empty column."""
 

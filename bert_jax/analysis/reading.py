@@ -68,7 +68,7 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read, and at the end of an iteration that found no sentence. The error then asks for
+    UserError if the file cannot be read. At the end of an iteration that found no sentence, raises a UserError that asks for
     `wanted`.
     """
 

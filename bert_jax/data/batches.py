@@ -95,7 +95,7 @@ class BatchSource:
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """Returns the future of the texts and the plan of a block. If needed, starts a background thread that computes them.
+        """Returns a future of (the texts of a block, its plan). If needed, starts a background thread that computes them.
 
         The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
         """

@@ -52,8 +52,8 @@ from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import Architecture
-from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead, head_class
+from bert_jax.model.heads import HEAD_PARTS, head_class
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.storage.paths import checked, is_remote
 
 

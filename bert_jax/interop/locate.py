@@ -76,7 +76,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
         raise UserError(
-            f"{others[0]} is in a format that is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does "
+            f"{others[0]} is in an unsupported format; save the weights as {WEIGHTS} (save_pretrained of transformers does "
             "this)"
         )
     if (path / "bert_config.json").is_file() and (weights := weights_file(path)):
@@ -112,8 +112,7 @@ def refuse_file(path: pathlib.Path) -> None:
 
 
 def _not_a_directory(path: pathlib.Path) -> str:
-    """Returns the error for a `path` that is not a directory. Raises UserError if the file is of a known kind, with the remedy for
-    this kind."""
+    """Returns the error for a `path` that is not a directory. Raises UserError, with a remedy, for a file of a known kind."""
     other = recognise(read_start(path), path.name) if path.is_file() and path.suffix not in _OF_WEIGHTS else None
     if other and other.kind not in COMPRESSIONS.values():  # word vectors may be compressed
         raise UserError(

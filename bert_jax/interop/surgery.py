@@ -16,10 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_added_tokens
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WORD_START, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
@@ -36,7 +35,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
     `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay neighbours
     except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws them as at the start of training. Raises
-    UserError for another `new` and for less than one position."""
+    UserError for any other `new`, or if `positions` is less than 1."""
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}: {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
@@ -71,7 +70,7 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
-    for a model without sliding layers or an odd number."""
+    if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
         raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:

@@ -48,7 +48,8 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead, head_classes, make_head
+from bert_jax.model.heads import head_classes, make_head
+from bert_jax.model.heads.head import TaskHead
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"

@@ -139,8 +139,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. `what` is the use of the
-        attention ("to measure"); `instead` is an alternative remedy to naming another model."""
+        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. In the message, `what` is the
+        purpose of the attention ("to measure"), and `instead` is a remedy other than naming another model."""
         self.require_encoder()
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""

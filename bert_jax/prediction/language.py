@@ -46,7 +46,7 @@ class _Hypothesis:
     """A beam search hypothesis: a word of `length` subwords, of which the first few have been chosen."""
 
     text: int
-    """The number of the text."""
+    """The index of the text."""
     mask: int
     """The index of the mask in the text."""
     length: int

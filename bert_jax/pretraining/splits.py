@@ -111,8 +111,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares it: a corpus
-    may have moved, but must have the same tokens."""
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares this hash: a
+    corpus may have moved, but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

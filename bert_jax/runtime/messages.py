@@ -97,8 +97,9 @@ def hear(
     """Listens at `address` (HOST, PORT) until everything is `complete`, for at most `timeout` seconds. If the address of this
     machine is not clear, listens at all addresses.
 
-    `accept` receives the first message of a process of this run and its connection, and returns whether it was expected. All
-    other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
+    `accept` is called with the first message of each process of this run and the connection. It returns whether the message was
+    expected. All other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be
+    opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:

@@ -158,7 +158,8 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record; `records()` returns its `lines` lines, the last of which is `newest`."""
+        """Brings every sink up to date with the record. `records()` returns the `lines` lines of the record, and `newest` is the
+        last of them."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:

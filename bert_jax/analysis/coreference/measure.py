@@ -315,7 +315,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
 
 
 def _asked(found: Antecedents) -> list[int]:
-    """Returns the numbers of the texts that have a question."""
+    """Returns the indices of the texts that have a question."""
     return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
 
 

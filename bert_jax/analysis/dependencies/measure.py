@@ -40,7 +40,7 @@ class Relations:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str, place: str) -> int:
-        """Returns the number of a relation. Raises UserError if there are more than MOST_RELATIONS."""
+        """Returns the index of a relation. Raises UserError if there are more than MOST_RELATIONS."""
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
@@ -57,7 +57,7 @@ class Dependents:
     """The counted dependents of one batch; every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
-    """The number of its sentence."""
+    """The index of its sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
     """The distance from the dependent to its head, in words: 1 is the next word."""
@@ -67,7 +67,7 @@ class Dependents:
 
 @dataclasses.dataclass
 class HitCounts:
-    """Sums over the dependents of some sentences, by the number of their relation."""
+    """Sums over the dependents of some sentences, by the index of their relation."""
 
     hits: Int64[np.ndarray, "2 N H relations"]
     """Hits by direction, layer and attention head."""
@@ -259,8 +259,8 @@ class DependencyScores:
     """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
     such layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models, or
-    of a model and a control, are pairs if sentences and seed are the same."""
+    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
+    or of a model and a control, can be paired if the sentences and the seed are the same."""
     sentences: int
     """The number of reported sentences."""
     sentences_choosing: int

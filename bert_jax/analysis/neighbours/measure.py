@@ -59,7 +59,7 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the number of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
+    """Returns the index of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
     of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
@@ -81,7 +81,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns, for each cluster, the number of the vector with the largest cosine to the cluster's mean."""
+    """Returns, for each cluster, the index of the vector with the largest cosine to the cluster's mean."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -215,10 +215,14 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Returns, for the words of a batch: the cosines [S, Q, count] of the words nearest to each query, -inf for missing words,
-    with their `window` and `number`; total [S, D], the sum of the vectors scaled to length 1, and words []; and, for the words at
-    the query positions, occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no
-    word."""
+    """Compares the words of a batch with the queries, and returns these arrays.
+
+        cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
+        total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
+        occurrences [S, X, D]                  the vectors of the words at the query positions
+        occurrence_window [X]                  the indices of their windows; -1 where there is no word
+        occurrence_number [X]                  their indices in the window
+    """
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
     flat = found.reshape(len(layers), -1, found.shape[-1])

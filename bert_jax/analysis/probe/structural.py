@@ -150,7 +150,7 @@ Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """Returns the numbers of the sentences that were read as a whole and have a tree of at least two words that are not all
+    """Returns the indices of the sentences that were read as a whole and have a tree of at least two words, not all of them
     punctuation."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]

@@ -198,7 +198,7 @@ def corpus_report(
 UNKNOWN_SIDE_LIMIT = 0.1
 """If more than this fraction of the tokens of one of two languages is unknown, the vocabulary does not fit that language."""
 UNEQUAL_PIECES = 2.0
-"""The report warns if one language needs more than this many times the pieces per character of the other."""
+"""The report warns if one language has more pieces per character than the other by more than this factor."""
 
 
 def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:

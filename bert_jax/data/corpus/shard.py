@@ -291,7 +291,7 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
-    short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
+    short = math.ceil(exact * 1000) / 1000  # rounded to three decimals, unless too many documents are then held out
     if short >= 1:
         return exact
     taken = np.count_nonzero(hashes < eval_limit(short))

@@ -18,18 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, JsonTokenizer, model_type, parts, with_prefix_space
-from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, unicode_encoding
-from bert_jax.storage.records import refuse_pipe
+from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, refuse_pipe, unicode_encoding
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 #: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
@@ -102,7 +101,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files in `directory` that contain the pieces of a vocabulary, in order of preference."""
-    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, SOURCE_MODEL) if (directory / name).is_file()]
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, MARIAN_FILES[0]) if (directory / name).is_file()]
 
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:
@@ -640,6 +639,11 @@ def _roles(
                 f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], which is required for "
                 f'masked language modelling; name one in {CONFIG_FILE} next to it, as {{"{role}_token": "<{role}>"}}'
             )
+    if same := next((role for role in ("cls", "sep") if roles[role] == roles["mask"]), None):
+        raise UserError(
+            f"{path}: {roles['mask']!r} is both [MASK] and [{same.upper()}], so a masked word would look like the "
+            f"{'beginning' if same == 'cls' else 'end'} of a text; name another piece as mask_token in {CONFIG_FILE} next to it"
+        )
     return roles
 
 

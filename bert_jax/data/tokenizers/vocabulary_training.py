@@ -141,7 +141,7 @@ def _most_frequent(characters: Counter[str], most: int | None) -> list[str]:
 
 
 def _require_no_loss(stretches: Counter[str]) -> None:
-    """Raises UserError if lower-casing would change more of the letters than MARKS_LIMIT, beyond their case."""
+    """Raises UserError if lower-casing would change anything but the case in more than MARKS_LIMIT of the letters."""
     characters: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for character in stretch:

@@ -43,7 +43,7 @@ SCALARS = 1 << 12
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
 """Opcodes that pass on the state of an asynchronous operation."""
 CONTINUING = "async_collective_fusion"
-"""The name prefix of computations of fusions that continue a collective together with other work."""
+"""The prefix of the names of fused computations that continue a collective while doing other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 

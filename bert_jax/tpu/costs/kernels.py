@@ -64,7 +64,7 @@ class _Loop:
     bundles: int = 0
     over_grid: bool = False
     exit: tuple[str, str] | None = None
-    """The counter and its limit in the test of the branch back to the loop's start, once that test has been read."""
+    """The counter and the limit that the loop's exit test compares; None until that test has been read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     @property

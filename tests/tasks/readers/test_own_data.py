@@ -877,7 +877,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
         found = load_own_data(config, "sequence", say=said.append).test
         assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
-    read = "every label is -1, read as unknown, as in test sets of the Hugging Face hub"
+    read = "every label is -1, which means unknown, as in test sets of the Hugging Face hub"
     assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
     mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
     is_wrong = pytest.raises(UserError, match="the label '-1' is not known")
