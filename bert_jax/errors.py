@@ -25,12 +25,12 @@ MENDED_BY_RESTART: Mapping[int, str] = {
     HUNG: "no progress, or another process was lost",
     128 + signal.SIGABRT: "aborted, as JAX does when another process is lost",
     128 + signal.SIGBUS: "crash: bus error",
-    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is going away",
+    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is being shut down",
     128 + signal.SIGSEGV: "crash: segmentation fault",
     STOPPED: "stopped by SIGTERM on this machine or on another one",
 }
-"""Exit statuses of `pretrain` and `finetune` after which the same command may succeed when it is started again, each with its
-cause. After any other status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
+"""Exit status of `pretrain` or `finetune` -> its cause, if the same command may succeed when it is started again. After any other
+status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
 
 
 class UserError(Exception):
@@ -82,8 +82,8 @@ def broken_link(path: pathlib.Path) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match. Returns None if
-    every part of `path` exists, or if nothing resembles the first missing part."""
+    """Returns the existing path most similar to `path`. It is matched part by part, and ends before the first part that has no
+    match. Returns None if every part of `path` exists, or if nothing resembles the first missing part."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:

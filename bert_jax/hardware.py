@@ -89,7 +89,7 @@ class Chip:
     def whole_ring(self) -> int:
         """A dimension whose length is a multiple of this number is a ring with a wrap-around link. In two-dimensional pods,
         only a full side of 16 chips is a ring. In three-dimensional pods, every dimension built from cubes of 4 x 4 x 4 chips
-        is one."""
+        is a ring."""
         return 16 if self.dimensions == 2 else 4
 
 

@@ -47,7 +47,8 @@ OTHER_FORMATS = (
 """Extensions of formats that --output cannot write."""
 
 AS_A_PAIR = (
-    "two texts, judged as one pair, since the model was trained on pairs; to judge each text alone, give it as a line of --input"
+    "two texts, judged as one pair, since the model was trained on pairs; to judge each text alone, write it on its own line of "
+    "--input"
 )
 AS_TWO_TEXTS = "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts"
 

@@ -37,7 +37,7 @@ from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
-from bert_jax.interface.figures import in_formats
+from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
@@ -45,7 +45,7 @@ from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, step_scalars
-from bert_jax.pretraining.results import published_translations, results, trained_model, training_section
+from bert_jax.pretraining.results import results, trained_model, training_section
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
@@ -54,14 +54,12 @@ from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files, recorded_
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.tasks.published import score_lines
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
-from bert_jax.training.spikes import Rollback, skipped_batches
-from bert_jax.training.steps import TrainState
+from bert_jax.training.steps import TrainState, skipped_batches
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__, which is __main__ when this file runs as a command
 
@@ -153,6 +151,11 @@ def pretrain(
                 skipped_batches=batches.skipped_batches,
             )
 
+    rollback = None
+    if experiment.spikes.policy == "rollback":
+        from bert_jax.training.spikes import Rollback  # so that other runs do not load it
+
+        rollback = Rollback(experiment.spikes, state, checkpoints, program.state, init_state)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.goodput.during(TimeCategory.DOWNLOADING)(verified)
@@ -168,7 +171,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, init_state),
+            rollback=rollback,
             check=splits.verification.check,
         )
         trained = train(parts, state)
@@ -190,18 +193,11 @@ def pretrain(
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
         if experiment.model.encoder == "encoder_decoder":
-            from bert_jax.prediction.translating import held_out_scores  # so that other runs do not load it
+            from bert_jax.prediction.translating import translation_results  # so that other runs do not load it
 
             with run.goodput.during(TimeCategory.EVALUATING):
-                found["translations"] = own = held_out_scores(model, splits.eval, lambda: run.watchdog.alive("translating"))
-            if own:
-                log.info(
-                    "translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"]
-                )
-            others = published_translations(splits.train)
-            found["published"] = [dataclasses.asdict(row) for row in others]
-            for line in score_lines(others, "bleu"):
-                log.info("%s", line)
+                alive = functools.partial(run.watchdog.alive, "translating")
+                found |= translation_results(model, splits.train, splits.eval, alive)
         training = training_section(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, training)
         curves = in_formats(FIGURE, run.figure_formats)[0]

@@ -26,7 +26,7 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import HUNG
 from bert_jax.files import write_json, write_text
-from bert_jax.interface.figures import in_formats
+from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.processes import ProcessesLost
@@ -77,8 +77,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """Returns the steps of every arm by name. Process 0 determines them. The other processes wait for its plan; while it measures
-    a speed, they train. Raises Stopped."""
+    """Returns the steps of every arm by name. Process 0 determines the steps. The other processes wait for its plan, and train
+    while process 0 measures a speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):

@@ -94,7 +94,7 @@ print(f"sentence 100: {tokenizer.decode(train.tokens[start:end].tolist())}")
 # ## 2. Ids to vectors: the three embeddings
 #
 # BERT reads two sentences at a time, A and B. A row has three numbers for each token: its **id**, its **type** (0 in A, 1 in B)
-# and its **position**. (`sequence_ids` tells apart several examples in one row. Here there is one.)
+# and its **position**. (`sequence_ids` distinguishes several examples in one row. Here there is one.)
 
 # %%
 import jax
@@ -160,7 +160,7 @@ print(f"largest difference from the embeddings by hand: {abs(x - hidden_states[0
 # ## 3. One layer by hand
 #
 # **Attention** lets each token collect information from the others. In every head, a token has three vectors of 64 numbers: a
-# *query* (what it looks for), a *key* (what it offers to be found by) and a *value* (what it hands over). The score of a pair of
+# *query* (what it looks for), a *key* (what it is found by) and a *value* (what it hands over). The score of a pair of
 # tokens is the product of query and key, divided by the square root of 64. A softmax turns the scores of a token into weights
 # that sum to 1.
 
@@ -443,8 +443,8 @@ pretrain.main(
 )
 
 # %% [markdown]
-# It writes one token at a time. If it always takes the most probable one, it goes in circles. If each token is drawn at random by
-# the probabilities that the model predicts, it wanders: some grammar, and no sense. That is what a minute of training buys.
+# The model writes one token at a time. If the most probable token is always taken, the text repeats itself. If each token is
+# drawn at random by the predicted probabilities, the text has some grammar and no sense. That is what a minute of training buys.
 
 # %%
 writer = Predictor.load(WORK / "left_to_right")

@@ -11,8 +11,9 @@ import numpy as np
 
 from bert_jax.data.rows import Feature
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import head_classes
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
-from bert_jax.model.heads.head import TaskHead, head_classes
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import MultiLabel
 from bert_jax.model.heads.sequence import SequenceHead
 from tests.random_rows import TINY

@@ -234,10 +234,10 @@ ENDINGS = {
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
     r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
-    "u": r"(has no decoder that reads an encoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
+    "u": r"(is not an encoder-decoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
     r"name a model",
     "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder, or use `predict translate` or .*$",
-    "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer layers$",
+    "E": r"has layers in its encoder and in its decoder, .*; keep all layers, or train a model with fewer layers$",
     "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
     "j": r"--labels and --problem need a task head, but the model has none; add one with --new=sequence_head or "

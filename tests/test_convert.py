@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
 

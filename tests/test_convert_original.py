@@ -13,7 +13,7 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
 from tests.test_convert import TF1, convert, same_weights
 

@@ -19,11 +19,10 @@ import yaml
 from bert_jax import corpus
 from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.files import read_experiment, split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.keys import leaf_keys
-from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.sections import leaf_keys
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import RENAMED_FLAGS

@@ -1,4 +1,4 @@
-"""Controls: models and texts with less structure to find, or none, on which the same measurement is repeated."""
+"""Controls: models and texts with little or no structure to find. The same measurement is repeated on them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _none_at_home(
 ) -> Int64[np.ndarray, " words"]:
     """Returns the heads, swapped so that no word is its own head.
 
-    A swap is always possible, because at least one of the heads is a different word: the head that the word has in the tree."""
+    A swap is always possible: the word's head in the tree is a different word, so it is among the heads."""
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):
         (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))

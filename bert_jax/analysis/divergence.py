@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """Chooses about `most` evenly spaced columns of each row. Returns (the attention of all heads from these columns, zero for
-    a column without a word; 1 for each chosen column with a word, otherwise 0).
+    """Chooses about `most` evenly spaced columns of each row. Returns (the attention of all heads from these columns, 1 for
+    each of these columns that holds a word and 0 for the others). Attention from a column without a word is set to zero.
 
     `sources` is 1 for words that are read.
     """

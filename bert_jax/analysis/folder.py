@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError, broken_link
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
-from bert_jax.interface.figures import in_formats, rendered
-from bert_jax.interface.flags import FIGURE_FORMATS
+from bert_jax.interface.figures import rendered
+from bert_jax.interface.flags import FIGURE_FORMATS, in_formats
 from bert_jax.prediction.output import checked_target, writing
 
 _LOCK = "analysis"  # the name of the temporary file that a process keeps open in its output directory

@@ -33,9 +33,9 @@ class Slots:
     members: Float[Array, "B L Z"]
     """1 where token l is a piece of word z."""
     sequence: Int[Array, "B Z"]
-    """The number of the word's text in the batch, from 1; 0 for an empty column."""
+    """The index of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
-    """The number of the word in its text; [CLS] is 0."""
+    """The index of the word in its text; [CLS] has index 0."""
     kind: Int[Array, "B Z"]
     """The word's `Kind`; PADDING for an empty column."""
 
@@ -126,8 +126,8 @@ def first_pair(
     """Returns `first_row` for the first pair of the batch: for the encoder, the decoder, and the decoder's attention on the
     encoder.
 
-    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the same columns have the
-    prefix PREDICTED."""
+    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the target's columns have
+    the prefix PREDICTED."""
     source, read, predicted = (
         word_slots({name: batch[f"{prefix}{name}"] for name in ("sequence_ids", "position_ids", "words", "kinds")})
         for prefix in ("", DECODER, PREDICTED)

@@ -68,7 +68,7 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read, and at the end of an iteration that found no sentence. The error then asks for
+    UserError if the file cannot be read. At the end of an iteration that found no sentence, raises a UserError that asks for
     `wanted`.
     """
 
@@ -168,7 +168,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A function from a file to a context manager, which yields a function that shows a note while the file is read."""
+"""A function from a file to a context manager. The manager yields a function that shows notes while the file is read."""
 
 
 @contextlib.contextmanager

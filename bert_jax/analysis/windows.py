@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.wordpiece import WORD_START
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
@@ -52,12 +52,12 @@ class Window:
 
     words: tuple[Word, ...]
     segment_b: int = 0
-    """The number of the first word of the second text; 0 if there is no second text."""
+    """The index of the first word of the second text; 0 if there is no second text."""
     start: int = 0
     """The position in its text of the first word after [CLS]: 0, or more in later windows of a text that is cut."""
 
     def item(self, of_pairs: bool = True) -> Item:
-        """Returns the pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
+        """Returns the pieces, with two columns: "words", the index of each piece's word, and "kinds", the word's kind.
 
         The second text has token type 1, unless `of_pairs` is False, for models with a single token type.
         """
@@ -145,7 +145,7 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     """Reads a text with one word in brackets, e.g. "the [bank] of the river". Returns the text without brackets as one window,
-    and the number of the word that was in brackets; None if no word is in brackets. Names of special tokens, such as [MASK], do
+    and the index of the word that was in brackets; None if no word is in brackets. Names of special tokens, such as [MASK], do
     not count.
 
     Raises UserError if several words are in brackets, or if the text is longer than the position table.

@@ -3,9 +3,7 @@
 In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment with
 checked values.
 
-    files.py          reads an experiment file and applies the overrides of the command line
-    overrides.py      `--config.key=value`: finds the key and parses the value by the key's type
-    keys.py           suggests known keys for an unknown one
+    files.py          reads an experiment file and applies the overrides of the command line, `--config.key=value`
     sections.py       nested values -> dataclasses; unknown keys, wrong types and values out of range are UserErrors
     pretraining.py    every key of a pretraining experiment
     finetuning.py     every key of a fine-tuning experiment

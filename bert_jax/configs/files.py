@@ -1,16 +1,25 @@
-"""Reads an experiment file with command-line overrides, and adds new defaults to stored configurations."""
+"""Reads an experiment file with its command-line overrides, `--config.a.b=1`, and adds new defaults to stored configurations.
+
+An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is not
+used because it only knows the keys and types in the experiment file, so it cannot set a key that has its default or is None. It
+also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from bert_jax.configs.overrides import override, read_value
+from bert_jax.configs.sections import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface import python_files
-from bert_jax.interface.ranges import Count
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import Count, hints, intervals, is_group, range_text, value_types
 
 if TYPE_CHECKING:  # these modules import jax, which --help does not need
     from bert_jax.configs.finetuning import FinetuningExperiment
@@ -20,6 +29,8 @@ Schema = type | Callable[[JsonObject], type] | None
 
 TOTAL_STEPS = "steps"
 OBJECTIVE_OPTIONS = "objective_options"
+UNSET = "null"
+NONE = (UNSET, "none", "None")
 
 
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
@@ -68,3 +79,162 @@ def with_defaults(
     except UserError:
         return stored
     return experiment.to_dict() | {extra_key: stored.get(extra_key)}
+
+
+def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
+    """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
+
+    Raises UserError for an override without a value or a key with two values.
+    """
+    overrides: dict[str, str] = {}
+    rest = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if not argument.startswith(f"--{flag}."):
+            rest.append(argument)
+            continue
+        key, equals, text = argument.removeprefix(f"--{flag}.").partition("=")
+        if not equals:
+            text = next(waiting, "")
+            if not text or text.startswith("--"):
+                raise UserError(f"{argument} has no value; write {argument}=VALUE")
+        key = key.replace("[", ".").replace("]", "")
+        if overrides.setdefault(key, text) != text:
+            both = " and ".join(f"--{flag}.{key}={value}" for value in (overrides[key], text))
+            raise UserError(f"{both} contradict each other; give one of them")
+    return list(overrides.items()), rest
+
+
+def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
+    """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
+
+    `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows it,
+    otherwise its default. `schema` is a config dataclass; if None, the types come from the values in `config`. Raises UserError
+    for an unknown key, a group, or a value of the wrong type.
+    """
+    flag = f"--{flag}.{key}={text}"
+    *groups, name = key.split(".")
+    node: Any = config
+    hint = schema
+    for depth, group in enumerate(groups):
+        hint = _child_annotation(node, hint, groups[:depth], group, (schema, key, flag))
+        place = int(group) if isinstance(node, list) else group
+        if isinstance(node, dict) and node.get(group) is None:
+            node[group] = {}
+        node = node[place]
+    hint = _child_annotation(node, hint, groups, name, (schema, key, flag))
+    there = node.get(name) if isinstance(node, dict) else node[int(name)]
+    items = typing.get_args(hint)[:1]
+    inside: list[str] = []
+    if is_group(hint):
+        inside = [f"{key}.{inner}" for inner in sorted(hints(hint))]
+    elif isinstance(there, Mapping):
+        inside = [f"{key}.{inner}" for inner in sorted(there)]
+    elif items and is_group(items[0]):
+        inside = [f"{key}.{i}.{inner}" for i in range(len(there or ())) for inner in sorted(hints(items[0]))]
+    if inside:
+        raise UserError(f"{flag}: {key} is a group; set one of {', '.join(inside)}")
+    if text == UNSET and type(None) not in value_types(hint) and isinstance(node, dict):
+        node.pop(name, None)
+    else:
+        node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _current_value(there, schema, key))
+
+
+def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
+    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no `name`.
+
+    `asked` is (schema, whole key, flag), for messages.
+    """
+    schema, key, flag = asked
+    place = ".".join([flag.removeprefix("--").partition(f".{key}=")[0], *above])
+    items = typing.get_args(hint)[:1]
+    if is_group(hint) and isinstance(node, Mapping):
+        known = hints(hint)
+        if name in known:
+            return known[name]
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {did_you_mean(key, schema, known)}")
+    if isinstance(node, list) and (not items or is_group(items[0])):
+        place_in_list = whole_number(name, 0, len(node) - 1)
+        if place_in_list is not None:
+            return items[0] if items else type(node[place_in_list])
+        numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
+    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
+        if name in node:
+            return type(node[name])
+        keys = f"valid keys: {', '.join(map(str, node))}" if node else "it is empty"
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {keys}")
+    raise UserError(f"{flag}: there is no {name!r} in {place}; {place} is a single value")
+
+
+def _current_value(there: Any, schema: Any, key: str) -> str:
+    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default; "" without
+    either."""
+    if there is None and schema is not None:
+        for name in key.split("."):
+            if not is_group(schema):
+                schema = (typing.get_args(schema) or (None,))[0]
+                continue
+            field = next(field for field in dataclasses.fields(schema) if field.name == name)
+            there, schema = field.default, hints(schema)[name]
+    return "" if there is None or there is dataclasses.MISSING else f" (now {there})"
+
+
+def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
+    """Parses `text` as the first type of the annotation `hint` that accepts it. Raises UserError naming the accepted types."""
+    kinds = [kind for kind in value_types(hint) if kind is not type(None)]
+    if len(kinds) < len(value_types(hint)) and text in NONE:
+        return None
+    for kind in kinds:
+        with contextlib.suppress(ValueError, KeyError, OverflowError):
+            return _parse(text, kind)
+    wanted = " or ".join(map(_type_name, kinds))
+    ranges = "".join(f", {range_text(one)}" for one in intervals(hint))
+    raise UserError(f"{flag}: wanted {wanted}{ranges}{now}")
+
+
+def _parse(text: str, kind: Any) -> Any:
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    if kind is int:
+        number = float(text) if "e" in text.lower() else int(text)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    if kind is float:
+        return float(text)
+    if kind in (list, tuple) or typing.get_origin(kind) is tuple:
+        return _parse_list(text, value_types(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
+    return text
+
+
+def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
+    """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`, since a shell removes the quotes inside unquoted brackets."""
+    if not text.strip():
+        raise ValueError
+    # the last two occur if brackets are nested too deep
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        value = ast.literal_eval(text)
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        if not kinds or all(type(item) in kinds or (type(item) is int and float in kinds) for item in items):
+            return items
+    inner = text.strip()
+    if {inner[0], inner[-1]} & set("[]()"):
+        if inner[0] + inner[-1] not in ("[]", "()"):
+            raise ValueError
+        inner = inner[1:-1]
+    words = [word.strip().strip("'\"") for word in inner.split(",")]
+    return [_parse(word, kinds[0] if kinds else str) for word in words if word]
+
+
+def _type_name(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple and str in value_types(typing.get_args(kind)[0]):
+        return "a list as [a, b]"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(kind, "a list as [1, 2]")
+
+
+def suggested_flag(argument: str, schema: Any) -> str:
+    """Returns the end of an error message for an unknown flag that resembles a key of the experiment, e.g. "did you mean
+    --config.optimizer.learning_rate?" for `--learning_rate`, or ""."""
+    found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
+    return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

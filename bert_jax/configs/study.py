@@ -40,7 +40,7 @@ class ArmConfig:
     shares: str = ""
     """The arm whose pretrained model this arm fine-tunes, instead of pretraining its own."""
     at: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """The fraction of the steps of `shares` after which the model is taken, from a kept checkpoint."""
+    """If less than 1, the model is a kept checkpoint of the arm `shares`, saved after this fraction of its steps."""
     continues: str = ""
     """The arm from whose trained model this arm continues pretraining."""
     finetune: Changes = dataclasses.field(default_factory=dict)
@@ -118,9 +118,9 @@ class StudyExperiment:
     data: GivenPath = "data"
     """The directory with the files of the tasks."""
     pretraining: GivenPath = "experiments/pretrain/laptop.py"
-    """The pretraining experiment that the arms change, FILE[:ARG]."""
+    """The pretraining experiment from which all arms start, FILE[:ARG]."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
-    """The keys of that experiment that all arms change."""
+    """The keys of the pretraining experiment that are changed in all arms."""
     finetune: Changes = dataclasses.field(default_factory=dict)
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]

@@ -5,7 +5,7 @@ iterator state to save: the data position is the step.
     eval_batches      held-out batches: each row exactly once
     LabelledBatches      training batches of labelled examples
     UnlabelledBatches    sentences of a corpus as training batches of the same shape
-    AlternatingBatches   batches of both in turns
+    AlternatingBatches   batches that alternate between both
     EvaluationBatches    evaluation of every labelled example exactly once
     to_device            numpy arrays -> global jax.Arrays, sharded over the mesh
 """
@@ -51,11 +51,11 @@ class BatchSource:
     """Pretraining batches: `source.at(step)` returns the batch of a step, as a pure function of the step.
 
     An epoch is one block (the whole corpus) or, if the corpus is large, several (`plan.Blocks`). Rows are numbered across all
-    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block is given the
-    number of rows of the first one, so the block of a row is known without planning the earlier blocks. The plans of two blocks
-    differ slightly in size (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). If a plan
-    is longer than the first one, its last rows are dropped; if it is shorter, its first rows are repeated. Rows are in random
-    order, so these are different rows in each epoch."""
+    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block has as many rows as the
+    first one, so the block of a row is known without planning the earlier blocks. The plans of two blocks differ slightly in
+    size (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). If a plan is longer than the
+    first one, its last rows are dropped; if it is shorter, its first rows are repeated. Rows are in random order, so these are
+    different rows in each epoch."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class BatchSource:
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """Returns the future of the texts and the plan of a block. If needed, starts a background thread that computes them.
+        """Returns a future of (the texts of a block, its plan). If needed, starts a background thread that computes them.
 
         The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
         """
@@ -287,8 +287,8 @@ _SPARE = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class AlternatingBatches:
-    """Batches of labelled examples and of unlabelled sentences, in turns. An epoch has twice as many steps as an epoch of the
-    labelled batches alone."""
+    """Batches that alternate between labelled examples and unlabelled sentences. An epoch has twice as many steps as an epoch of
+    the labelled batches alone."""
 
     labelled: LabelledBatches
     unlabelled: UnlabelledBatches

@@ -59,8 +59,8 @@ class ExampleConfig:
     `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": as in the released code, where more than 50 % of next segments are random. "paper": exactly 50 % are random.
-    "successive": none is random, for objectives with labels of their own, such as the order of the segments. "none": one segment,
-    no next sentence prediction, and a model without pooler and next-sentence head."""
+    "successive": no next segment is random, for objectives with their own labels, such as the order of the segments. "none":
+    one segment, no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
     """The probability that a document has a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -126,7 +126,7 @@ class ExampleConfig:
         return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the number of predicted tokens of examples with these `lengths`, including special tokens.
+        """Returns the number of predicted tokens of examples with these `lengths`, which include special tokens.
 
         Masked tokens follow the original's formula, which rounds half to even. Next tokens are all predicted, up to
         `max_predictions`; in packed rows, an example gets a share of `max_predictions` proportional to its length.

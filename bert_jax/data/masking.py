@@ -362,8 +362,8 @@ def replace_tokens(
 ) -> Integer[np.ndarray, "*shape"]:
     """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
 
-    The upper halves of `decisions` (default: `bits`) decide between the three; equal upper halves give equal decisions. Random
-    tokens are drawn independently, from `bits`.
+    The upper halves of `decisions` (default: `bits`) decide between the three: tokens with equal upper halves get the same kind
+    of replacement. Random tokens are drawn independently, from `bits`.
 
     The original draws random tokens from the whole vocabulary, 3 % of which is special or [unusedN]. Here only legal ids are
     drawn.

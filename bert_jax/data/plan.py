@@ -13,16 +13,16 @@ a random next segment is drawn instead, the rest start the next chunk. The start
 decision of the previous chunk.
 
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
-start of the chunk after it. The random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of
-the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
+start of the chunk after it. The random numbers depend only on the index of the sentence. Pointer jumping then finds the chunks
+of the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
 sentences takes no longer than many small ones.
 
 In addition to pairs="original" there are
 - "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
   the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
-- "successive": the second segment always follows the first. Otherwise as "paper".
+- "successive": like "paper", but the second segment always follows the first.
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
-  lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
+  lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
 
 With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
 tokens of each. Pairs with a side that does not fit are left out.
@@ -48,7 +48,7 @@ SEGMENTS = 16
 """Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
 
-# The last parts of the random keys: of an epoch, of its chunks and pairs, and of blocks. `packing.py` uses 7 and 8.
+# The last parts of the keys of random numbers: for an epoch, its chunks and pairs, and blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
@@ -186,7 +186,7 @@ def make_pairs(
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """Returns the spans of each chunk's example. `key` and the number of its first sentence determine all random decisions."""
+    """Returns the spans of each chunk's example. `key` and the index of its first sentence determine all random decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start

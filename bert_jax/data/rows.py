@@ -38,15 +38,15 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
 
         input_ids         [B, L]  the tokens
         token_type_ids    [B, L]  0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
-        sequence_ids      [B, L]  0 = padding, 1..P = the number of the example in the row
+        sequence_ids      [B, L]  0 = padding, 1..P = the index of the example in the row
         position_ids      [B, L]  from 0 for every example; 0 at padding
         masked_positions  [B, M]  positions in the row, ascending; 0 where unused
         masked_targets    [B, M]  the original tokens; with targets="next" those after the positions; -1 where unused
         cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres", `centres` int32 [B, M] replaces the masked arrays: the positions of targets="next", -1 where unused.
-    For targets="translated" see `_assemble_pairs`."""
+    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the same positions as with
+    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -193,7 +193,7 @@ def _windows(
 
 
 def _copy_unpacked(made: _Examples, block: Batch) -> None:
-    """Does the work of `_copy_packed` for one example per row, three times as fast, since nothing moves."""
+    """Does the work of `_copy_packed` for one example per row, three times as fast, since every example starts at column 0."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real
@@ -324,7 +324,7 @@ class Feature:
     An example is one feature, or several for a question about a long context. `target` is None for test sets, otherwise an array
     with the shape and dtype of the head's `LabelLayout`:
 
-        default        int [] the label, or the number of the right candidate; float [] of a regression; float [C] of multi-label
+        default        int [] the label, or the index of the right candidate; float [] of a regression; float [C] of multi-label
         per_token      int [tokens], -1 for tokens without a label
         are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], without an answer
     """

@@ -40,7 +40,8 @@ BEST = "best"
 class BestWeights:
     """The parameters, score and step of the best evaluation so far, in memory and in the run's folder `best`.
 
-    A run that resumes from step `until` loads the best weights up to that step. With None, it loads the newest saved ones."""
+    A run that resumes from step `until` loads the best weights up to that step. If `until` is None, the newest saved weights
+    are loaded."""
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job

@@ -44,8 +44,8 @@ def with_pooling(
     """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns (experiment, note
     for the log or "").
 
-    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these keys request the [CLS] of
-    such a model, which sees no other token. Also raises it if the task's head cannot read another token."""
+    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these keys request the [CLS]
+    of such a model, which sees no other token, or if the task's head can only read [CLS]."""
     head = experiment.head_config(own)
     if not head.reads_pooler:
         return experiment, ""

@@ -73,7 +73,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
-    judging = threading.Lock()  # a run that ends during a comparison would count as worse and lose its weights
+    judging = threading.Lock()  # otherwise, the weights of a run that ends during a comparison would be removed
 
     def best() -> RunResult:
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))

@@ -1,8 +1,8 @@
 """The glossary of axes: the meaning of every letter and word in a shape such as `Float[Array, "B L D"]`.
 
-Signatures declare shapes and dtypes with `jaxtyping`. Its syntax adds to these names: `*name` for any number of axes, `...` for
-any axes, `_` for any axis, a number for a fixed size, "" for a scalar. Within a call the same name has the same size. A test
-rejects names that are missing here, and the test suite checks all shapes."""
+Signatures declare shapes and dtypes with `jaxtyping`. In addition to the names below, its syntax has `*name` for any number of
+axes, `...` for any axes, `_` for any axis, a number for a fixed size, "" for a scalar. Within a call the same name has the same
+size. A test rejects names that are missing here, and the test suite checks all shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AXES = {
     "A": "probes: one for every hidden state, and one for their learned mix; S + 1",
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
     "heads": "heads of all layers, first layer first",
-    "relations": "relations of a treebank by their number, from 0; 0 marks words that are not counted",
+    "relations": "relations of a treebank by their index, from 1; 0 marks words that are not counted",
     "dependents": "words of a batch whose relation is counted",
     "groups": "groups of relations of a treebank (a relation, all its subtypes, all relations), or of mentions (all, one kind)",
     "units": "units of a bootstrap, which are drawn as a whole: sentences, documents",

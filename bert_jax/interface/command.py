@@ -41,7 +41,7 @@ def run_command(module: str, check: str = "") -> NoReturn:
     `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
     wrong flags without the slow imports.
     """
-    os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib rejects some values
+    os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib fails if the value is invalid
     _end_when_interrupted()
     _in_utf8()
     _prepare_streams()
@@ -206,7 +206,8 @@ def _end_when_interrupted() -> None:
 
 
 def _raise_when_interrupted() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. It is raised again if it was swallowed."""
+    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. If the exception is swallowed, e.g. in a
+    destructor, it is raised again."""
     if signal.getsignal(signal.SIGINT) is not _leave_at_once:
         return
     signal.signal(signal.SIGINT, _interrupt)
@@ -214,7 +215,7 @@ def _raise_when_interrupted() -> None:
 
     def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _signal_main_thread).start()  # not raised here, where it would be swallowed again
+            threading.Timer(0.05, _signal_main_thread).start()  # an exception in this hook would be swallowed again
         else:
             otherwise(unraisable)
 
@@ -292,7 +293,8 @@ def _prepare_streams() -> None:
 
 
 class _Results(io.TextIOWrapper):
-    """Standard output. A write error raises a UserError, so that no other file is blamed."""
+    """Standard output. A write error raises a UserError that names standard output, so that it is not attributed to another
+    file."""
 
     def write(self, text: str) -> int:
         """Writes `text`."""

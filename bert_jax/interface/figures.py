@@ -1,7 +1,7 @@
 r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with all text drawn literally.
 
-The text in figures consists of words, labels, relations, questions and file names. `$`, `_`, `^` and `\` in it are not
-mathematics, and a character that the font lacks must not cause a failure after all the work is done."""
+The text in figures consists of words, labels, relations, questions and file names. In this text `$`, `_`, `^` and `\` are not
+mathematics. A character that the font lacks must not make a command fail at the end of its work."""
 
 from __future__ import annotations
 
@@ -117,12 +117,6 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
         figure.savefig(file, format=form, dpi=figure.dpi, bbox_inches="tight" if tight else None, metadata=metadata)
     return file.getvalue()
-
-
-def in_formats(name: str, formats: Sequence[str]) -> list[str]:
-    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
-    returned unchanged."""
-    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:

@@ -90,6 +90,12 @@ def format_flag(parser: Flags, pages: bool = False) -> None:
     parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
 
 
+def in_formats(name: str, formats: Sequence[str]) -> list[str]:
+    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
+    returned unchanged."""
+    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
+
+
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
     """Returns a dataclass field that becomes a flag with this default, help `text`, and `name` (default: the field's name)."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
@@ -148,7 +154,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return filled(text)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # names such as random-weights stay whole
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # do not break names such as random-weights
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -256,8 +262,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
-        hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
-        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
+        hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
+        message = re.sub(r"^argument ([^\s/:]++)[^\s:]*+: =", r"\1=", message)  # of a `type=`, beginning with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 

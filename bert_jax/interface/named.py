@@ -6,7 +6,7 @@
 
 Built-in objects are imported when they are loaded, so that a run imports only what it uses. To declare such a key, annotate it
 with `ranges.NamedIn(tuple(OBJECTIVES))`. `file_record` returns the information about the user's file that a run stores.
-Exceptions that the file's functions raise later are reported as the file's (`python_files.file_errors_explained`)."""
+Exceptions that the file's functions raise later are reported as errors of that file (`python_files.file_errors_explained`)."""
 
 from __future__ import annotations
 

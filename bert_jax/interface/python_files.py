@@ -159,7 +159,7 @@ class _CompiledAnew(importlib.machinery.SourceFileLoader):
     match, so an edited number could be missed. The cache folder would also appear next to the user's file."""
 
     def path_stats(self, path: str) -> NoReturn:
-        raise OSError("no time and no cache")
+        raise OSError("this loader does not cache bytecode")
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:

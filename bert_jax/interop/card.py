@@ -71,7 +71,7 @@ _USES = {
     "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
     "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
-"""By the suffix of the transformers class."""
+"""The suffix of the transformers class -> the uses of a model with this head."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{command} --model={{}} --input=FILE"
     for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
@@ -167,5 +167,5 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
 def _front(text: str, key: str) -> str:
     """Returns a field of a card's YAML front matter, or the first item of a list."""
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
+    found = re.search(rf"^{key}:[ \t]*+(?:\n[ \t]*+)?(?:- ++)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""

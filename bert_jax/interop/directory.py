@@ -17,8 +17,7 @@ import shutil
 from collections.abc import Iterator
 
 from bert_jax import files
-from bert_jax.data.tokenizers.marian import MARIAN_FILES
-from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
+from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MARIAN_FILES, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_object
 
@@ -77,7 +76,7 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
                 if not (left.is_symlink() or not left.exists() or _is_ours(left)):
                     raise Unwritable(
                         f"{left} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or "
-                        f"choose another directory than {directory}"
+                        f"choose a directory other than {directory}"
                     )
             recover(directory)
             if directory.exists() and not _is_ours(directory):
@@ -142,7 +141,7 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
                 raise
             kind = "symbolic link" if temporary.is_symlink() else "file"
             raise Unwritable(
-                f"{temporary} is a {kind} that bert_jax did not make; remove it, or name another directory than {directory}"
+                f"{temporary} is a {kind} that bert_jax did not make; remove it, or name a directory other than {directory}"
             ) from error
         if files.try_lock(descriptor) is False:
             os.close(descriptor)

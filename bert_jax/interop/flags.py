@@ -33,7 +33,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags. Raises UserError, also for unknown values and for flags that contradict each other."""
+    """Returns the flags. Raises UserError for wrong flags, unknown values, and flags that contradict each other."""
     flags: argparse.Namespace = flag_parser(description).parse_args(argv)
     _check_values(flags)
     return flags
@@ -135,7 +135,7 @@ def _bases(text: str) -> list[float]:
     except ValueError:
         bases = []
     if not 1 <= len(bases) <= 2 or not all(1 <= base <= 1e12 for base in bases):
-        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one base or two, such as 160000,10000, from 1 to 1e12")
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one or two bases from 1 to 1e12, such as 160000,10000")
     return bases
 
 

@@ -68,7 +68,6 @@ from bert_jax.interop.names import (
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import (
     NEVER_TRAINED,
@@ -78,8 +77,9 @@ from bert_jax.model.pretraining import (
     with_fixed_tables,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded with the models that have them
     from bert_jax.interop.sentence_transformers import TextVectors
+    from bert_jax.model.heads.head import TaskHead
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,8 @@ class Model:
 
     @property
     def counts(self) -> ParameterCounts:
-        """The number of parameters in a file: without the norm that the first layer may lack, and without rows of padding."""
+        """The number of parameters that a file of this model holds. Padding rows do not count, and neither does the first
+        layer's norm if the model has none."""
         table = {row.ours: row for row in rows(self.config, self.head)}
         sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
         for path, array in flatten_dict(self.params, sep="/").items():
@@ -559,10 +560,10 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """Returns the fields of config.json that this package does not use. Also returns fields whose spelling an export keeps, such
-    as `hidden_act`, which has several names for the same function. Fields about labels are unused if the model has no task head,
-    and `auto_map` names code that is not exported. If the vocabulary has changed, the tokenizer class and the ids of special
-    tokens are not copied."""
+    """Returns the fields of config.json that this package does not use, and those whose spelling an export keeps, such as
+    `hidden_act`, which has several names for the same function. Without a task head, this includes the fields about labels. It
+    never includes `auto_map`, which names code that is not exported. If the vocabulary has changed, it includes neither the
+    tokenizer class nor the ids of special tokens."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
@@ -16,9 +17,10 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import Family, export_family, family_named
 from bert_jax.model import ENCODERS, POSITIONS
 from bert_jax.model.config import IN_FILES, Architecture, ModelConfig
-from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead, head_class
-from bert_jax.model.heads.outputs import OUTPUTS
+from bert_jax.model.heads import HEAD_PARTS, head_class
+
+if TYPE_CHECKING:  # pretraining runs load no task heads
+    from bert_jax.model.heads.head import TaskHead
 
 WRITER_FIELDS = (
     "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",
@@ -46,7 +48,9 @@ LATER_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
 """Fields under "head" that are left out if they have their default, as in files of earlier versions."""
 
 PROBLEM_TYPES = {
-    OUTPUTS[problem].problem_type: problem for problem in ("classification", "multi_label", "regression")
+    "single_label_classification": "classification",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
 }
 """transformers' `problem_type` -> `TaskHead.problem`."""
 
@@ -102,7 +106,7 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     if lost := {name: getattr(config, name) for name in different}:
         fields["model"] = lost
     if head is not None and not family.has_class_for(head):
-        later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
+        later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(type(head), name)]
         fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *later)}
     return fields
 
@@ -114,7 +118,7 @@ def head_to_json(head: TaskHead) -> JsonObject:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
         fields["label2id"] = {label: i for i, label in enumerate(head.labels)}
     if "problem" in head.settings:
-        fields["problem_type"] = head.outputs.problem_type
+        fields["problem_type"] = next(name for name, problem in PROBLEM_TYPES.items() if problem == head.problem)
     return fields
 
 

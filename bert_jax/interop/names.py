@@ -14,7 +14,7 @@ import functools
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -32,10 +32,12 @@ from bert_jax.interop.families.family import Family, Row, export_family
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
+
+if TYPE_CHECKING:  # pretraining runs load no task heads
+    from bert_jax.model.heads.head import TaskHead
 
 OWN_PREFIX = "bert_jax."
 """The prefix of all names in a Transformer that no class of transformers supports."""
@@ -138,8 +140,8 @@ def tensors_from_params(
     """Converts our parameter tree (or a tree of gradients) to float32 tensors, by their names in the other format. The padding
     rows of the vocabulary are removed; the position table is added if the model does not learn one.
 
-    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Raises ValueError that lists
-    missing and unknown parameters and wrong shapes. These are a bug and not a user's mistake."""
+    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Missing and unknown
+    parameters and wrong shapes are a bug, not a user's mistake, so they raise ValueError with a list of them."""
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
@@ -178,8 +180,8 @@ def params_from_tensors(
     vocabulary.
 
     The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises UserError, with `source` and the tensors' names in `tensors`. It lists all other tensors that are missing, unexpected
-    or of a different shape, tensors of integers, and values that are not finite."""
+    Raises a UserError that names `source` and lists, by their names in `tensors`, all other tensors that are missing,
+    unexpected or of a different shape, tensors of integers, and values that are not finite."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:

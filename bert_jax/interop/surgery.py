@@ -16,10 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_added_tokens
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WORD_START, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
@@ -36,7 +35,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
     `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay neighbours
     except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws them as at the start of training. Raises
-    UserError for another `new` and for less than one position."""
+    UserError for any other `new`, or if `positions` is less than 1."""
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}: {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
@@ -71,7 +70,7 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
-    for a model without sliding layers or an odd number."""
+    if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
         raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:
@@ -96,11 +95,11 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     lists."""
     layers = model.config.num_layers
     if not layers or is_in_file(model.config.encoder):
-        raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
+        raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; do not choose layers")
     if model.config.decoder_layers:
         raise UserError(
             f"{model.source or 'this model'} has layers in its encoder and in its decoder, but only one list of layers can be "
-            "given; leave the layers out, or train a model with fewer layers"
+            "given; keep all layers, or train a model with fewer layers"
         )
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
@@ -176,8 +175,9 @@ _OF_IDS = ("token_id", "token_ids", "words_ids")
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """Returns `model` with the vocabulary of `tokenizer`. The rows of the word embeddings, of the MLM head's bias and of an
-    untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Settings with ids of a different old
-    vocabulary are dropped. Raises UserError for an encoder-decoder with two vocabularies."""
+    untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Settings that hold ids of the old
+    vocabulary are dropped, unless the new vocabulary starts with the old one. Raises UserError for an encoder-decoder with two
+    vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
             f"{model.source or 'this model'} has one vocabulary per language, which cannot be changed here; train a model with "

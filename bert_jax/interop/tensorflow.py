@@ -48,7 +48,8 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead, head_classes, make_head
+from bert_jax.model.heads import head_classes, make_head
+from bert_jax.model.heads.head import TaskHead
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -404,8 +405,9 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     words = tokenizer.vocabulary
     if words.strip_accents not in (None, words.lowercase) or not words.split_cjk:
         raise UserError(
-            f"{where}: the original strips accents if it lower-cases, and splits CJK ideographs; a model with strip_accents="
-            f"{words.strip_accents}, split_cjk={words.split_cjk} would get other tokens; choose another format"
+            f"{where}: the original always splits CJK ideographs, and strips accents if and only if it lower-cases, so it would "
+            f"tokenise differently from this model (strip_accents={words.strip_accents}, split_cjk={words.split_cjk}); choose "
+            "another format"
         )
     specials = tokenizer.tokens([words.unk_id, words.cls_id, words.sep_id, words.mask_id])
     if specials != list(SPECIALS):

@@ -87,8 +87,8 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         fitting = wanted.hidden_size / there.head_width
         remedy = f"config.model.num_heads={fitting:g}" if fitting.is_integer() else "another config.model.hidden_size"
         raise UserError(
-            f"the heads of config.model have {counted(wanted.head_width, 'number')}, but the heads of {source} have "
-            f"{there.head_width}, and tiling does not split heads; set {remedy}"
+            f"the heads of config.model are {wanted.head_width} wide, but the heads of {source} are {there.head_width} wide, and "
+            f"tiling does not split heads; set {remedy}"
         )
     each = there.num_heads // there.key_value_heads
     if wanted.num_heads != each * wanted.key_value_heads:

@@ -137,8 +137,9 @@ def read_vectors(
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
     """Returns (the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
 
-    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs twice, its
-    first vector is used; if the word is wanted twice, its first two. Raises UserError naming the line or word that is wrong."""
+    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs several
+    times in the file, its first vector is used, or its first two if `wanted` has the word twice. Raises UserError naming the
+    line or word that is wrong."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}
@@ -184,7 +185,7 @@ def read_vectors(
         unfilled = {place: piece for piece, several in places.items() for place in several}
         left = seen - (len(wanted) - len(unfilled)) - len(twice)
         for place, piece in unfilled.items():
-            if piece in row_of:  # a word that is wanted more often than it occurs
+            if piece in row_of:  # a word with more places in `wanted` than vectors in the file
                 table[room + place] = table[room + row_of[piece]]
         found = [place for place, piece in enumerate(wanted) if piece in row_of]
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]

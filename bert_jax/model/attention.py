@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import AttentionKernel, ModelConfig
-from bert_jax.model.kernels.attention_plan import MASKED_SCORE
+from bert_jax.model.kernels import MASKED_SCORE
 from bert_jax.model.layers import (
     COLUMN,
     Dense,
@@ -212,7 +212,7 @@ class SelfAttention(nn.Module):
         kernel: AttentionKernel | None = None if cached else c.kernel("attention")
         if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
             kernel = None
-        if kernel is not None and radius is not None:  # the kernel measures windows between columns, so it computes all queries
+        if kernel is not None and radius is not None:  # the kernel derives windows from column numbers, so it needs all queries
             tokens, queried = tokens.reading(None), None
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)
@@ -316,8 +316,8 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` holds its name or
-    parent."""
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` is Flax's argument
+    `name` or `parent`."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
     return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)

@@ -126,8 +126,8 @@ class Architecture:
     direction=left_to_right, a single LSTM of `hidden_size`. "flair": like "bilm" with both directions, but over a vocabulary of
     characters; its hidden states are read at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both
     directions of the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static":
-    context-independent word vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token
-    types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
+    context-independent word vectors (`model/static.py`), with num_layers=0. These four ("bilm", "flair", "cove", "static") use
+    neither positions nor token types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
@@ -141,7 +141,8 @@ class Architecture:
     tensor2tensor and Marian. "rotary": rotations of queries and keys. "none": no positions, so that only a left-to-right mask
     conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
-    """Whether the decoder of the MLM head shares the word-embedding table, as in the original. False gives it its own table."""
+    """Whether the decoder of the MLM head shares the word-embedding table, as in the original. If False, the decoder has its
+    own table."""
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -194,8 +195,8 @@ class Architecture:
     """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
     () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
     sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
-    """How far a token attends in a sliding layer, on each side and inclusive. 64 is a window of 129 tokens, which ModernBERT's
-    configuration calls local_attention=128."""
+    """The largest distance, on each side, at which a token attends to another in a sliding layer. 64 is a window of 129 tokens,
+    which ModernBERT's configuration calls local_attention=128."""
     num_key_value_heads: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The number of key and value heads, each shared by num_heads / num_key_value_heads query heads (Ainslie et al.,
     arXiv:2305.13245; EuroBERT). 0: as many as `num_heads`."""
@@ -208,8 +209,9 @@ class Architecture:
     classifier_pooling: Annotated[str, OneOf(CLASSIFIER_POOLINGS)] = "pooler"
     """The features of a task head. "pooler": the original tanh layer on [CLS]. "cls" and "mean": a dense layer, the activation
     and a norm on [CLS] or on the mean of the tokens; token-level heads apply them to each token. These layers are initialised
-    from the MLM head (ModernBERT). "late": the mean of the logits of all tokens. With mlm_head=decoder, which has no dense layer
-    or norm, "cls" and "mean" are a dense layer and the exact GELU, and token-level heads have neither (EuroBERT)."""
+    from the MLM head (ModernBERT). "late": the mean of the logits of all tokens. If mlm_head=decoder (EuroBERT), the MLM head
+    has no dense layer or norm: then "cls" and "mean" use a dense layer and the exact GELU, and token-level heads use no
+    layer."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels.attention_plan import SAVED
+from bert_jax.model.kernels import SAVED
 from bert_jax.model.layers import (
     Dense,
     Norm,
@@ -135,7 +135,7 @@ def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerPa
 
 
 LayerKind = tuple[str, bool]
-"""(the attention of a layer, whether it has a norm before it): the last two fields of `Layer`."""
+"""(the type of a layer's attention, whether a norm precedes the attention): the last two fields of `Layer`."""
 
 
 def layer_kinds(config: ModelConfig) -> list[LayerKind]:

@@ -2,8 +2,8 @@
 predicts the next token of the target.
 
 The encoder is the same as in the other models. A decoder layer has causal self-attention, attention on the encoder's output, and
-a feed-forward. The switches of `Architecture` apply to it as to an encoder layer. The parameter tree has the parts "embeddings",
-"encoder", "decoder" and "lm_head"."""
+a feed-forward. The settings in `Architecture` apply to decoder layers as they do to encoder layers. The parameter tree has the
+parts "embeddings", "encoder", "decoder" and "lm_head"."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class LanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], table: Float[Array, "V D"] | None) -> Float[Array, "B L V"]:
-        """Returns the logits after each vector of `x`."""
+        """Returns the logits of the next word for each vector of `x`."""
         shape = (self.config.padded_vocab_size,)
         bias = parameter(self, "final_logits_bias", nn.initializers.zeros, ("vocab",), shape)
         return word_logits(self, x, table, jax.lax.stop_gradient(bias))

@@ -285,8 +285,8 @@ def same_shape(what: str, given: Float[Array, "*shape"], returned: Any) -> Float
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Computes the exact GELU, x Phi(x), in the dtype of x. The backward pass saves only x and recomputes erf, which is faster
-    than reading a second array from memory.
+    """Computes the exact GELU, x Phi(x), in the dtype of x. Only x is saved for the backward pass, which recomputes erf: that
+    is faster than reading a second array from memory.
 
     The arithmetic is always float32: in bfloat16, 0.5 + 0.5 erf cancels to 0 below x = -3.4. This is free inside a fusion, since
     TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
@@ -361,7 +361,7 @@ def row_words(
     """Returns the base words of `random_words` for `shape`.
 
     Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes (default: 0); `rows` are all indices along the first axis.
+    index of the first element along the leading axes (default: 0); `rows`, if given, are the indices along the first axis.
     """
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
@@ -410,8 +410,8 @@ class Dropout:
     seed: Seed | None
     """The seed of the random words; None in evaluation, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
-    """For an array [B, ..., Q, *] with selected tokens only, their positions. They get the same mask as in the array of all
-    tokens [B, ..., L, *]. None: an array of all tokens."""
+    """For an array [B, ..., Q, *] of selected tokens, their positions. The selected tokens get the same mask as in the array of
+    all tokens [B, ..., L, *]. None: an array of all tokens."""
     rows: UInt32[Array, " B"] | None = None
     """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
 

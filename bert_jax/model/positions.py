@@ -166,7 +166,7 @@ def _kind(positions: str) -> type[Any]:
 
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
-    """Constructs `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
+    """Constructs `config.positions`; `module` holds Flax's arguments for a submodule ("name", "parent")."""
     kind = positions_class(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)

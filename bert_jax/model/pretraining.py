@@ -123,8 +123,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
-        """Returns the output of the last layer at every token. In Flair, these differ from its hidden states, which are taken at
-        the ends of words."""
+        """Returns the output of the last layer at every token. In Flair, this output differs from the hidden states, which are
+        taken at the ends of words."""
         states: Array = self.encoder.states(self._embed(tokens, dropout_seed), tokens, dropout_seed)[0]
         return states
 
@@ -245,9 +245,9 @@ class ParameterCounts:
 
     trained: int
     fixed: int = 0
-    """The numbers in NEVER_TRAINED tables, including rows of padding."""
+    """Parameters in NEVER_TRAINED tables, including rows of padding."""
     padded: int = 0
-    """The numbers in rows that pad the vocabulary to `vocab_multiple`, which are never used."""
+    """Parameters in rows that pad the vocabulary to `vocab_multiple`, which are never used."""
 
     @property
     def in_words(self) -> str:

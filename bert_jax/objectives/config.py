@@ -31,8 +31,7 @@ class PretrainingDistillation:
     attention_weight: LossWeight = 0.0
     """The weight of KL(teacher || student) of each token's attention, averaged over heads. Both models need the same number of
     heads, and the student needs plain attention, which keeps its attention maps in memory. If the teacher has at most half as
-    many layers, some layers of the student are matched with the teacher's embeddings. These layers have no attention map to learn
-    from."""
+    many layers, some layers of the student are matched with the teacher's embeddings, and learn no attention map."""
     layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
     """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with an evenly spaced
     layer of the teacher, and embeddings with embeddings. "last": only the last layers."""

@@ -51,8 +51,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    It adds the sum "soft_loss" over the predicted tokens. If they have a weight, it also adds "hidden_difference" and
-    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
+    The sum "soft_loss" over the predicted tokens is added, and the sums "hidden_difference" and "attention_divergence" over all
+    tokens if their weights are not 0. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
     evaluation, this equals `plain`."""
 
     plain: MlmNsp

@@ -34,7 +34,7 @@ class Model:
     """The encoder of a run, as seen by its objective.
 
     Methods with a `key` return initial parameters, boxed with their axis names. Methods with an argument `params` compute with
-    these parameters, a tree with the parts "embeddings" and "encoder". Their `seed` is for the dropout masks (None in
+    these parameters, a tree with the parts "embeddings" and "encoder". The argument `seed` is for the dropout masks (None in
     evaluation)."""
 
     config: ModelConfig

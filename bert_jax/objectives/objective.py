@@ -91,8 +91,8 @@ class Objective(abc.ABC):
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
     """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived from
     the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score that is
-    not a formula. If "loss" is missing, or inherited from a class whose method `loss` is overridden, it is the value of the
-    method `loss`."""
+    not a formula. If there is no score "loss", or if it is inherited from a class whose method `loss` is overridden, the method
+    `loss` computes the score "loss"."""
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
@@ -130,8 +130,8 @@ class Objective(abc.ABC):
         add up."""
 
     def refusal(self, length: int) -> str:
-        """Returns why the objective cannot train on rows of `length` tokens, with the remedy, as the end of a sentence about that
-        length; "" if it can."""
+        """Returns "" if the objective can train on rows of `length` tokens. Otherwise, returns the reason and the remedy,
+        worded as the end of a sentence about that length."""
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:

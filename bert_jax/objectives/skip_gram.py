@@ -121,7 +121,8 @@ class SkipGram(Objective):
     def eval_line(self, scores: Mapping[str, float]) -> str:
         """Formats accuracy and loss. There is no baseline, since word frequencies alone cannot predict a pair."""
         return (
-            f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"
+            f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, "
+            f"skip-gram loss {scores['skip_gram_loss']:.3f} per pair"
         )
 
 

@@ -29,7 +29,8 @@ FREQUENCY = "word frequency alone"
 
 
 def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
-    """Returns the scores of predicted words. `title` is their name in log lines, `measure` the prefix of their sums."""
+    """Returns the scores of predicted words. `title` is the name of the scores in log lines, `measure` the prefix of the names
+    of the sums."""
     return {
         f"{title} loss": Score(
             f"{measure}_loss",

@@ -72,7 +72,7 @@ def generate_flags(flags: Flags) -> None:
     """The flags of `generate`."""
     count, positive = InRange(int, COUNT), InRange(float, Interval(gt=0, le=1_000))
     flags.add_argument("--tokens", type=count, default=50, metavar="N", help="maximum number of new tokens")
-    temperature = "sample tokens; below 1, probable ones more often (default: the most probable token)"
+    temperature = "sample tokens; values below 1 favour the probable ones (default: the most probable token)"
     flags.add_argument("--temperature", type=positive, metavar="T", help=temperature)
     flags.add_argument("--top-k", type=count, metavar="K", help="sample from the K most probable tokens (default: all)")
     nucleus = "sample from the most probable tokens whose probabilities sum to P (default: all tokens)"
@@ -127,7 +127,7 @@ COMMANDS = {
         "guess the words behind each [MASK] of a text", "bert_jax.prediction.language:FillMask", fill_mask_flags,
         '"The capital of France is [MASK]." --top-k=3'),
     "next-sentence": Command(
-        "judge whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
+        "predict whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
         '"A sentence." "The one that may follow."'),
     "score": Command(
         "score a text by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,

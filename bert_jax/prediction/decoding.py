@@ -29,8 +29,8 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of entries that are never chosen, such as beams before the first token, and hypotheses of texts that have not
-ended."""
+"""The score of hypotheses that must not be chosen, e.g. all beams but one before the first token, and ended hypotheses that do
+not exist yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """Fills the texts that end before others."""
+    """The token that pads texts which end before the others."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -144,7 +144,8 @@ def translated(
     start_id: int,
     room: int,
 ) -> Continued:
-    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, at most `room`.
+    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, and never more than
+    `room`.
 
     The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
     longest source, which is enough for most targets. When it is full, it is replaced by a cache with room for `room` tokens.
@@ -322,10 +323,10 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. Those that end a text compete
-    with the hypotheses that ended earlier, if they are among the best W. The best W of the others continue. The search of a
-    text ends when the score of its best running hypothesis, with the length penalty of its length so far, is below the score of
-    its worst ended hypothesis.
+    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. A continuation that ends its
+    text competes with the hypotheses that ended earlier, if it is among the best W. The next step continues the best W of the
+    other continuations. The search of a text ends when the score of its best running hypothesis, with the length penalty of its
+    length so far, is below the score of its worst ended hypothesis.
     """
     rows = len(logits) // search.decoding.beams
     state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)

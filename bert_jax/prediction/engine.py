@@ -89,7 +89,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # more than padding to a round size explains
+        if spare > SPARE_ROWS:  # too many to be padding to a round size
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,
@@ -139,8 +139,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. `what` is the use of the
-        attention ("to measure"); `instead` is an alternative remedy to naming another model."""
+        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. In the message, `what` is the
+        purpose of the attention ("to measure"), and `instead` is a remedy other than naming another model."""
         self.require_encoder()
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""

@@ -221,7 +221,7 @@ class FileReader:
         except ValueError as error:
             if self.suffix == ".json":
                 raise UserError(
-                    f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl"
+                    f"{self.name} cannot be read as JSON ({error}); give JSON lines, one object per line, in a .jsonl file"
                 ) from error
             lists = [line for _, line in begun if not without_bom(line).isspace()][:2]
             is_jsonl = len(lists) == 2 and all(_is_list(line) for line in lists)
@@ -250,7 +250,7 @@ class FileReader:
             yield self._object(i, f"{self.name}, item {i}: ", item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """Returns the record of a JSON object. A missing field may have the name of its column."""
+        """Returns the record of a JSON object. A field may also be given under the name of its column in a table."""
         first = self.fields[0]
         if first.words and isinstance(given, list):
             given = {first.name: given}
@@ -431,7 +431,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # `_problem` reports that it is not a list
+    except ValueError:  # not a list, which `_problem` reports
         return cell
     return items if items is not None else cell.split() if of.words else cell
 

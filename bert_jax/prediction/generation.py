@@ -42,7 +42,7 @@ class Generate:
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
         """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but not
-        on the other texts of the batch. In a pipe, the texts of a batch depend on timing."""
+        on the other texts of the batch. These depend on timing if the input is a pipe."""
         return itertools.count()
 
     @property

@@ -46,7 +46,7 @@ class _Hypothesis:
     """A beam search hypothesis: a word of `length` subwords, of which the first few have been chosen."""
 
     text: int
-    """The number of the text."""
+    """The index of the text."""
     mask: int
     """The index of the mask in the text."""
     length: int
@@ -183,7 +183,7 @@ class NextSentence:
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no NSP head or no pooler."""
         for part in ("nsp_head", "pooler"):
-            engine.require(part, "judge whether sentences follow each other")
+            engine.require(part, "predict whether one sentence follows another")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """Returns (the record, the tokens of its pair)."""

@@ -90,7 +90,8 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
 
 
 def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
-    """Returns the characters [start, end) of each non-overlapping occurrence of `words`. `whole`: not inside longer words."""
+    """Returns the characters [start, end) of each non-overlapping occurrence of `words`. With `whole`, occurrences inside
+    longer words do not count."""
     found = []
     start = text.find(words)
     while start >= 0:

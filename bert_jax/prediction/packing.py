@@ -70,7 +70,7 @@ def row_length(n: int) -> int:
 def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
     """Returns row length -> rows, each a list of item numbers. `longest` is the size of the position table.
 
-    It chooses the cheapest packing among the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
+    Each of the row lengths USUAL gives a packing. The cheapest is chosen, where a row of L tokens costs L (1 + ATTENTION L).
     """
     whole = row_length(sum(lengths))  # the length of a single row for all texts: no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]

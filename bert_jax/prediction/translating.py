@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.corpus.store import Corpus, corpus_sources
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
@@ -27,14 +27,17 @@ from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
 from bert_jax.prediction.questions import shortened
 from bert_jax.storage.formats import conversion, open_packed, reading_explained
+from bert_jax.tasks.published import Published, published, score_lines
 
 log = logging.getLogger(__name__)
 
 BEYOND = 50
-"""The default for how many tokens longer than its source a target may be (arXiv:1706.03762, section 6.1)."""
+"""By default, a translation has at most this many tokens more than its source (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
 """The maximum number of held-out pairs that are translated at the end of a run, and the number of pairs that are translated in
 one call."""
+WMT14 = "tfds:wmt14_translate/"
+"""The prefix of corpus sources with sentence pairs of WMT14. The test set of WMT14 is newstest2014."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +172,7 @@ class Translate:
             )
         if engine.config.encoder != "encoder_decoder":
             raise UserError(
-                f"{engine.name} has no decoder that reads an encoder, so it cannot translate; name a model trained with "
+                f"{engine.name} is not an encoder-decoder, so it cannot translate; name a model trained with "
                 "config.objective=translation, or a Marian"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
@@ -257,7 +260,7 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
     """Returns the scores of the translations of held-out pairs, at most `HELD_OUT` of them, found by the paper's search. `alive`
     is called regularly.
 
-    The references are the translations as the vocabulary spells them, since a corpus only stores tokens."""
+    The references are decoded from the tokens of the corpus, which does not store the original text."""
     engine = Engine(model)
     tokenizer, longest = model.tokenizer, model.config.max_position
     sentences, documents = corpus.joined_offsets()
@@ -276,6 +279,26 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
         translations += [tokenizer.decode(best.ids, target=True) for best in found]
         alive()
     return {"pairs": len(sources), "beams": 4, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
+
+
+def translation_results(
+    model: Model, train: Corpus, held_out: Corpus, alive: Callable[[], object] = lambda: None
+) -> JsonObject:
+    """Returns what a translation run adds to `results.json`: the scores of the held-out pairs (`held_out_scores`), and the
+    published scores of other systems. Logs both."""
+    own, others = held_out_scores(model, held_out, alive), published_translations(train)
+    if own:
+        log.info("translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"])
+    for line in score_lines(others, "bleu"):
+        log.info("%s", line)
+    return {"translations": own, "published": [dataclasses.asdict(row) for row in others]}
+
+
+def published_translations(corpus: Corpus) -> tuple[Published, ...]:
+    """Returns the published scores of other systems that learned from the same pairs, if these are from WMT14."""
+    if corpus.languages and any(source.startswith(WMT14) for source in corpus_sources(corpus)):
+        return published(f"newstest2014 {'-'.join(corpus.languages)}")
+    return ()
 
 
 def _lines(path: str) -> list[str]:

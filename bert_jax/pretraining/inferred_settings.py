@@ -26,7 +26,7 @@ from bert_jax.storage.objects import explained
 from bert_jax.storage.paths import AnyPath
 
 WARMUP = 0.1
-"""The fraction of a phase that replaces a warmup longer than the phase."""
+"""If a warmup is longer than its phase, it is shortened to this fraction of the phase."""
 
 
 def infer_settings(

@@ -20,7 +20,6 @@ from bert_jax.pretraining.reference_curves import comparison, find_curve, losses
 from bert_jax.pretraining.splits import Splits, fingerprint
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
-from bert_jax.training.curves import draw_curves
 from bert_jax.training.log import RunLog, Throughput
 from bert_jax.training.steps import Program
 
@@ -82,7 +81,7 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
-        """Returns a note with a phase's masked fraction if it differs from the held-out rows, otherwise ""."""
+        """Returns a note with a phase's masked fraction if the held-out rows have a different one, otherwise ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
@@ -126,6 +125,8 @@ class PretrainingLog(RunLog):
 
     def draw_to(self, path: pathlib.Path) -> None:
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
+        from bert_jax.training.curves import draw_curves  # imports matplotlib, which the start of a run need not wait for
+
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
         panels, formats = self._objective.shown_scores(), self._run.figure_formats

@@ -22,7 +22,6 @@ from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
-from bert_jax.training.spikes import new_watched_state, spike_filter
 from bert_jax.training.steps import Program, new_state
 
 
@@ -37,7 +36,11 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         from bert_jax.training.layerwise_rates import learning_rate_multipliers
 
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
-    watched = experiment.spikes.policy != "none"
+    make_state, filter_spikes = new_state, None
+    if experiment.spikes.policy != "none":
+        from bert_jax.training.spikes import new_watched_state, spike_filter
+
+        make_state, filter_spikes = new_watched_state, spike_filter(experiment.spikes)
     return Program(
         objective=objective.for_model(dataclasses.replace(objective.model, config=resolve(experiment.model, mesh))),
         parameters=parameters,
@@ -46,8 +49,8 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         learning_rate=lambda step, scalars: piecewise(experiment.schedules())(step),
         clip_norm=settings.clip_norm,
         learning_rate_multipliers=multipliers,
-        new_state=new_watched_state if watched else new_state,
-        spike_filter=spike_filter(experiment.spikes) if watched else None,
+        new_state=make_state,
+        spike_filter=filter_spikes,
         teacher=None if teacher is None else _on_mesh(experiment, teacher, mesh),
         zero_sharding=experiment.mesh.zero_sharding,
         reduce_dtype=experiment.mesh.reduce_dtype,

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from bert_jax.configs.files import with_defaults
-from bert_jax.configs.overrides import override
+from bert_jax.configs.files import override, with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER
 from bert_jax.data.batches import to_device
@@ -39,8 +38,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
-from bert_jax.training.spikes import skipped_batches
-from bert_jax.training.steps import Program, TrainState
+from bert_jax.training.steps import Program, TrainState, skipped_batches
 
 log = logging.getLogger(__name__)
 

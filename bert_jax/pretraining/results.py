@@ -14,11 +14,11 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.store import SETTINGS, Corpus, open_splits
+from bert_jax.data.corpus.store import corpus_sources, open_splits
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, read_object
+from bert_jax.files import JsonObject
 from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
@@ -35,14 +35,12 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import AnyPath, is_remote
-from bert_jax.tasks.published import Published, published
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
-from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
-WMT14 = "tfds:wmt14_translate/"
-"""The prefix of corpus sources with sentence pairs of WMT14. The test set of WMT14 is newstest2014."""
+SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
+"""The numbers in the state of a run with a spike policy (`spikes.WatchedTrainState`) that belong to its results."""
 
 
 def results(
@@ -65,7 +63,7 @@ def results(
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
-        **_spikes(state),
+        **{name: int(getattr(state, name)) for name in (SPIKE_COUNTS if experiment.spikes.policy != "none" else ())},
         "parameters": parameters.trained,
         "fixed_parameters": parameters.fixed,
         "padded_parameters": parameters.padded,
@@ -115,21 +113,6 @@ def training_section(
     )
 
 
-def corpus_sources(corpus: Corpus) -> list[str]:
-    """Returns the sources from which a corpus was built; [] if its directory no longer exists."""
-    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
-        if corpus.directory is not None:
-            return list(read_object(corpus.directory / SETTINGS).get("sources", []))
-    return []
-
-
-def published_translations(corpus: Corpus) -> tuple[Published, ...]:
-    """Returns the published scores of other systems that learned from the same pairs, if these are from WMT14."""
-    if corpus.languages and any(source.startswith(WMT14) for source in corpus_sources(corpus)):
-        return published(f"newstest2014 {'-'.join(corpus.languages)}")
-    return ()
-
-
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
     """Returns the held-out scores for a card: (name, score, baseline or None)."""
     named = objective.named_scores()
@@ -150,13 +133,6 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
-
-
-def _spikes(state: TrainState) -> JsonObject:
-    """Returns the numbers of a run with a spike policy."""
-    if not isinstance(state, WatchedTrainState):
-        return {}
-    return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:

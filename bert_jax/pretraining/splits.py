@@ -39,7 +39,8 @@ class Splits:
 
 
 class PhaseBatches:
-    """The batches of a phase as a function of the step of the run. `source` numbers them from the first step of the phase.
+    """The batches of a phase as a function of the step of the run. `source` numbers its batches from the first step of the
+    phase.
 
     `shard` is the part of a batch that this process holds. Step n reads batch n plus `skipped_batches`."""
 
@@ -110,8 +111,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares it: a corpus
-    may have moved, but must have the same tokens."""
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares this hash: a
+    corpus may have moved, but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -42,6 +42,6 @@ def add_process_flags(parser: FlagParser) -> None:
     several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="the address on which process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="the number of processes")
     number = InRange(int, Interval(ge=0, lt=2**16))
-    several.add_argument("--process", type=number, metavar="I", help="the number of this process, from 0")
+    several.add_argument("--process", type=number, metavar="I", help="the index of this process, from 0")
     waiting = "seconds to wait until all processes have started"
     several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help=waiting)

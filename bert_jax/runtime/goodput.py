@@ -223,7 +223,7 @@ def goodput_line(totals: JsonObject) -> str:
 class GoodputFile:
     """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
 
-    A line holds the total seconds of a start so far, so a failed write is made up for by the next line."""
+    Every line holds a start's total seconds so far, so if a write fails, no time is lost: the next line includes it."""
 
     def __init__(self, workdir: pathlib.Path, goodput: GoodputRecorder):
         self._path, self._goodput = workdir / GOODPUT_FILE, goodput

@@ -34,8 +34,8 @@ METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes of a run, `count` in number. This process has the number `index`. Process 0 listens at `coordinator`
-    (HOST:PORT)."""
+    """The processes of a run: there are `count` of them, and this process has the number `index`. Process 0 listens at
+    `coordinator` (HOST:PORT)."""
 
     coordinator: str
     count: int
@@ -209,7 +209,7 @@ def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout:
     slices = [one for i, one in enumerate(found) if one not in found[:i]]
     missing = [address for address in addresses if address not in slice_of]
     for connection in connections:
-        with connection, contextlib.suppress(OSError):  # the host has ended, which the roll call will report
+        with connection, contextlib.suppress(OSError):  # the host has ended; the roll call reports it as missing
             connection.sendall(framed(signed([slices, missing])))
     return slices, missing
 

@@ -118,8 +118,8 @@ class Watchdog:
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit for the start applies. It also covers waiting for
-        another process that compiles."""
+        """Records that a compilation starts. Until the next progress, the limit for the start applies, which is long enough to
+        wait for another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 

@@ -52,7 +52,7 @@ class Run:
     shard: RunShard = dataclasses.field(default_factory=RunShard)
     """If processes are independent, the runs of a sweep that this process trains."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
-    """The time of this start by category, and of earlier starts."""
+    """The time of this start and of earlier starts, by category."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, if it is in a bucket."""

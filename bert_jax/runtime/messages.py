@@ -97,8 +97,9 @@ def hear(
     """Listens at `address` (HOST, PORT) until everything is `complete`, for at most `timeout` seconds. If the address of this
     machine is not clear, listens at all addresses.
 
-    `accept` receives the first message of a process of this run and its connection, and returns whether it was expected. All
-    other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
+    `accept` is called with the first message of each process of this run and the connection. It returns whether the message was
+    expected. All other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be
+    opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:
@@ -155,7 +156,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
-        """Returns the next caller with a message of this run, and the message, or None if there is none within `seconds`. A
+        """Waits at most `seconds` for a message of this run. Returns (its sender, the message), or None if none arrived. A
         caller is disconnected if it sends anything else, or nothing in time."""
         deadline = time.monotonic() + seconds
         while True:

@@ -6,9 +6,10 @@ Process 0 reports which workers are missing, and which versions, code or configu
 
 The connections of this roll call stay open, and a loop in each process (`Processes`) sends a heartbeat over them every few
 seconds. Without it, a collective with a dead process would wait, or fail with an error that names no process. With it, a
-connection that closes without a farewell means a killed process. A silent connection means a process that was stopped, or that
-lost its network. Process 0 is connected to every other process and passes on what it detects. Every process then ends within
-seconds and names the same culprit. The same loop checks whether this process itself makes progress (`interruptions.Watchdog`).
+connection that closes without a final message means a killed process. A silent connection means a process that was stopped, or
+that lost its network. Process 0 is connected to every other process and passes on what it detects. Every process then ends
+within seconds and names the same culprit. The same loop checks whether this process itself makes progress
+(`interruptions.Watchdog`).
 
 Everything else that the processes agree on uses the same connections: the JSON values of all processes (`gather`), and the
 division of the runs of a sweep or a study, without collectives (`RunShard`).
@@ -58,14 +59,13 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""If this process hangs, it reports every process that has missed this many heartbeats."""
+"""The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
 GRACE = 10.0
-"""When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
-in the same way."""
+"""The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
 FAREWELL = 5.0
-"""The seconds that an ending process waits until all others have ended or received its last message."""
+"""When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
 PARTING = 60.0
-"""At its regular end, process 0 waits this many seconds after the farewells of the others for them to exit."""
+"""At its regular end, process 0 waits for the other processes to exit, for this many seconds after their final messages."""
 EARLIER = 120.0
 """When a process of an earlier start is asked to stop, it must save and end within this many seconds."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
@@ -77,8 +77,8 @@ Value = TypeVar("Value")
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started. Returns immediately for a single process (None). `patience` is passed to
-    `Processes`.
+    """Waits until all processes of a run have started. Returns immediately if `hosts` is None, i.e. for a single process.
+    `patience` is passed to `Processes`.
 
     Raises UserError in every started process if a process is missing after `timeout` seconds, or if one differs in versions, code
     or `config`."""
@@ -376,9 +376,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Starts `jax.distributed`.
 
         JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
-        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience. Then our own check,
-        which names the process, reacts first. JAX's barrier at the exit is not used, because process 0, which runs the service,
-        exits last."""
+        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience, so that our own
+        check, which names the silent process, reacts first. JAX's barrier at the exit is not used, because process 0, which
+        runs the service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,
@@ -404,8 +404,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
         another process was asked to stop, or when process 0 has ended.
 
-        If the process with this number from an earlier start is still running, waits until it ends, since both would write the
-        same files. It should end soon, because process 0 of that start has ended. Raises UserError if it does not."""
+        If an earlier start's process with the same number is still running, waits for it to end, since both would write the
+        same files. It ends soon after process 0 of that start. Raises UserError if it does not."""
         if self.count == 1:
             yield RunShard()
             return
@@ -485,7 +485,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
             os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status must not report a hang
-        self._thread.join(SILENT * self._beat)  # the thread names the culprit and ends this process
+        self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this one
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]
@@ -569,7 +569,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     def _is_over(self, quiet: float) -> bool:
         """Returns whether this process and everything that it waits for has ended. Process 0 waits for the exit of all others,
-        for at most `PARTING` seconds after their farewells (at the time `quiet`). The others wait for the end of process 0.
+        for at most `PARTING` seconds after their final messages (at the time `quiet`). The others wait for the end of process
+        0.
 
         If an end is planned (`_Ending`), the loop continues until then, unless this process has failed too and is ending on its
         own."""
@@ -592,7 +593,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             data = b""
         if not data:
             if other not in self._leaving:
-                self._lost(f"{self._named(other)} has ended without a farewell, as after a kill or a crash", other)
+                self._lost(f"{self._named(other)} has ended without a final message, as after a kill or a crash", other)
             self._leaving.add(other)
             self._closed.add(other)
             if self._apart:
@@ -707,7 +708,7 @@ class RunShard:
 
     @property
     def index(self) -> int:
-        """The number of this process."""
+        """The index of this process, from 0."""
         return self.processes.index if self.processes else 0
 
     @property

@@ -41,7 +41,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         self.was_taken = False
         """Whether a profile has been started."""
         self._is_tracing = False
-        self._free = threading.Lock()  # held once a run of the sweep is profiled
+        self._free = threading.Lock()  # acquired by the first run of a sweep, the only one that is profiled
 
     def __str__(self) -> str:
         return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"

@@ -1,7 +1,7 @@
-"""Restarts a command after exit statuses for which that may help; `tpu_scripts/run.sh --restarts=N COMMAND ...` runs this module.
+"""Restarts a command if its exit status is one that a restart may fix: `tpu_scripts/run.sh --restarts=N COMMAND ...`.
 
-It ends with the command's own exit status, with two exceptions. The status is 2 if the command has failed twice after the same
-step, since another restart would not help. It is 42 if the restarts are used up."""
+This program ends with the exit status of the command, with two exceptions: 2 if the command has failed twice after the same
+step, since another restart would not help, and 42 if the restarts are used up."""
 
 from __future__ import annotations
 

@@ -347,15 +347,15 @@ def _require_same(
     refused = [(key, *changed[key]) for key in changed if key not in allowed]
     if refused:
         width = max(len(key) for key, _, _ in refused)
-        table = "\n".join(f"  {key:<{width}}  stored {old}, given {new}" for key, old, new in refused)
+        shown = {key: [value if value != "" else "nothing" for value in values] for key, *values in refused}
+        table = "\n".join(f"  {key:<{width}}  stored {old}, given {new}" for key, (old, new) in shown.items())
         names = [{key.partition(".")[0], key.rpartition(".")[2]} for key, _, _ in refused]
         more = any(name & {*TRAINING, "steps", "epochs"} for name in names)
-        further = (
-            f"; to train its model further, name another --workdir and --config.init_from={directory}, or "
-            f"--config.init_state={directory}@STEP to continue from one of its kept steps, including the optimizer state"
-            if more
-            else ""
-        )
+        further = ""
+        if more and command in ("pretrain", "finetune"):
+            further = f"; to train its model further, name another --workdir and --config.init_from={directory}"
+        if more and command == "pretrain":
+            further += f", or --config.init_state={directory}@STEP to continue from a kept step with its optimizer"
         raise UserError(
             f"--workdir={directory} holds a run with a different configuration:\n{table}\n"
             f"name another --workdir for the new configuration, or repeat the old values to resume that run{further}"

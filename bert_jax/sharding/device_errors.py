@@ -114,7 +114,7 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
     """Raises OutOfMemory if the memory of a device or of the host runs out inside the `with` block."""
     try:
         yield
-    except OutOfMemory:  # an inner block knows more about the cause
+    except OutOfMemory:  # raised by an inner block, whose advice is more specific
         raise
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if shortage := memory_shortage(error):

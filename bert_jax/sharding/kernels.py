@@ -62,7 +62,7 @@ class _MeshParts(Parts):
     def on_each_device(
         self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
     ) -> Callable[..., Any]:
-        """The same as on one device, inside a `jax.shard_map`."""
+        """Returns `function`, applied on each device of the mesh inside a `jax.shard_map`."""
         every = tuple(axis for _, along in self.axes for axis in along)
 
         def local(*arrays: Array) -> tuple[Array, ...]:

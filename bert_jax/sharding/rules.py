@@ -92,9 +92,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". It
-    cannot if both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the
-    state is already sharded."""
+    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". This
+    is not supported if both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax
+    0.10.2), and the state is already sharded."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 
 
 def require_capable(directory: pathlib.Path) -> None:
-    """Raises UserError unless, in the existing `directory`, files can be created, appended to, listed and replaced, and a
-    non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is wrong."""
+    """Raises UserError unless the existing `directory` is suitable for a run: files in it can be created, appended to, listed
+    and replaced, a non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is
+    wrong."""
     _require_path(directory)
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"
@@ -47,7 +48,10 @@ def require_capable(directory: pathlib.Path) -> None:
             ) from error
         for what, does in (
             ("cannot append to files, which is needed to write the lines of metrics", lambda: _appends(file)),
-            ("does not list a file that was just written, which processes need to find each other", lambda: _lists(file)),
+            (
+                "does not list a file that was just written, which is needed for processes to find each other",
+                lambda: _lists(file),
+            ),
             ("cannot rename a file over another one, which is needed to write results", lambda: _replaces(file)),
             ("cannot rename a directory that holds files, which is needed to complete a checkpoint", lambda: _renames(file)),
         ):

@@ -114,7 +114,7 @@ def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
     """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is the flag or key
-    of the path. Directories include subdirectories if `deep`, and only files whose names are `wanted`.
+    of the path. A directory is copied with its subdirectories if `deep`, and only the files whose names are `wanted`.
 
     The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
     is mistyped, does not exist, cannot be read, or does not fit on the local disk.

@@ -16,6 +16,7 @@ import io
 import lzma
 import pathlib
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,6 +33,17 @@ HEAD_BYTES = 512
 """The number of bytes that `recognise` needs."""
 _BUFFER = 1 << 18
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def refuse_pipe(path: pathlib.Path) -> None:
+    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
+    would wait for one forever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it will report the reason
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
     if found and name.endswith((".parquet", ".arrow")) and found.remedy == _NAMED.format(f".{found.kind}"):
-        return replace(found, remedy="write its content to a file of text first")
+        return replace(found, remedy="write its content to a text file first")
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
     return found
@@ -147,7 +159,7 @@ def unicode_encoding(head: bytes) -> str:
         if head.startswith(mark):
             return name
     units = len(head) // 4
-    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # in each of the four places of a unit
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # at each of the four bytes of a unit
     if units < 2 or min(zeros) > 0.1 * units:
         return ""
     if zeros[2] == zeros[3] == units:
@@ -209,7 +221,10 @@ def damage(name: str, error: BaseException) -> str | None:
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
     if "too much memory" in str(error):
-        return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
+        return (
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported: unpack it "
+            "(zstd -d --long=31)"
+        )
     return f"not a whole {packed} file ({error})"
 
 

@@ -1,8 +1,8 @@
 """The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
 Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
-seconds, the holder is dead, and the start takes the lock over. It uses a precondition again, so that only one start gets the
-lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
+seconds, the holder counts as dead, and the start takes the lock over, with a precondition again, so that only one start gets
+the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
 immediately."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Lock:
 
     def _acquire(self) -> str:
         """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
-        replaced, seen, since = "0", "", 0.0  # the generations to overwrite and to watch, and the time since when it is watched
+        replaced, seen, since = "0", "", 0.0  # the generation to overwrite; the holder's generation, seen since when
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)

@@ -147,7 +147,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     self._record.write(self._known)
 
     def remove_others(self) -> None:
-        """Removes objects in the bucket without a local file."""
+        """Removes the objects in the bucket that have no local file."""
         for name in listed(self.remote).keys() - set(self._files()):
             remove(f"{self.remote}/{name}")
 

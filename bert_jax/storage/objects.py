@@ -1,4 +1,4 @@
-"""Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import this module.
+"""Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import the libraries for buckets.
 
 It uses gcsfs, which is also the file system of `etils.epath`. Orbax reads and writes checkpoints through epath, and TensorStore
 writes their arrays. If STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) are set, they use an emulator instead."""

@@ -16,13 +16,21 @@ import csv
 import io
 import mmap
 import pathlib
-import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from bert_jax.errors import UserError, missing_path
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, conversion, damage, open_packed, recognise, unicode_encoding
+from bert_jax.storage.formats import (
+    HEAD_BYTES,
+    UNREADABLE,
+    conversion,
+    damage,
+    open_packed,
+    recognise,
+    refuse_pipe,
+    unicode_encoding,
+)
 
 KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
 """The column file formats, by suffix without the dot."""
@@ -87,17 +95,6 @@ def first_bytes(file: Any) -> bytes:
 def is_cut(line: bytes, most: int) -> bool:
     """Returns whether a line of `read_lines` was cut."""
     return len(line) == most and not line.endswith(b"\n")
-
-
-def refuse_pipe(path: pathlib.Path) -> None:
-    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
-    would wait for one forever."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:  # opening it will report the reason
-        return
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
 
 
 def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:

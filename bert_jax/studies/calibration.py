@@ -37,7 +37,7 @@ Run = Callable[[Sequence[str], pathlib.Path, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the number of this
+    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the index of this
     process."""
 
     root: AnyPath
@@ -46,7 +46,7 @@ class Measurement:
     """The directory for experiment files and logs of this process."""
     run: Run
     index: int = 0
-    """The number of this process in the study."""
+    """The index of this process in the study."""
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:
@@ -92,7 +92,8 @@ def awaited_plan(
     measurement: Measurement,
     wait: Callable[[], None],
 ) -> dict[str, list[int]]:
-    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. All other processes call it.
+    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. Every process except process 0
+    calls this function.
 
     While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
     study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and
@@ -117,10 +118,9 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Measures the seconds of a training step in every phase of an arm.
-
-    It measures them in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
-    a longer run follows. Raises UserError if there are too few steps to measure the speed."""
+    """Measures the seconds of a training step in every phase of an arm, in a short run. If the steps of a phase take less than
+    `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run follows. Raises UserError if there are too few steps to
+    measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)

@@ -1,4 +1,4 @@
-"""Writes `table.md`, the same table as plain text for a terminal, and sentences about the numbers that follow fixed rules."""
+"""Writes `table.md`, the same table as plain text for a terminal, and sentences that fixed rules derive from the numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def _differences(table: JsonObject) -> Iterator[str]:
     listed = ", ".join(f"{title} on {task} ({signed(one['mean'])})" for title, task, one in clear)
     yield (
         f"Of {counted(len(judged), 'difference')} from {reference}, {len(clear)} {'has' if len(clear) == 1 else 'have'} a paired "
-        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone, {len(judged) / 20:.2g} would."
+        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone, {len(judged) / 20:.2g} would be "
+        "expected."
     )
     half = statistics.median((one["high"] - one["low"]) / 2 for _, _, one in judged)
     yield f"Half of the intervals are wider than ±{score(half)}: smaller differences cannot be detected with so few seeds."
@@ -79,7 +80,8 @@ def _orders(table: JsonObject) -> Iterator[str]:
         said = "the means are in this order" if one["holds"] else f"missed; the measured order is {' > '.join(one['came_out'])}"
         said += f"; {len(shown)} of {counted(len(measured), 'pair')} beyond chance"
         if opposite:
-            said += ", and the opposite for " + ", ".join(f"{pair['higher']} > {pair['lower']}" for pair in opposite)
+            pairs = ", ".join(f"{pair['higher']} > {pair['lower']}" for pair in opposite)
+            said += f"; also beyond chance is the opposite of {pairs}"
         yield f"Expected on {one['task']}: {one['order']}; {said}."
 
 

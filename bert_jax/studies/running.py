@@ -95,7 +95,7 @@ class Runner:
             )
 
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:
-        """Runs the `parts` without a record, in order, and calls `done` after each.
+        """Runs those `parts` that have no record yet, in order, and calls `done` after each.
 
         Raises Stopped and UserError like `command`."""
         waiting = [part for part in parts if not planned.is_done(part)]

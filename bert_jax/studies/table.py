@@ -20,7 +20,7 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The time categories of a run that count as its training time; repeated steps were lost when a start was killed."""
+"""The time categories of a run that count as its training time. The time of repeated steps does not count."""
 
 
 def table(planned: Planned) -> JsonObject:

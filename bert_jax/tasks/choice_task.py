@@ -99,13 +99,13 @@ class ChoiceTask:
         return Feature(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """Returns the numbers of the examples with a label, and their labels."""
+        """Returns the indices of the examples with a label, and their labels."""
         labels = {i: example.label for i, example in enumerate(self.splits[split]) if example.label is not None}
         return list(labels), np.array(list(labels.values()))
 
 
 def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the number of the best candidate of each example, int [E]; the first one if several are equally good."""
+    """Returns the index of the best candidate of each example, int [E]; the first one if several are equally good."""
     return np.array([int(values.argmax()) for values in logits])
 
 

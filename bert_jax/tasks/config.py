@@ -27,7 +27,7 @@ class OwnDataConfig:
     delimiter: str | None = None  # None: depends on the suffix: comma for .csv, TAB for .tsv and .txt
     quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
-    id: str | None = None  # None: the number of the row from 0
+    id: str | None = None  # None: the index of the row, from 0
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # for a sequence head
     text: Name = "text"
     text_b: str | None = None
@@ -94,6 +94,5 @@ class TaskConfig:
     max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
     """The maximum length of an answer in tokens."""
     n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
-    """The length of the list of best answers. It is also the number of best starts, and of best ends, that are combined to
-    answers."""
+    """The length of the list of best answers. The answers are combined from this many best starts and as many best ends."""
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)

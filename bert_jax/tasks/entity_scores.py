@@ -12,7 +12,7 @@ One function reads all of them. In any tag sequence, valid or not, it finds the 
 does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other letters than
 BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
-seqeval gives the same scores (the tests compare both). It is not used, because it returns no entities and does not convert
+seqeval gives the same scores (the tests compare both). seqeval is not used, because it returns no entities and does not convert
 between schemes, so most of this module would still be needed. Its last release, from 2020, has no wheel; it needs scikit-learn,
 takes five times as long, and only warns about labels that are not tags."""
 

@@ -132,7 +132,8 @@ class MentionTask:
         return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """Reports the ids of examples whose `EncodedText` is not `exact` or `is_broken`."""
+        """Reports the texts whose `EncodedText` is not `exact` (the ids `inexact`), and the texts whose `EncodedText`
+        `is_broken`."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(

@@ -75,8 +75,8 @@ def prover_scores(counts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Returns the scores of an entailment prover from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
-    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda only count the pairs for
-    which a proof was found, i.e. those answered with entailment or contradiction. These scores have separate names."""
+    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda count only the pairs for
+    which they found a proof, i.e. the pairs answered with entailment or contradiction. These scores have separate names."""
     table = np.array(counts)
     labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
     proved = np.trace(table[:2, :2])

@@ -12,8 +12,8 @@ from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import file_module, is_in_file, split_named
-from bert_jax.model.heads import KINDS
-from bert_jax.model.heads.head import TaskHead, head_class
+from bert_jax.model.heads import KINDS, head_class
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -71,8 +71,8 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
 
 def _columnar_file(directory: str) -> pathlib.Path | None:
-    """Returns a Parquet or Arrow file below a directory, as data sets of the hub have them, or None; a file of the training
-    split comes first."""
+    """Returns a Parquet or Arrow file below a directory (the formats of data sets on the hub), preferably of the training
+    split, or None if there is no such file."""
     files = pathlib.Path(directory).rglob("*") if directory else ()
     found = [file for file in files if file.suffix in COLUMNAR and file.is_file()]
     return min(found, key=lambda file: ("train" not in str(file.relative_to(directory)), file), default=None)

@@ -5,14 +5,14 @@ nan. Predictions and labels are arrays of the same shape: int [E] for classes, f
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
 SQuAD: scores are in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold
-answers are `{question id: texts}`; a question without an answer (2.0) has no texts. They are in the order of the data set,
-because the last digit of a float sum depends on it. Predictions are `{question id: text}`, "" for "no answer"; predictions for
-unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official scripts at run time,
-and torchmetrics only has 1.1 and needs PyTorch.
+answers are `{question id: texts}`; a question without an answer (2.0) has no texts. The questions are in the order of the data
+set, because the last digit of a float sum depends on this order. Predictions are `{question id: text}`, "" for "no answer";
+predictions for unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official
+scripts at run time, and torchmetrics only has 1.1 and needs PyTorch.
 
 A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may be
-rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two; it
-reports which one it is.
+rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two,
+with its name.
 
 The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
 tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its
@@ -43,7 +43,8 @@ class Baseline:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The scores of the constant prediction, with the names of `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The task's main metric, by a description of the rule: the constant prediction, and a better rule if the task has one."""
+    """The value of the task's main metric for the constant prediction and, if the task has one, for a better rule; the keys
+    describe these rules."""
 
     @property
     def bar(self) -> float:
@@ -119,7 +120,8 @@ def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Returns the Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
 
-    Returns 0 if all predictions or all labels are the same class, since it is then undefined (as in scikit-learn)."""
+    Returns 0 if all predictions or all labels are the same class, since the correlation is then undefined (as in
+    scikit-learn)."""
     predictions, labels = _paired(predictions, labels)
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
     n = labels.size
@@ -166,8 +168,8 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
 
 
 # The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. Its caption calls CoLA's Matthews correlation
-# accuracy.
+# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The table's caption says "accuracy" for CoLA,
+# but its scores are Matthews correlations.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},

@@ -93,7 +93,7 @@ class SpanTask:
 
     @property
     def metric(self) -> str:
-        """F1 over words, in percent; for 2.0 at the tuned threshold."""
+        """F1 over words, in percent; for SQuAD 2.0, at the tuned threshold."""
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
@@ -136,8 +136,9 @@ class SpanTask:
         """Returns the official metrics in percent, over the questions with known answers.
 
         SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, for all questions, and for the questions with an answer
-        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. They may
-        report a score that no threshold attains: between equal margins, or at a threshold of 0."""
+        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. The official
+        script also cuts between questions with equal margins, and reports a threshold of 0 if answering nothing is best, so
+        best_f1 and best_exact may be scores that no threshold attains."""
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:

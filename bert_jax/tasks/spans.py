@@ -250,8 +250,8 @@ def _characters(context: Context) -> np.ndarray:
     """Returns, int64 [tokens, 2], for each token the first character of an answer that starts with the token, and the end of an
     answer that ends with it.
 
-    Some tokens have no characters (in SentencePiece). Such a token has the start of the next token and the end of the token
-    before it."""
+    Some tokens have no characters (in SentencePiece). For such a token, these are the start of the next token and the end of
+    the previous token."""
     characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]
     begin = np.where(empty, len(context.text), characters[:, 0])

@@ -102,7 +102,7 @@ class TextTask:
         return self._scored(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of a constant label, set of labels, or value (the mean)."""
+        """Returns the scores of a constant prediction: a label, a set of labels, or the mean value."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -187,7 +187,7 @@ class TextTask:
         return self.head.labels.index(label) if isinstance(label, str) else label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """Returns the numbers of the examples with a label, and their labels as an array."""
+        """Returns the indices of the examples with a label, and their labels as an array."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         return known, np.array([self._target(examples[i]) for i in known])
@@ -328,4 +328,4 @@ _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
     "regression": ("spearman", _VALUES),
     "multi_label": ("micro_f1", {"micro_f1": micro_f1, "accuracy": _all_right}),
 }
-"""The main metric and all metrics, by the problem of the user's own data."""
+"""The problem of the user's own data -> (the main metric, all metrics)."""

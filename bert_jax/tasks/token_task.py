@@ -67,7 +67,7 @@ class _LabelledWords:
 
     example: int
     size: int  # the length of the feature in tokens
-    word: int  # the number of the first labelled word in its sentence
+    word: int  # the index of the first labelled word in its sentence
     columns: np.ndarray  # int64 [words]: the positions of the first pieces of the labelled words
 
 
@@ -346,7 +346,7 @@ def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> n
 
 
 def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]]:
-    """Returns the numbers of the examples that form one text: the sentences of a document, or single sentences."""
+    """Returns the indices of the examples that form one text: the sentences of a document, or single sentences."""
     if context == "sentence":
         return ([i] for i in range(len(examples)))
     documents: dict[int, list[int]] = {}

@@ -180,8 +180,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and continued,
-        its next collective would meet the barrier of the other processes, and all of them would be aborted."""
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
+        its next collective, the others would still wait at Orbax's barrier, and all processes would be aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():
@@ -364,8 +364,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, looked up by the error number in TensorStore's long text if necessary; otherwise
-    returns the first line."""
+    """Returns the operating system's message, which is looked up by the error number if TensorStore only gives that. Returns
+    the first line of an error without either."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__

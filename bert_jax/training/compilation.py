@@ -1,5 +1,5 @@
-"""Compiles steps, logging the time, or loads saved ones. `aot --save=DIR` writes them on any machine; `pretrain --compiled=DIR`
-loads them.
+"""Compiles steps and logs the time, or loads saved programs. `aot --save=DIR` saves programs on any machine; `pretrain
+--compiled=DIR` loads them.
 
 A saved program is valid for one version of JAX, one compiler version, one kind and number of chips, and one lowered step. The
 file name is a hash of all of these; the first line of the file lists all except the step (`compatibility`).

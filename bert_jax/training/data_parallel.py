@@ -25,12 +25,12 @@ from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import Objective
 from bert_jax.sharding.config import DATA
 from bert_jax.sharding.mesh import devices_along, torus_dimensions
-from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
+from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map
 from bert_jax.training.steps import Gradients, StepSeed, gradients
 
 ALL_REDUCE_FROM = 64
-"""The number of chips from which XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips, it does not do
-this."""
+"""With this many chips or more, XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips, it keeps the
+reduce-scatter."""
 
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
@@ -39,10 +39,8 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
     Kernels are gathered in `config.dtype`, each layer when it is computed, or all layers before a scan (`config.scan_layers`).
     Embedding tables are gathered in the same dtype, but their gradients are accumulated over tokens in float32. Gradients of
-    sharded arrays are summed over devices in `reduce_dtype`, gradients of other arrays (biases, LayerNorm) in float32. If this
-    mesh does not support ZeRO (`supports_zero`), returns `gradients` itself."""
-    if not supports_zero(mesh):
-        return gradients
+    sharded arrays are summed over devices in `reduce_dtype`, gradients of other arrays (biases, LayerNorm) in float32. The
+    mesh supports ZeRO (`supports_zero`)."""
     unstacked, dtype = not config.scan_layers, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # XLA's CPU compiler aborts on a reduce-scatter in bfloat16 (jax 0.10.2)
     rings = rings_along_data(mesh)

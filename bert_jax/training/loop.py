@@ -28,11 +28,18 @@ from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
 
 if TYPE_CHECKING:  # loaded only by runs in buckets
     from bert_jax.storage.mirror import Mirror
+
+
+class LossSpike(Exception):
+    """Raised after so many consecutive loss spikes that the run must roll back."""
+
+    def __init__(self, step: int, in_a_row: int):
+        super().__init__(f"{in_a_row} spikes in a row up to step {step}")
+        self.step, self.in_a_row = step, in_a_row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,8 +182,8 @@ class Saver:
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed in
-        between, it then repeats the step and loses no metrics."""
+        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
+        between the two, it repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:

@@ -117,7 +117,7 @@ class MetricsWriter:
                 self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not self._failed:
-                message = "lines cannot be written to %s (%s); they are kept in memory until they can be, and training continues"
+                message = "lines cannot be written to %s (%s); training continues, and keeps them in memory until a write works"
                 log.warning(message, self._path, error.strerror)
             self._failed = True
             return False
@@ -158,7 +158,8 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record; `records()` returns its `lines` lines, the last of which is `newest`."""
+        """Brings every sink up to date with the record. `records()` returns the `lines` lines of the record, and `newest` is the
+        last of them."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:

@@ -32,7 +32,8 @@ Rate = Float[Array, ""]
 Schedule = Callable[[Int[Array, ""]], Rate]
 """A function from the step to the learning rate."""
 SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate", "end_fraction")
-"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning only has the first."""
+"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning only has
+`warmup_steps`."""
 Steps = int | Num[Array, ""]
 """A number of steps, constant or traced."""
 

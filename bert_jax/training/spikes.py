@@ -1,14 +1,15 @@
 """Loss spikes: detects them, keeps the moving averages of the loss in the state, and rolls back to an earlier state.
 
 PaLM (arXiv:2204.02311, section 5.1) was retrained from a checkpoint about 100 steps before a spike, without the 200 to 500
-batches around it. Training other weights on these batches caused no spike. Skipping a single bad batch is cheaper."""
+batches around it. The same batches caused no spike when training continued from another checkpoint. Skipping a single bad batch
+is cheaper."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,23 +23,13 @@ from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
+from bert_jax.training.loop import LossSpike, Stage
 from bert_jax.training.steps import SpikeFilter, TrainState, new_state
-
-if TYPE_CHECKING:
-    from bert_jax.training.loop import Stage
 
 log = logging.getLogger(__name__)
 
 LEAST_DEVIATION = 0.01
 """The minimum standard deviation of the loss, relative to its mean, so that rounding does not cause spikes in a flat loss."""
-
-
-class LossSpike(Exception):
-    """Raised after so many consecutive loss spikes that the run must roll back."""
-
-    def __init__(self, step: int, in_a_row: int):
-        super().__init__(f"{in_a_row} spikes in a row up to step {step}")
-        self.step, self.in_a_row = step, in_a_row
 
 
 @struct.dataclass
@@ -106,11 +97,6 @@ def _with_loss(
         spikes=state.spikes + spike,
         spikes_in_a_row=(state.spikes_in_a_row + 1) * spike,
     )
-
-
-def skipped_batches(state: TrainState) -> int:
-    """Returns the number of skipped batches; step n reads batch n plus this number."""
-    return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 
 class Rollback:

@@ -22,7 +22,14 @@ from bert_jax.model.layers import Seed, hash_word
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Params, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
-from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings, with_shardings, zero_shardings
+from bert_jax.sharding.rules import (
+    BATCH,
+    parameter_shardings,
+    state_shardings,
+    supports_zero,
+    with_shardings,
+    zero_shardings,
+)
 from bert_jax.training.optimizers import stacked
 
 AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
@@ -52,13 +59,18 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
+def skipped_batches(state: TrainState) -> int:
+    """Returns the number of batches that the run skipped in rollbacks (`spikes`); step n reads batch n plus this number."""
+    return int(getattr(state, "skipped_batches", 0))
+
+
 class StepSeed(NamedTuple):
     """The numbers that determine all dropout masks of a step, so that a resumed run draws the same masks."""
 
     seed: int | Integer[Array, ""]
     """The seed of the run."""
     step: Int[Array, ""]
-    """The number of the step."""
+    """The index of the step."""
 
 
 def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
@@ -145,7 +157,7 @@ class Program:
     factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None: every finite step does."""
+    """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
@@ -266,7 +278,7 @@ class Program:
 
     @functools.cached_property
     def _gradients(self) -> Gradients:
-        if not self.reduce_dtype:
+        if not self.reduce_dtype or not supports_zero(self.mesh):
             return gradients
         from bert_jax.training.data_parallel import gradients_over_data  # imports this module
 
@@ -334,8 +346,8 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate becomes the learning rate of
-    the step."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is not added up; the result
+    holds the step's rate."""
     return _added(window, sums) if window else sums
 
 

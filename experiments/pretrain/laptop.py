@@ -20,9 +20,10 @@ of 15 % and a perplexity of 635.) The last fifth of the steps trains longer rows
 has only 8,192 subwords, so each of them occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of
 0.02. The learning rate is ten times the paper's. There is no dropout, since no row occurs twice.
 
-`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. On such CPUs the studies start from it. It
-takes about a quarter of an hour on one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a
-perplexity of 64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after 9,000 steps, the larger model is not yet better."""
+`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. The studies start from this experiment on
+such CPUs. It takes about a quarter of an hour on one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of
+30.0 to 30.9 %, a perplexity of 64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after 9,000 steps, the larger model is not yet
+better."""
 
 from ml_collections import ConfigDict
 

@@ -12,10 +12,10 @@ Differences:
 - Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G. Then the run was rolled back, and the last 800 G of
   1,719 G were trained at 5e-5, with a weight decay of 1e-6. Then 250 G in rows of 8,192 at 5e-5, constant, and 50 G from 5e-5 to
   0 by 1-sqrt.
-- The batch grows from 448 to 4,928 rows over 10 G tokens. The paper does not give the sizes between them; here they are multiples
-  of 448. Table 3 gives 77 and 78 rows of 8,192 for each of 8 GPUs, 616 and 624 in all. 616 rows cannot be divided over 16 chips,
-  so both phases have 624 here.
-- The warmup takes 2 G tokens and ends with the fifth size of the batch. Here the rate rises linearly in steps, in the paper
+- The batch grows from 448 to 4,928 rows over 10 G tokens. The paper does not give the sizes in between; here these are
+  multiples of 448. Table 3 gives 77 and 78 rows of 8,192 for each of 8 GPUs, 616 and 624 in all. 616 rows cannot be divided
+  over 16 chips, so both phases have 624 here.
+- The warmup takes 2 G tokens and ends together with the fifth batch size. Here the rate rises linearly in steps, in the paper
   linearly in tokens.
 - The weight decay of 1e-5 at 5e-4, and of 1e-6 at 5e-5, is 0.02 times the learning rate in all phases.
 - The released model was initialised by tiling ModernBERT-base (appendix A.3): `--config.init_from=runs/modern_base

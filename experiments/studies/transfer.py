@@ -8,9 +8,9 @@ and unfreezing.
     tpu_scripts/run.sh study --config=experiments/studies/transfer.py:pod --workdir=gs://bucket/transfer \
         --config.data=gs://bucket/data
 
-The first two commands build a corpus of the task's own texts in runs/target_corpus, where the second stage looks for it. It has
-the same vocabulary as the other corpus. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146)
-are tested separately. The arm "general" is fine-tuned as usual; "general, recipe" is fine-tuned with discriminative rates, the
+The first two commands build a corpus of the task's own texts in runs/target_corpus, where the second stage looks for it. Both
+corpora have the same vocabulary. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146) are
+tested separately. The arm "general" is fine-tuned as usual; "general, recipe" is fine-tuned with discriminative rates, the
 slanted triangle, gradual unfreezing and concat pooling. "target" first continues pretraining on the target's text; "target,
 recipe" does both. "random weights" is the model without pretraining.
 
@@ -50,7 +50,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
         "phases": every_token(lengths, 2e-3 if laptop else None, accumulation=1 if laptop else 4),
     }
     arms = []
-    # The recipe's rate is the best of those tried. Layers below the head get only a fraction of it, and are unfrozen later.
+    # The recipe's rate is the best of those tried. Layers below the head get only a fraction of this rate and are unfrozen later.
     models = (("bert", "BERT", {"examples": {"pairs": "none"}}, 20, 4e-3), ("lstm", "LSTM", lstm, 127, 1.2e-2))
     for kind, label, pretrain, predictions, rate in models:
         recipe = {

@@ -185,7 +185,7 @@ def test_pronouns_of_neither_name_are_reported_for_a_single_question_file(tmp_pa
     flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
     assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
     assert (
-        "1 pronoun referring to neither name: counted only in the group in which neither is an answer\n"
+        "1 pronoun referring to neither name: counted only in the group that allows the answer 'neither'\n"
     ) in capsys.readouterr().out
     flags[1] = f"--choose={write(tmp_path, PARIS)}"
     with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv have different formats; give two files of the same"):

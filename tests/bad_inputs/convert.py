@@ -501,7 +501,7 @@ CASES = [
         Case(
             f"a link to other files in the place of its hidden directory, {name}",
             f"--to=shared/m {flags}",
-            "shared/.m.incomplete is a symbolic link that bert_jax did not make; remove it, or name another directory than",
+            "shared/.m.incomplete is a symbolic link that bert_jax did not make; remove it, or name a directory other than",
             files={"precious/thesis.tex": "years", **files},
             spoil=link("shared/.m.incomplete", "../precious"),
         )
@@ -517,7 +517,7 @@ CASES = [
             f"a foreign directory in the place of {what}",
             "--to=shared/m",
             f"shared/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or choose "
-            "another directory than",
+            "a directory other than",
             files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))

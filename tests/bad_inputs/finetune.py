@@ -718,8 +718,8 @@ CASES = [
         '{"text": "\\ud800", "label": "good"}\n',
     ),
     in_lines(
-        "a list of 0 and 1 for names",
-        "train.jsonl, line 1: label is a list of 0 and 1, a number for each of 3 labels; name them with label_names=[a,b,c]",
+        "a list of 0s and 1s for names",
+        "train.jsonl, line 1: label is a list of 0s and 1s, one for each of 3 labels; name these with label_names=[a,b,c]",
         '{"text": "it was fine", "label": [1, 0, 0]}\n{"text": "it was bad", "label": [0, 1, 0]}\n',
         "--config.task.own.problem=multi_label",
     ),

@@ -88,7 +88,7 @@ CASES = [
     Case(
         "layers without the sign of equality",
         "embed --layers -1,-2 x",
-        "argument --layers: expected one argument; write --flag=VALUE, with the sign",
+        "argument --layers: expected one argument; write --flag=VALUE, with the equals sign",
     ),
     Case(
         "a pooling that is none",
@@ -585,7 +585,7 @@ CASES = [
     Case(
         "a model without a decoder, to translate",
         "translate x",
-        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
+        "$model is not an encoder-decoder, so it cannot translate; name a model trained with",
     ),
     Case(
         "a source over the limit of a translator",
@@ -617,7 +617,7 @@ CASES = [
     Case(
         "a model without the head of pairs",
         "next-sentence --model=$classifier one two",
-        "$classifier has no nsp_head, so it cannot judge whether sentences follow each other (it ... name a model that can",
+        "$classifier has no nsp_head, so it cannot predict whether one sentence follows another (it ... name a model that can",
     ),
     Case(
         "a model without the head of spans",

@@ -40,7 +40,7 @@ CASES = [
         says="the study names the arm 'a' twice; give each arm a different name",
         files=study(arms=[{"name": "a"}, {"name": "a"}]),
     ),
-    Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
+    Case("a key that is none", says="there is no config.arm; valid keys: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
     Case(
         "a corpus that does not exist",

@@ -11,9 +11,8 @@ import pytest
 from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.keys import ALIASES, leaf_keys, suggested_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.configs.sections import _value
+from bert_jax.configs.sections import ALIASES, _value, leaf_keys, suggested_keys
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
@@ -104,7 +103,7 @@ def test_errors_show_the_current_value_of_a_key(tmp_path: pathlib.Path):
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
     for key in ("objective_options.window", "skip_gram.window"):  # of pretraining only
-        with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; known there"):
+        with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; valid"):
             read((key, "3"))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import pytest
 
+from bert_jax.configs.files import split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.memory_advice import evaluation_advice, finetuning_advice, pretraining_advice, scoring_advice, state_advice
-from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh

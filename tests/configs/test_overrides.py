@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax.configs.overrides import override, read_value, split_overrides, suggested_flag
+from bert_jax.configs.files import override, read_value, split_overrides, suggested_flag
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.errors import UserError
 
@@ -140,10 +140,10 @@ def test_without_a_schema_types_follow_the_file():
     assert changed("d.1.e", "3", given, None)["d"] == [{"e": 1.5}, {"e": 3.0}]
     assert changed("a.c", "[3]", given, None)["a"]["c"] == [3]
     assert changed("n.1", "9", given, None)["n"] == [1, 9]
-    for key, says in (("a.x", "there is no 'x' in config.a; known there: b, c"), ("a.b.x", "config.a.b is a single value")):
+    for key, says in (("a.x", "there is no 'x' in config.a; valid keys: b, c"), ("a.b.x", "config.a.b is a single value")):
         with pytest.raises(UserError, match=says):
             changed(key, "1", given, None)
-    with pytest.raises(UserError, match=r"there is no 'x' in config\.a; known there: nothing$"):
+    with pytest.raises(UserError, match=r"there is no 'x' in config\.a; it is empty$"):
         changed("a.x", "1", {"a": {}}, None)
     with pytest.raises(UserError, match=r"--config\.a=1: a is a group; set one of a\.b, a\.c$"):
         changed("a", "1", given, None)
@@ -156,7 +156,7 @@ def test_without_a_schema_types_follow_the_file():
     [
         ("sed", "1", "there is no 'sed' in config; did you mean 'seed'?"),
         ("model.colour", "1",
-         "there is no 'colour' in config.model; known there: cuts, more, name, names, note, rates, size, wide"),
+         "there is no 'colour' in config.model; valid keys: cuts, more, name, names, note, rates, size, wide"),
         ("phases.2.steps", "1", "there is no '2' in config.phases; it has 0 to 1"),
         ("phases.x.steps", "1", "there is no 'x' in config.phases; it has 0 to 1"),
         ("phases.-1.steps", "1", "there is no '-1' in config.phases; it has 0 to 1"),
@@ -209,7 +209,7 @@ def test_a_flag_that_is_a_key_is_suggested_as_one():
         (3, "config must be a group of keys, not 3"),
         ({"sed": 1}, "there is no config.sed; did you mean 'seed'?"),
         ({"model": {"colour": 1}},
-         "there is no config.model.colour; known there: cuts, more, name, names, note, rates, size, wide"),
+         "there is no config.model.colour; valid keys: cuts, more, name, names, note, rates, size, wide"),
         ({"model": 3}, "config.model must be a group of keys, not 3"),
         ({"phases": 3}, "config.phases must be a list of phases, not 3"),
         ({"phases": "ab"}, "config.phases must be a list of phases, not 'ab'"),

@@ -13,7 +13,8 @@ import pytest
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike, Rollback
+from bert_jax.training.loop import LossSpike
+from bert_jax.training.spikes import Rollback
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import BRIEF_STEPS, assert_same_weights, records, results

@@ -59,7 +59,7 @@ def test_training_starts_from_the_tiled_model(runs: Commands):
     ("name", "said"),
     [
         ("unasked", "to initialise a larger model by tiling, give --config.init_tiled=True"),
-        ("heads", "have 16 numbers, but the heads of"),
+        ("heads", "are 16 wide, but the heads of"),
         ("smaller", "config.model.num_layers=2 is smaller than the 4 of"),
         ("types", "model.layer_types lists 4 layers, but model.num_layers=5"),
     ],

@@ -19,8 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
 from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
 from bert_jax.finetuning.sweep import sweep
+from bert_jax.model.heads import make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.head import make_head
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig

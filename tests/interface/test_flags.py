@@ -33,7 +33,7 @@ def refusal(*given: str, of: FlagParser | None = None) -> str:
         (["--top=1"], "unknown argument --top=1: did you mean '--top-k'?"),  # abbreviations are not accepted
         (["--quite", "--sorce=a"], "unknown argument --quite: did you mean '--quiet'?"),
         (["a", "--sorce=b"], "unexpected 'a': every argument is a flag, --name=value; see command --help"),
-        (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the sign; see command --help"),
+        (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the equals sign; see command --help"),
         (["--quiet=1"], "argument --quiet: ignored explicit argument '1'; see command --help"),
         (["--lists=a", "--lists=b"], "--lists=a and --lists=b contradict each other; give one of them"),
         (["--top-k", "1", "-k", "2"], "--top-k=1 and -k=2 contradict each other; give one of them"),

@@ -14,7 +14,7 @@ from bert_jax import convert
 from bert_jax.interop.card import Training, model_card, read_training
 from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from bert_jax.pretraining.results import card_scores
 from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
 from tests.objectives.scored import objective_of

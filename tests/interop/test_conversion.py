@@ -18,7 +18,7 @@ from bert_jax.interop import conversion
 from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"

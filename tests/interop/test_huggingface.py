@@ -16,14 +16,14 @@ import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.data.tokenizers.marian import MARIAN_FILES
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer_files import MARIAN_FILES
 from bert_jax.errors import UserError
 from bert_jax.interop.directory import TEXT_VECTORS
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
@@ -297,7 +297,7 @@ def test_a_path_without_a_model_is_refused_with_what_it_is(tmp_path, exported):
     with pytest.raises(UserError, match=r"config\.json and model\.safetensors missing"):
         import_model(empty)
     (empty / "tf_model.h5").touch()
-    with pytest.raises(UserError, match=r"tf_model\.h5 is in a format that is not read; save the weights as model\.safetensors"):
+    with pytest.raises(UserError, match=r"tf_model\.h5 is in an unsupported format; save the weights as model\.safetensors"):
         import_model(empty)
     (empty / "checkpoints").mkdir()
     with pytest.raises(UserError, match="workdir without an exported model yet"):

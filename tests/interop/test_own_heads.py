@@ -17,8 +17,9 @@ from bert_jax.interop.huggingface import NewParts, export_model, import_model, w
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
+from bert_jax.model.heads import head_classes
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.head import TaskHead, head_classes
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead

@@ -21,7 +21,7 @@ from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import make_head
+from bert_jax.model.heads import make_head
 from bert_jax.model.pretraining import pretraining_model
 from tests.interop.tiny import make_model, make_vocabulary
 

@@ -23,8 +23,8 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
+from bert_jax.model.heads import make_head
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.head import make_head
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead

@@ -16,9 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.model.heads import LAYERS
+from bert_jax.model.heads import LAYERS, head_class, make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
-from bert_jax.model.heads.head import TaskHead, head_class, make_head
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits

@@ -436,7 +436,7 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
         ("t.csv", "it was fine\nit was bad\n", "its first line has no column 'text' (it is 'it was fine')"),
         ("t.tsv", "sentence\tlabel\na\t1\n", "has no column 'text'"),
         ("t.csv", 'text,label\n"a,pos\n', "line 2: the quotes in this row are not balanced"),
-        ("t.json", "it was fine\n", "is not read as JSON (Expecting value"),
+        ("t.json", "it was fine\n", "cannot be read as JSON (Expecting value"),
         ("t.json", '{"texts": ["a"]}', "holds one object, with texts; give a list of objects with 'text'"),
         ("t.conllu", "1\ta\n", "holds annotated words, one per line"),
         ("t.bmes", "in O\n", "holds annotated words, one per line"),
@@ -750,7 +750,7 @@ def test_too_large_json_is_refused_early(tmp_path, monkeypatch, name):
     threading.Thread(target=write, daemon=True).start()
     records = read_texts([], str(tmp_path / name), TEXT).source
     if name == "t.json":
-        with pytest.raises(UserError, match=r"t\.json is not read as JSON \(it is larger than 0 MiB\); give JSON lines"):
+        with pytest.raises(UserError, match=r"t\.json cannot be read as JSON \(it is larger than 0 MiB\); give JSON lines"):
             next(records)
     else:
         assert (next(records).problem or "").startswith("longer than 0 MiB; split the text into lines")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -93,7 +94,7 @@ def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_p
     class Other:
         name, config = "bert", ModelConfig()
 
-    with pytest.raises(UserError, match="bert has no decoder that reads an encoder, so it cannot translate; name a model"):
+    with pytest.raises(UserError, match="bert is not an encoder-decoder, so it cannot translate; name a model"):
         Translate().check(Other())  # type: ignore[arg-type]
 
 
@@ -162,3 +163,20 @@ def test_the_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tokenizer
     assert scores["chrf"] == translation_scores(wanted, [TEXTS[1], TEXTS[3]])["chrf"]
     monkeypatch.setattr(translating, "HELD_OUT", 1)
     assert held_out_scores(engine.model, corpus)["pairs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "languages", "best"),
+    [
+        (["tfds:wmt14_translate/de-en"], ("en", "de"), 28.4),
+        (["tfds:wmt14_translate/fr-en:train", "parallel:more.tsv"], ("en", "fr"), 41.8),
+        (["tfds:wmt14_translate/de-en"], ("de", "en"), None),
+        (["parallel:train.en:train.de"], ("en", "de"), None),
+    ],
+)
+def test_a_translation_run_on_wmt14_shows_the_published_rows_of_its_direction(sources, languages, best, tmp_path):
+    (tmp_path / "settings.json").write_text(json.dumps({"sources": sources}))
+    rows = translating.published_translations(types.SimpleNamespace(directory=tmp_path, languages=languages))
+    assert max((row.scores["bleu"] for row in rows), default=None) == best
+    assert all("not comparable with scores on held-out pairs" in row.note for row in rows)
+    assert translating.published_translations(types.SimpleNamespace(directory=tmp_path / "gone", languages=languages)) == ()

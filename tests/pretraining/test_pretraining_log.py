@@ -23,6 +23,7 @@ from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training import curves
 from bert_jax.training.log import Throughput
 
 FORMATS = ("png", "svg")
@@ -53,7 +54,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         assert "learning_rate" not in scores
         drawn.append((metrics, file, settings))
 
-    monkeypatch.setattr(pretraining_log, "draw_curves", draw)
+    monkeypatch.setattr(curves, "draw_curves", draw)
     return drawn
 
 
@@ -306,7 +307,7 @@ def test_an_evaluation_logs_word_perplexity_or_the_loss_without_baseline(tmp_pat
     static = {**SIZES, "encoder": "static", "num_layers": 0, "num_heads": 1}
     with log_of(tmp_path, model=static, examples={"pairs": "none"}) as log:
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
-        assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
+        assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 per pair"
 
 
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Any]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import types
 
@@ -86,20 +85,3 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
     assert module.training_section(experiment, types.SimpleNamespace(train=train), scores).language == "en"
-
-
-@pytest.mark.parametrize(
-    ("sources", "languages", "best"),
-    [
-        (["tfds:wmt14_translate/de-en"], ("en", "de"), 28.4),
-        (["tfds:wmt14_translate/fr-en:train", "parallel:more.tsv"], ("en", "fr"), 41.8),
-        (["tfds:wmt14_translate/de-en"], ("de", "en"), None),
-        (["parallel:train.en:train.de"], ("en", "de"), None),
-    ],
-)
-def test_a_translation_run_on_wmt14_shows_the_published_rows_of_its_direction(sources, languages, best, tmp_path):
-    (tmp_path / "settings.json").write_text(json.dumps({"sources": sources}))
-    rows = module.published_translations(types.SimpleNamespace(directory=tmp_path, languages=languages))
-    assert max((row.scores["bleu"] for row in rows), default=None) == best
-    assert all("not comparable with scores on held-out pairs" in row.note for row in rows)
-    assert module.published_translations(types.SimpleNamespace(directory=tmp_path / "gone", languages=languages)) == ()

@@ -1,4 +1,4 @@
-"""Messages between the processes of a run after they are connected: heartbeats, agreements, farewells."""
+"""Messages between the processes of a run after they are connected: heartbeats, agreements, final messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_a_killed_process_is_named_by_all_others_before_they_end(capfd: pytest.C
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
-        assert capfd.readouterr().err.count("worker 2 (c) of 3 has ended without a farewell, as after a kill or a crash\n") == 2
+        line = "worker 2 (c) of 3 has ended without a final message, as after a kill or a crash\n"
+        assert capfd.readouterr().err.count(line) == 2
 
 
 def test_a_silent_process_is_named_by_all_others_before_they_end(

@@ -65,7 +65,7 @@ def test_a_run_that_hangs_once_and_is_killed_once_finishes(ends, capfd: pytest.C
     told = capfd.readouterr().err.splitlines()
     assert told == [
         "pretrain ended with exit status 42 (no progress, or another process was lost) after 1,500 steps; restart 1 of 3 in 0s",
-        "pretrain ended with exit status 137 (killed: host memory ran out, or the machine is going away) after 1,600 steps; "
+        "pretrain ended with exit status 137 (killed: host memory ran out, or the machine is being shut down) after 1,600 steps; "
         "restart 2 of 3 in 0s",
     ]
 

@@ -103,11 +103,11 @@ Table 5
 ## What the numbers show, and what they do not
 
 - Of 4 differences from BERT, 2 have a paired 95 % interval that excludes 0: left to right on stsb (+0.050), random on sick (+0.0\
-50); by chance alone, 0.2 would.
+50); by chance alone, 0.2 would be expected.
 - Half of the intervals are wider than ±0.030: smaller differences cannot be detected with so few seeds.
 - Expected on stsb: bert > random; the means are in this order; 1 of 1 pair beyond chance.
-- Expected on sick: bert > ltr > random; missed; the measured order is ltr > bert > random; 1 of 2 pairs beyond chance, and the o\
-pposite for bert > ltr.
+- Expected on sick: bert > ltr > random; missed; the measured order is ltr > bert > random; 1 of 2 pairs beyond chance; also beyo\
+nd chance is the opposite of bert > ltr.
 - Expected on average: bert > ltr; not measured yet.
 - Runs that gave the same answer, or nearly the same, to every example: left to right on stsb (2 of 15).
 - Runs that failed, and are not included in any mean: left to right on sick (1 of 15).
@@ -181,14 +181,14 @@ def test_differences_of_one_seed_and_intervals_that_touch_0_may_be_chance():
     one["arms"][2]["minus_reference"] = {}
     assert report.findings(one)[:2] == [
         "Of 3 differences from BERT, 1 has a paired 95 % interval that excludes 0: left to right on c (+0.500); by chance alone, "
-        "0.15 would.",
+        "0.15 would be expected.",
         "Half of the intervals are wider than ±0.050: smaller differences cannot be detected with so few seeds.",
     ]
 
 
 def test_chance_is_described_in_plain_numbers():
     many = TABLE | {"arms": [BERT, {**OTHER, "minus_reference": {f"task {i}": GAIN for i in range(240)}}]}
-    assert report.findings(many)[0].endswith("by chance alone, 12 would.")
+    assert report.findings(many)[0].endswith("by chance alone, 12 would be expected.")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.profile import Profile
 from bert_jax.training import loop
-from bert_jax.training.loop import Parts, Stage, Trained, train
-from bert_jax.training.spikes import LossSpike
+from bert_jax.training.loop import LossSpike, Parts, Stage, Trained, train
 from tests.notes import Notes
 
 

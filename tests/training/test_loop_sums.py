@@ -9,8 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.loop import StepSums
-from bert_jax.training.spikes import LossSpike
+from bert_jax.training.loop import LossSpike, StepSums
 
 
 def of_step(loss: float, skipped_in_a_row: int = 0) -> dict[str, np.float32]:

@@ -123,7 +123,7 @@ def test_lines_refused_by_a_full_disk_are_written_later(tmp_path: pathlib.Path, 
     assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
     assert [(step, value) for step, _, value in events(tmp_path)] == wanted
     assert [r.getMessage().partition(" (")[2] for r in caplog.records] == [
-        "File too large); they are kept in memory until they can be, and training continues"
+        "File too large); training continues, and keeps them in memory until a write works"
     ]
 
 

@@ -17,8 +17,9 @@ from bert_jax.model.characters import piece_symbols
 from bert_jax.pretraining import start as module
 from bert_jax.pretraining.start import initial_state
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
-from bert_jax.training.steps import TrainState
+from bert_jax.training.loop import LossSpike
+from bert_jax.training.spikes import Rollback, WatchedTrainState
+from bert_jax.training.steps import TrainState, skipped_batches
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY, objective_for
 

@@ -12,8 +12,9 @@ import pytest
 
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.config import OptimizerConfig, SpikeConfig
+from bert_jax.training.loop import LossSpike
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.spikes import LossSpike, WatchedTrainState, is_spike, new_watched_state, spike_filter
+from bert_jax.training.spikes import WatchedTrainState, is_spike, new_watched_state, spike_filter
 from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)

@@ -113,7 +113,7 @@ def write(
 
 
 def _head_of_parts(name: str, parts: Sequence[str], config: ModelConfig) -> Head:
-    """Returns the (layer, head) of a head that all parts have. Raises UserError if a part does not have it."""
+    """Returns the (layer, head) of the head `name`. Raises UserError if one of the `parts` has no such head."""
     layers = {part: config.num_layers if part == "encoder" else config.decoder_layers for part in parts}
     first = min(parts, key=lambda part: layers[part])
     try:

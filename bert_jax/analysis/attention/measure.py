@@ -32,7 +32,7 @@ class Text:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """For each piece, the number of its word."""
+    """For each piece, the index of its word."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
@@ -52,7 +52,7 @@ class Attention:
     part: str
     """One of PARTS; "" for an encoder-only model."""
     pieces: NamedArray
-    """float32 [layer, head, from, to]; `from` and `to` are labelled with the numbers of the tokens of `rows` and `columns`,
+    """float32 [layer, head, from, to]; `from` and `to` are labelled with the indices of the tokens of `rows` and `columns`,
     starting at 0."""
     words: NamedArray
     """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of

@@ -21,8 +21,8 @@ class Comparing:
     seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
     """Seed for choosing the masked words, and for the random weights of the control."""
     divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
-    """Number of words over which the divergences between heads are averaged. The cost grows with the product of the numbers of
-    heads."""
+    """Number of words over which the divergences between heads are averaged. The cost grows with the product of the two models'
+    numbers of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Number of words per row, evenly spaced, over which the divergences are averaged."""
     differences: CountOrZero = 20

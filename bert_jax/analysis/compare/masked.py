@@ -58,10 +58,15 @@ class Predictions:
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """Returns arrays [X] for the query positions: own and other, the most probable piece of each model; target and
-    other_target, the word's piece in each vocabulary; kl and other_kl (0 unless the vocabularies are the `same`); window and
-    number, which identify the word; and masked, which is False for queries that only fill the batch. `sizes` are the sizes of
-    the two vocabularies; logits beyond them do not belong to a piece."""
+    """Returns arrays [X] for the query positions.
+
+        own, other            the most probable piece of each model
+        target, other_target  the word's piece in each vocabulary
+        kl, other_kl          KL(first || second) and KL(second || first); 0 unless the vocabularies are the `same`
+        window, number        which identify the word
+        masked                False for queries that only fill the batch
+
+    `sizes` are the sizes of the two vocabularies. Logits beyond them do not belong to a piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:
@@ -114,7 +119,7 @@ class MaskedWords:
         self._differences: list[tuple[float, tuple[int, int], Difference]] = []
 
     def choose(self, pair: WindowPair) -> list[int]:
-        """Returns the numbers of the words to mask in the next window: a random share of the words that are one known piece in
+        """Returns the indices of the words to mask in the next window: a random share of the words that are one known piece in
         both models. The choice depends only on the seed and on the words read so far."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
@@ -128,7 +133,7 @@ class MaskedWords:
         return [number for number, chosen in zip(fit, bernoulli(self._share, bits), strict=True) if chosen]
 
     def read(self, pairs: Sequence[WindowPair], start: int) -> None:
-        """Predicts the masked words of the next windows; `start` is the number of the first one."""
+        """Predicts the masked words of the next windows; `start` is the index of the first one."""
         chosen = [self.choose(pair) for pair in pairs]
         items = [
             with_column(pair.item(self._pads, masked, self._masks), "windows", place)

@@ -47,7 +47,7 @@ class Comparison:
     cka: NamedArray
     """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
     biased_cka: NamedArray
-    """[layer, other]: the same as in the paper."""
+    """[layer, other]: the biased estimate, as in the paper."""
     words: int
     windows: int
     predictions: Predictions | None

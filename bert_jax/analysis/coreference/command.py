@@ -61,6 +61,7 @@ def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
     neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
     if neither:
         lines.append(
-            f"{counted(neither, 'pronoun')} referring to neither name: counted only in the group in which neither is an answer"
+            f"{counted(neither, 'pronoun')} referring to neither name: counted only in the group that allows the answer "
+            "'neither'"
         )
     return [*lines, *file.notes]

@@ -29,9 +29,9 @@ class Question:
     """A mention whose antecedent the heads have to find."""
 
     head: int
-    """The number of its head word in the document."""
+    """The index of its head word in the document."""
     limit: int
-    """The candidates are the head words with a smaller number."""
+    """The candidates are the head words with a smaller index."""
     right: frozenset[int]
     """The candidates that are antecedents; empty if none is correct."""
     guesses: tuple[int, ...]
@@ -47,11 +47,11 @@ class Text(abc.ABC):
     name: str
     words: tuple[str, ...]
     sentences: tuple[int, ...]
-    """The number of the first word of each sentence."""
+    """The index of the first word of each sentence."""
 
     @abc.abstractmethod
     def candidates(self, first: int, last: int) -> tuple[int, ...]:
-        """Returns the numbers of the candidate words in [first, last), in order."""
+        """Returns the indices of the candidate words in [first, last), in order."""
 
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
@@ -135,7 +135,7 @@ class Section:
         """Returns the pieces, with a query at the first piece of each question's word. The candidates of a query are those with
         a rank below its target. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
 
-        order: for each position in the window, the number (from 0) of the word that is put there; None keeps the text's order."""
+        order: for each position in the window, the index (from 0) of the word to put there; None keeps the text's order."""
         words = self.window.words
         own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]
         placed = dataclasses.replace(self.window, words=tuple(words[i] for i in own))
@@ -174,7 +174,7 @@ def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator
     read together, and [own, last) are new. The context before the new words is as many whole sentences as fit into half of the
     room.
 
-    sentences: the number of the first word of each sentence.
+    sentences: the index of the first word of each sentence.
     """
     count = len(sizes)
     ends = [0, *itertools.accumulate(sizes)]

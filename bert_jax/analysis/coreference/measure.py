@@ -202,9 +202,9 @@ class CoreferenceScores:
     best: tuple[Best, ...]
     """The scores by group of mentions. For GAP, there is also a group in which neither name is a possible answer (THREE_WAY)."""
     choice: Antecedents
-    """Counts on the documents on which heads are chosen."""
+    """The counts over the documents on which heads are chosen."""
     reported: Antecedents
-    """Counts on the documents for which accuracies are reported."""
+    """The counts over the documents for which accuracies are reported."""
 
 
 def score_coreference(
@@ -315,7 +315,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
 
 
 def _asked(found: Antecedents) -> list[int]:
-    """Returns the numbers of the texts that have a question."""
+    """Returns the indices of the texts that have a question."""
     return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
 
 

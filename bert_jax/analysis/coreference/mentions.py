@@ -39,9 +39,9 @@ class Mention:
 
     entity: str
     words: tuple[int, ...]
-    """The numbers of its words in the document, from 0, in order; a discontinuous mention has gaps."""
+    """The indices of its words in the document, in order; a discontinuous mention has gaps."""
     head: int
-    """The number of its head word."""
+    """The index of its head word."""
     kind: str
     """One of KINDS."""
     traits: Traits = Traits()
@@ -131,7 +131,7 @@ def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
     """Returns the head word of a mention: the word whose syntactic head is outside the mention. If there are several, the one
     nearest to the root is chosen, then the first.
 
-    words: their numbers in the sentence. heads: for each word of the sentence the number of its head, -1 for the root.
+    words: their indices in the sentence. heads: for each word of the sentence the index of its head, -1 for the root.
     """
     inside = set(words)
 

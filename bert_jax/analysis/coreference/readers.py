@@ -291,7 +291,8 @@ class _CorefudReader(_DocumentReader):
         count = whole_number(part[3], 1, _MOST_PARTS)
         i = whole_number(part[2], 1, count or 1)
         if count is None or i is None:
-            self._report(f"{opened.place}({cut(opened.key)} is not a part from 1 to at most {_MOST_PARTS:,}; it is left out")
+            wanted = f"must name part i/n with 1 <= i <= n <= {_MOST_PARTS:,}"
+            self._report(f"{opened.place}({cut(opened.key)} {wanted}; it is left out")
             return
         entity = part[1]
         parts = _Parts(entity, count, opened, [], 0)
@@ -420,7 +421,7 @@ def _split(record: Record) -> list[str]:
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
     """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read. Also raises
-    it if the numbers of the words start again, since the empty line between two sentences is then missing."""
+    it if the word indices start again, since the empty line between two sentences is then missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:

@@ -40,7 +40,7 @@ class Relations:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str, place: str) -> int:
-        """Returns the number of a relation. Raises UserError if there are more than MOST_RELATIONS."""
+        """Returns the index of a relation. Raises UserError if there are more than MOST_RELATIONS."""
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
@@ -57,7 +57,7 @@ class Dependents:
     """The counted dependents of one batch; every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
-    """The number of its sentence."""
+    """The index of its sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
     """The distance from the dependent to its head, in words: 1 is the next word."""
@@ -67,7 +67,7 @@ class Dependents:
 
 @dataclasses.dataclass
 class HitCounts:
-    """Sums over the dependents of some sentences, by the number of their relation."""
+    """Sums over the dependents of some sentences, by the index of their relation."""
 
     hits: Int64[np.ndarray, "2 N H relations"]
     """Hits by direction, layer and attention head."""
@@ -153,8 +153,8 @@ def count_hits(
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
     """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
-    In addition to the columns of words, the batch has "heads", the number of the head's word in the window; "relations", the
-    number of the relation, 0 for a word that is not counted; "sentences", the number of the sentence; and the columns named in
+    In addition to the columns of words, the batch has "heads", the index in the window of the word's head; "relations", the
+    index of its relation, 0 for a word that is not counted; "sentences", the index of its sentence; and the columns named in
     PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B,
     Z]; hits [B, Z, 3]; finite [].
     """
@@ -259,8 +259,8 @@ class DependencyScores:
     """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
     such layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models, or
-    of a model and a control, are pairs if sentences and seed are the same."""
+    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
+    or of a model and a control, can be paired if the sentences and the seed are the same."""
     sentences: int
     """The number of reported sentences."""
     sentences_choosing: int
@@ -302,7 +302,7 @@ def score_dependencies(
     sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        """Adds, for each sentence, the dependents of every group, and how many of them its attention head and its offset find."""
+        """Adds, for each sentence, the dependents of every group, and how many of these the group's head and offset find."""
         say(found.size)
         units, unit = np.unique(dependents.sentence, return_inverse=True)
         values = np.zeros((len(units), 3, len(groups)), np.int64)

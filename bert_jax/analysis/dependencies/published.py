@@ -48,7 +48,7 @@ prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
 """Relation, number of dependents (0: not published), accuracy in percent, accuracy of the best offset, that offset, head,
 direction: ">" is dependent -> head, "<" head -> dependent. The next columns have the relation in Universal Dependencies 2 (or
-several relations, one of which occurs in a treebank), how close it is, and the difference."""
+several relations, one of which occurs in a treebank), how close the two relations are, and their difference."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
     "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",

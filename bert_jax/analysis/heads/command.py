@@ -37,7 +37,7 @@ def print_strongest(found: HeadStatistics) -> None:
     array = found.statistics
     for s, statistic in enumerate(array["statistic"]):
         flat = array.values[s].ravel()
-        if np.isnan(flat).all():  # a text of one word has no word before it
+        if np.isnan(flat).all():  # if every text has only one word, no word has a previous word
             print(f"{TITLES[str(statistic)]:20} {'-':45} -")
             continue
         order = (-flat).argsort()[:3]

@@ -80,7 +80,7 @@ def write_pieces(folder: Folder, found: Sequence[WordPieces]) -> None:
 
 
 def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Drawn]:
-    """Writes the tables and figures of words in context. Returns the words that occur in the text, as they are drawn."""
+    """Writes the tables and figures of words in context. Returns the drawings of the words that occur in the text."""
     if found.marked:
         layers = found.cosines["layer"]
         near = sorted(found.contexts.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))

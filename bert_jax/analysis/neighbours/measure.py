@@ -1,8 +1,8 @@
 """Compares words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two
 words.
 
-The text is a stream. Its word vectors are computed in batches on all devices, and only the nearest words of each batch leave the
-devices, so memory does not grow with the text.
+The text is read as a stream: word vectors are computed in batches on all devices, and only the nearest words of each batch
+leave the devices, so memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the number of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
+    """Returns the index of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
     of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
@@ -81,7 +81,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns, for each cluster, the number of the vector with the largest cosine to the cluster's mean."""
+    """Returns, for each cluster, the index of the vector with the largest cosine to the cluster's mean."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -129,8 +129,8 @@ def one_word(tokenizer: Tokenizer, text: str) -> Word:
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
     """Returns the `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
 
-    A word of several pieces is represented by the mean of their embeddings; its own pieces are left out. Raises UserError for a
-    text that is not exactly one word.
+    A word of several pieces is represented by the mean of their embeddings. A word's own pieces are not among its neighbours.
+    Raises UserError for a text that is not exactly one word.
     """
     tokenizer = model.tokenizer
     if model.config.spells_words:
@@ -157,7 +157,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
 
 
 Key = tuple[int, int]
-"""A word of the text: the number of its window, and its number within the window."""
+"""A word of the text: (the index of its window, its index within the window)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,10 +215,14 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Returns, for the words of a batch: the cosines [S, Q, count] of the words nearest to each query, -inf for missing words,
-    with their `window` and `number`; total [S, D], the sum of the vectors scaled to length 1, and words []; and, for the words at
-    the query positions, occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no
-    word."""
+    """Compares the words of a batch with the queries, and returns these arrays.
+
+        cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
+        total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
+        occurrences [S, X, D]                  the vectors of the words at the query positions
+        occurrence_window [X]                  the indices of their windows; -1 where there is no word
+        occurrence_number [X]                  their indices in the window
+    """
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
     flat = found.reshape(len(layers), -1, found.shape[-1])
@@ -315,8 +319,8 @@ def find_neighbours(
     """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in the windows.
 
     words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
-    between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if the text in
-    brackets is not one word, if a layer does not exist, or if there are no windows.
+    between the mean vectors of the words' pieces. Two words count as the same if they have the same pieces. Raises UserError if
+    the text in brackets is not one word, if a layer does not exist, or if there are no windows.
     """
     engine.require_encoder()
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size

@@ -31,7 +31,7 @@ class Annotated:
     labels: Mapping[str, tuple[str, ...]]
     """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
     heads: tuple[int, ...] = ()
-    """For each word, the number of its head, from 0; -1 for the root. Empty if the file has no tree with exactly one root."""
+    """For each word, the index of its head; -1 for the root. Empty if the file has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
     """For each word, whether its universal part of speech is PUNCT; empty without heads."""
 
@@ -94,14 +94,14 @@ def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
 
 
 NONE = -1
-"""The number for "no label": such a word counts neither in training nor in the score."""
+"""The index for "no label": such a word counts neither in training nor in the score."""
 Type = tuple[int, ...]
 """The pieces of a word, which identify its type."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of all words of a training and an evaluation part, as numbers."""
+    """The labels of all words of a training and an evaluation part, as indices of `classes`."""
 
     name: str
     classes: tuple[str, ...]
@@ -109,8 +109,8 @@ class Labels:
     training: Int32[np.ndarray, " _"]
     """A label for each word, from 0; NONE for no label."""
     evaluation: Int32[np.ndarray, " _"]
-    """The same for the evaluation part. A label that does not occur in the training part cannot be found by any probe; its number
-    is the number of classes."""
+    """The same for the evaluation part. A label that does not occur in the training part cannot be found by any probe; its
+    index is the number of classes."""
 
     @property
     def n(self) -> int:
@@ -124,7 +124,7 @@ class Labels:
 
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
-    """Returns the labels of one kind as numbers."""
+    """Returns the labels of one kind as indices of its classes."""
     known = [label for sentence in training for label in sentence.labels.get(name, ())]
     classes = sorted({*known} - {NO_LABEL})
     numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}

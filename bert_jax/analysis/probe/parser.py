@@ -42,12 +42,12 @@ LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
 """The learning rates of Adam; a cosine decays them to 0 over all steps. Attention to a word is often far below 1, so the weights
 of the heads have to be large."""
 NO_HEAD = 0
-"""The value in the column of heads for the root, punctuation and tokens that are not words of the text."""
+"""The value in "heads" for the root, punctuation and tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
-    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the
+    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the index of the
     head of the token's word, where [CLS] is 0; NO_HEAD for words whose head is not predicted."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
@@ -63,8 +63,8 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 @compiled
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
     """Returns the inputs of parsers: "attention" [B, H, Z, Z] between words, for the heads of all layers; "words" [B, Z, D], the
-    input embeddings; and [B, Z]: "sequence", the number of the text from 1, or 0 where there is no word of a text; "number",
-    the number of the word in its text; and "heads", the number of its head."""
+    input embeddings; and [B, Z]: "sequence", the index of the text from 1, or 0 where there is no word of a text; "number",
+    the index of the word in its text; and "heads", the index of its head."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
@@ -99,7 +99,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the sum in the docstring of the module, for each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the score of each word i [.., i, ..] as the head of each word j [.., j]: the sum in the module's docstring."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):

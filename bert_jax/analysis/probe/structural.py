@@ -1,8 +1,8 @@
 """Structural probes (Hewitt and Manning 2019, section 2): tree distances and depths as norms of linearly mapped vectors.
 
 One matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words.
-Another one is trained so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so depths are
-measured from the mean vector."""
+A second matrix is trained so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so
+depths are measured from the mean vector."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """Returns the numbers of the sentences that were read as a whole and have a tree of at least two words that are not all
+    """Returns the indices of the sentences that were read as a whole and have a tree of at least two words, not all of them
     punctuation."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]

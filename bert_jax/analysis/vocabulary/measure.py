@@ -125,8 +125,8 @@ class Piece:
     """The script of the piece's letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
     "mixed"."""
     is_name: bool | None = None
-    """Whether the piece is a name. If there is a list of names, it is a name if it is in the list. Otherwise, in a cased
-    vocabulary, it is a name if it starts with a capital and its lower-cased form is not a piece; None in an uncased
+    """Whether the piece is a name. With a list of names, these are the pieces in the list. Without one, these are the pieces of
+    a cased vocabulary that start with a capital and whose lower-cased form is not a piece. None without a list in an uncased
     vocabulary."""
     count: int | None = None
     """How often it occurs in a corpus."""

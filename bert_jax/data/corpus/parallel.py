@@ -109,7 +109,7 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
-    """Returns the languages of a corpus, `given` the (name, languages) of its files; None for a corpus without pairs. Raises
+    """Returns the languages of a corpus from the (name, languages) of its files, or None for a corpus without pairs. Raises
     UserError if two files have different directions."""
     named = [(source, languages) for source, languages in given if languages != UNNAMED]
     for source, languages in named:

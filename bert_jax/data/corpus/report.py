@@ -68,8 +68,8 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared, so with
-    one class the rate is exact."""
+    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared with
+    each other, so the rate of repeated lines is exact if there is one class, and an estimate if there are more."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 
@@ -198,7 +198,7 @@ def corpus_report(
 UNKNOWN_SIDE_LIMIT = 0.1
 """If more than this fraction of the tokens of one of two languages is unknown, the vocabulary does not fit that language."""
 UNEQUAL_PIECES = 2.0
-"""The report warns if one language needs more than this many times the pieces per character of the other."""
+"""The report warns if one language has more pieces per character than the other by more than this factor."""
 
 
 def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:

@@ -285,13 +285,13 @@ def min_eval_documents(documents: int) -> int:
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
-    """Returns `fraction`, or the smallest larger fraction that holds out enough of the documents with these `hashes` (uint64
-    [D])."""
+    """Returns `fraction` if it holds out enough of the documents with these `hashes` (uint64 [D]). Otherwise returns the
+    smallest fraction that does, rounded up to three decimals unless that holds out too many."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
-    short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
+    short = math.ceil(exact * 1000) / 1000  # rounded to three decimals, unless too many documents are then held out
     if short >= 1:
         return exact
     taken = np.count_nonzero(hashes < eval_limit(short))

@@ -119,7 +119,7 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The part of the item's weight in the span."""
+        """The part of the item's weight that belongs to the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
@@ -145,7 +145,7 @@ def find_items(
     """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, without empty files. `say` is
     called to report choices that the user did not make, e.g. which column has the text or which splits are not read.
 
-    Raises UserError if a glob matches no file, or if the format of a file differs from its source."""
+    Raises UserError if a glob matches no file, or if a file has another format than its source states."""
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):

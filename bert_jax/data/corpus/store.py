@@ -9,6 +9,7 @@ and that the vocabulary is the one used for tokenisation. It does not read the t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -59,7 +60,7 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # such a name would read or delete files in other directories, e.g. "../../../home"
+    if match is None:  # e.g. "../../../home", with which files elsewhere would be read or deleted
         raise UserError(
             f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: bert_jax never writes such a "
             "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
@@ -285,7 +286,7 @@ class WordStarts:
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these positions start a word. Values outside the store are arbitrary."""
+        """Returns whether the tokens at these positions start a word. Positions outside the store have arbitrary results."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins
@@ -458,6 +459,14 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         found = (store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
         opened.append(Corpus(*found, languages=_languages(directory, manifest)))
     return opened
+
+
+def corpus_sources(corpus: Corpus) -> list[str]:
+    """Returns the sources from which a corpus was built; [] if its directory no longer exists."""
+    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
+        if corpus.directory is not None:
+            return list(files.read_object(corpus.directory / SETTINGS).get("sources", []))
+    return []
 
 
 def _languages(directory: pathlib.Path, manifest: JsonObject) -> tuple[str, str] | None:

@@ -198,7 +198,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
 
 
 def _holds_text(kind: Any, *, binary: bool = False) -> bool:
-    """Returns whether a column of this Arrow type holds one text per row. Bytes count only if `binary`."""
+    """Returns whether a column of this Arrow type holds one text per row. A column of bytes counts only if `binary`."""
     from pyarrow import types
 
     if types.is_dictionary(kind):

@@ -15,11 +15,12 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, joined_spans
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, WORD_START, ChunkCache, joined_spans
 from bert_jax.files import Json, JsonObject, parse_json
+
+Kind = Literal["bpe", "unigram", "wordlevel", "library-wordpiece"]
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 """The pattern of special tokens' names."""
@@ -93,7 +94,7 @@ class JsonTokenizer:
             self.pieces[i] = hidden.get(piece, piece)
         self._hides = bool(hidden)
         model = model_type(self._spec)
-        self.kind = "library-wordpiece" if model == "WordPiece" else model.lower()
+        self.kind: Kind = "library-wordpiece" if model == "WordPiece" else model.lower()  # type: ignore[assignment]
         self.is_byte_level = any(
             part.get("type") == "ByteLevel"
             for name, inside in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))
@@ -296,8 +297,8 @@ _HIDDEN = "\U0010ffff"
 
 
 def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
-    """Returns (the file with special tokens hidden from the model, hidden piece -> token). Most models have special tokens among
-    their pieces and would find them in a text. [UNK] stays."""
+    """Returns (the file with special tokens hidden from the model, hidden piece -> token). The special tokens are usually
+    pieces of the model, which would otherwise find them in ordinary text. [UNK] is not hidden."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
     if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces them
@@ -378,7 +379,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer leaves no space; the probes find others
+            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; the probes find others
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False
@@ -393,9 +394,9 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _spans_spaces(spec: JsonObject) -> bool:
-    """Returns whether, for text beyond ASCII, the rules may depend on more than the part between two spaces. This is true of a
-    character map. It is also true of rules that drop whole characters, unless the pre-tokenizer drops spaces: the characters
-    may be between two spaces."""
+    """Returns whether tokenising non-ASCII text in parts, split at spaces, may change the result. This is true of a character
+    map. It is also true of rules that drop whole characters, unless the pre-tokenizer drops spaces: the characters may be
+    between two spaces."""
     rules = {*_types(spec, "normalizer")}
     drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
     return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)

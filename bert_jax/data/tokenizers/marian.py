@@ -8,14 +8,16 @@ import functools
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from bert_jax import files
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, SentencePiece
+from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
+from bert_jax.data.tokenizers.tokenizer_files import MARIAN_FILES
+from bert_jax.data.tokenizers.wordpiece import WORD_START
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json
 
-SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
-MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = MARIAN_FILES
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
 """Role -> piece. A source ends with </s> and has no special token before it. Marian has no mask token."""
 
@@ -26,7 +28,7 @@ class MarianPieces:
     A text may begin with the code of its target language, such as ">>deu<<", which is one token. `contents` are the files by
     name; without TARGET_VOCABULARY, both languages share a vocabulary."""
 
-    kind = "marian"
+    kind: Literal["marian"] = "marian"
     max_word_characters = None
     split_cjk = True  # not used here; a field of VocabularyInfo
     lowercase = False
@@ -86,11 +88,9 @@ class MarianPieces:
         return not piece.startswith(WORD_START)
 
 
-def read_marian(directory: pathlib.Path) -> MarianPieces | None:
-    """Returns the tokenizer of a directory with SOURCE_MODEL, or None for a directory without one. Raises UserError for files
-    that are missing or damaged, and for a vocabulary without the special pieces."""
-    if not (directory / SOURCE_MODEL).is_file():
-        return None
+def read_marian(directory: pathlib.Path) -> MarianPieces:
+    """Returns the tokenizer of a directory with SOURCE_MODEL. Raises UserError for files that are missing or damaged, and for a
+    vocabulary without the special pieces."""
     if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
         raise UserError(f"{directory} holds {SOURCE_MODEL} but no {lacking[0]}; copy the whole model")
     contents = {name: (directory / name).read_bytes() for name in MARIAN_FILES if (directory / name).is_file()}

@@ -12,11 +12,12 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, normalizers
+
+    from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 
 _NEVER = -1000.0  # the log probability of pieces that must not be produced from text
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import sentencepiece
 
-WORD_START = "\u2581"
+from bert_jax.data.tokenizers.wordpiece import WORD_START, joined_spans
 
 
 class SentencePiece:
@@ -19,7 +19,7 @@ class SentencePiece:
     ALBERT. `strip_accents` overrides the treatment of accents.
     """
 
-    kind = "sentencepiece"
+    kind: Literal["sentencepiece"] = "sentencepiece"
     max_word_characters = None
     split_cjk = True  # not used here; a field of VocabularyInfo
 
@@ -80,8 +80,8 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether the span of a piece excludes this character at its edge. It is excluded if it is white space, or if the
-        normalisation drops it, as it drops control characters."""
+        """Returns whether the span of a piece excludes this character at its edge: white space, and characters that the
+        normalisation drops, such as control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]
@@ -108,16 +108,3 @@ class SentencePiece:
     def is_continuation(self, piece: str) -> bool:
         """Returns whether a piece continues a word; pieces that start a word begin with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)
-
-
-def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
-    """Joins the characters [start, end) of the pieces of each word. `begins` is True for pieces that start a word; if such a
-    piece has no characters, the next piece starts the word."""
-    spans: list[tuple[int, int]] = []
-    fresh = True
-    for (start, end), begin in zip(offsets, begins, strict=True):
-        fresh |= begin
-        if end > start:
-            spans.append((start if fresh else spans.pop()[0], end))
-            fresh = False
-    return spans

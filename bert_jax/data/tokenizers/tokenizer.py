@@ -10,18 +10,17 @@ import pathlib
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
-from bert_jax.data.tokenizers.marian import SPECIALS as MARIAN_SPECIALS
-from bert_jax.data.tokenizers.marian import MarianPieces, read_marian
-from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
     BACKENDS,
     CONFIG_FILE,
     JSON_FILE,
     MAP_FILE,
+    MARIAN_FILES,
     MODEL_FILES,
     SPECIAL_NAMES,
     VOCAB_FILE,
@@ -36,6 +35,10 @@ from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, refuse_pointer, write_json
 from bert_jax.interface.words import counted
+
+if TYPE_CHECKING:  # imported where a tokenizer of this kind is loaded
+    from bert_jax.data.tokenizers.marian import MarianPieces
+    from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 
 TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
 """The kinds of vocabularies whose pieces show whether they continue a word."""
@@ -142,7 +145,7 @@ class Tokenizer:
 
     @property
     def marks_words(self) -> bool:
-        """Whether `append` marks the ids that begin a word because the pieces do not show it."""
+        """Whether the pieces do not show which of them begin a word, so that `append` marks the ids that do."""
         return self.vocabulary.marks_words
 
     @property
@@ -191,6 +194,11 @@ class Tokenizer:
         return self.vocabulary.special_ids
 
     @property
+    def specials(self) -> dict[str, str]:
+        """The pieces of the five special tokens by role: pad, unk, cls, sep, mask."""
+        return {role: self.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
+
+    @property
     def max_word_characters(self) -> int | None:
         """The length above which a word becomes [UNK]; None: no limit."""
         return self._model.max_word_characters
@@ -208,13 +216,13 @@ class Tokenizer:
     @property
     def separate_vocabularies(self) -> bool:
         """Whether the target, the language that a translator writes, has its own vocabulary of ids."""
-        return isinstance(self._model, MarianPieces) and self._model.separate_vocabularies
+        return self._model.kind == "marian" and self._model.separate_vocabularies
 
     @functools.cached_property
     def target_tokenizer(self) -> Tokenizer:
         """The tokenizer of the language that a translator writes: this tokenizer, unless the language has its own pieces, as in
         Marian."""
-        return Tokenizer(self._model.turned, specials=MARIAN_SPECIALS) if isinstance(self._model, MarianPieces) else self
+        return Tokenizer(self._model.turned, specials=self.specials) if self._model.kind == "marian" else self
 
     def append(self, text: str, out: array[int], *, target: bool = False) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
@@ -304,22 +312,21 @@ class Tokenizer:
         e.g. a line end, only tokenizer.json is written."""
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
-        names = {f"{role}_token": piece for role, piece in specials.items()}
+        names = {f"{role}_token": piece for role, piece in self.specials.items()}
         if isinstance(self._model, JsonTokenizer):
             self._save_json(self._model, directory, names)
             return
-        if isinstance(self._model, MarianPieces):
+        if self._model.kind == "marian":
             for name, content in self._model.contents.items():
                 (directory / name).write_bytes(content)
-            own = {name: piece for name, piece in names.items() if name in ("pad_token", "unk_token")} | {"eos_token": "</s>"}
+            own: JsonObject = {name: names[name] for name in ("pad_token", "unk_token")} | {"eos_token": "</s>"}
             classes = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": self._model.separate_vocabularies}
             write_json(directory / CONFIG_FILE, own | classes | self._model.settings)
             return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
         from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
 
-        rust = rust_tokenizer(self._model, specials, self.added)
+        rust = rust_tokenizer(self._model, self.specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
             config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": self.max_word_characters}
@@ -366,9 +373,8 @@ def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """Returns a tokenizer.json's tokenizer with additional tokens. Tokens in brackets, e.g. "[E1]", are special."""
     model = tokenizer._model
     assert isinstance(model, JsonTokenizer)
-    specials = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in SPECIAL_NAMES}
     made = model.with_tokens(tokens, PLACEHOLDER)
-    return Tokenizer(made, specials=specials, added=made.special_tokens, max_length=tokenizer.max_length)
+    return Tokenizer(made, specials=tokenizer.specials, added=made.special_tokens, max_length=tokenizer.max_length)
 
 
 def load_tokenizer(
@@ -377,18 +383,23 @@ def load_tokenizer(
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
     `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    Casing comes from the directory, then from `lowercase`, then from the vocabulary. If the files of the directory contradict
-    each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the files,
-    since every capitalised word would then become [UNK]."""
-    if (marian := read_marian(pathlib.Path(path))) is not None:
+    The casing is taken from the directory's files. If these do not state it, or contradict each other, it is taken from
+    `lowercase`, and without `lowercase` from the vocabulary. Raises UserError if the casing cannot be determined, or if
+    `lowercase` contradicts the files, since every capitalised word would then become [UNK]."""
+    if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
+        from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
+
+        marian = read_marian(pathlib.Path(path))
         length = marian.settings.get("model_max_length")
-        return Tokenizer(marian, specials=MARIAN_SPECIALS, max_length=length if isinstance(length, int) else None)
+        return Tokenizer(marian, specials=SPECIALS, max_length=length if isinstance(length, int) else None)
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece | JsonTokenizer
     if described.library is not None:
         model = described.library
         _casing(described, model.pieces, False, lowercase)
     elif described.path.suffix == ".model":
+        from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
+
         content = described.path.read_bytes()
         refuse_pointer(described.path, content)
         try:
@@ -453,9 +464,9 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
 
 
 def _content(model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces) -> bytes:
-    if isinstance(model, JsonTokenizer | MarianPieces):
+    if isinstance(model, JsonTokenizer) or model.kind == "marian":
         return model.identity
-    return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
+    return model.model if model.kind == "sentencepiece" else "".join(f"{piece}\n" for piece in model.pieces).encode()
 
 
 def _special_names() -> str:

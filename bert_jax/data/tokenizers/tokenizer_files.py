@@ -18,18 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, JsonTokenizer, model_type, parts, with_prefix_space
-from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, unicode_encoding
-from bert_jax.storage.records import refuse_pipe
+from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, refuse_pipe, unicode_encoding
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 #: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
@@ -102,7 +101,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files in `directory` that contain the pieces of a vocabulary, in order of preference."""
-    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, SOURCE_MODEL) if (directory / name).is_file()]
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, MARIAN_FILES[0]) if (directory / name).is_file()]
 
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:
@@ -459,7 +458,7 @@ def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[st
 
 
 def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
-    """Returns a list of added tokens. Raises UserError if one of them lacks its text, or a number as its id."""
+    """Returns a list of added tokens. Raises UserError if a token has no text, or if its id is not a number."""
     if not isinstance(tokens, list):
         raise UserError(f"{path}: the added tokens are {_as_json(tokens)}, not a list; copy the file again")
     for token in tokens:
@@ -514,8 +513,8 @@ def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises UserError unless both files give every piece the same id. A repeated piece has its last id in both, and blank pieces
-    do not count."""
+    """Raises UserError unless both files give every piece the same id. For a repeated piece, the last id counts; blank pieces
+    are ignored."""
     ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
     by_id = {i: piece for piece, i in ours.items() if piece}
     for i in sorted(by_id.keys() | theirs.keys()):
@@ -640,6 +639,11 @@ def _roles(
                 f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], which is required for "
                 f'masked language modelling; name one in {CONFIG_FILE} next to it, as {{"{role}_token": "<{role}>"}}'
             )
+    if same := next((role for role in ("cls", "sep") if roles[role] == roles["mask"]), None):
+        raise UserError(
+            f"{path}: {roles['mask']!r} is both [MASK] and [{same.upper()}], so a masked word would look like the "
+            f"{'beginning' if same == 'cls' else 'end'} of a text; name another piece as mask_token in {CONFIG_FILE} next to it"
+        )
     return roles
 
 

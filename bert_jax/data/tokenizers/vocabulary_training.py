@@ -141,7 +141,7 @@ def _most_frequent(characters: Counter[str], most: int | None) -> list[str]:
 
 
 def _require_no_loss(stretches: Counter[str]) -> None:
-    """Raises UserError if lower-casing would change more of the letters than MARKS_LIMIT, beyond their case."""
+    """Raises UserError if lower-casing would change anything but the case in more than MARKS_LIMIT of the letters."""
     characters: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for character in stretch:
@@ -229,8 +229,8 @@ def train_bpe(
     pieces at the end ([unused0] etc.) are reserved for tokens that are added later. There are fewer pieces if the text has no
     more merges.
 
-    lowercase: None means no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does. Without
-    it, a cased tokenizer decodes ids to exactly the original text.
+    lowercase: None means False. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does.
+    Without `nfc`, a cased tokenizer decodes ids to exactly the original text.
     """
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Rust

@@ -17,11 +17,13 @@ import functools
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 CONTINUATION = "##"
+WORD_START = "\u2581"
+"""The marks of pieces: inside a word in WordPiece, at the start of a word in SentencePiece."""
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
 Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Span = tuple[int, int]  # characters [start, end) of a text
@@ -110,7 +112,7 @@ class WordPiece:
     `unknown` is the piece for words that the vocabulary cannot represent.
     """
 
-    kind = "wordpiece"
+    kind: Literal["wordpiece"] = "wordpiece"
     folds = False  # whether the model lower-cases text itself, as SentencePiece may
 
     def __init__(
@@ -266,3 +268,16 @@ def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip
             spans[-1] = (spans[-1][0], place[1])
         spans.extend([place] * len(kept))
     return _fold(token, lowercase, strip), spans
+
+
+def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
+    """Joins the characters [start, end) of the pieces of each word. `begins` is True for pieces that start a word; if such a
+    piece has no characters, the next piece starts the word."""
+    spans: list[tuple[int, int]] = []
+    fresh = True
+    for (start, end), begin in zip(offsets, begins, strict=True):
+        fresh |= begin
+        if end > start:
+            spans.append((start if fresh else spans.pop()[0], end))
+            fresh = False
+    return spans

@@ -117,7 +117,7 @@ BERT = Family(
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     # The published checkpoints were converted from TensorFlow long ago, and still have TensorFlow's names for LayerNorm's
-    # parameters. NVIDIA's checkpoints have a different name for layers that apply their activation themselves.
+    # parameters. In NVIDIA's checkpoints, dense layers that include their activation have a different name.
     renamed={
         "LayerNorm.gamma": "LayerNorm.weight",
         "LayerNorm.beta": "LayerNorm.bias",

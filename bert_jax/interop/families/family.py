@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named
 from bert_jax.interop.families import FAMILIES, OWN_FAMILIES
 from bert_jax.model.config import Architecture, ModelConfig
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.positions import fixed_table
+
+if TYPE_CHECKING:  # pretraining runs load no task heads
+    from bert_jax.model.heads.head import TaskHead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +120,8 @@ class Key:
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """The value in the other format -> our value, for values that differ. Exports write the first value that corresponds to ours,
-    or the model's original value."""
+    """The value in the other format -> our value, for values that differ. Several values of the other format may correspond to
+    one of ours. Exports then write the value that the model was read with, or else the first of them."""
     also: tuple[str, ...] = ()
     """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
@@ -185,7 +187,7 @@ SIZES = (
     Key("num_hidden_layers", "num_layers"),
     Key("num_attention_heads", "num_heads"),
 )
-"""The keys of sizes that families of encoders share."""
+"""The size keys that all encoder families share."""
 ENCODER_ONLY = {"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None}
 """`Family.fixed` of a family of encoders."""
 
@@ -262,7 +264,7 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The models with the same `model_type` in other programs."""
+    """A model family: the models with the same `model_type` in other programs."""
 
     model_type: str
     title: str
@@ -306,7 +308,7 @@ class Family:
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """Returns the copies of tensors that files of a model may contain -> the tensors."""
+        """Returns a map from the copies of tensors that a model's files may contain to these tensors."""
         return self.tied if config.tied_decoder else {}
 
     @property

@@ -8,7 +8,7 @@ write a file such as `token.py` and add a line to the map below and one to `KIND
 
     pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
     outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions
-    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text; `make_head`
+    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text
     sequence.py         SequenceHead: classification or regression of a text or a pair
     token.py            TokenHead: a label for every token
     span.py             SpanHead: the first and the last token of an answer
@@ -20,6 +20,13 @@ write a file such as `token.py` and add a line to the map below and one to `KIND
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bert_jax.interface.named import load_named
+from bert_jax.interface.ranges import OneOf, check_value
+
+if TYPE_CHECKING:  # loaded with the first head that is used
+    from bert_jax.model.heads.head import TaskHead
 
 KINDS: Mapping[str, str] = {
     "sequence": "bert_jax.model.heads.sequence:SequenceHead",
@@ -44,3 +51,21 @@ LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
     "embeddings_and_last",
 )  # fmt: skip
+
+
+def head_class(kind: str) -> type[TaskHead]:
+    """Returns the class of a kind of head. Raises UserError for an unknown kind."""
+    check_value("head.kind", kind, Annotated[str, OneOf(tuple(KINDS))])
+    found: type[TaskHead] = load_named(kind, KINDS, "head.kind")
+    return found
+
+
+def head_classes() -> dict[str, type[TaskHead]]:
+    """Returns the classes of all kinds of heads, by name."""
+    return {kind: head_class(kind) for kind in KINDS}
+
+
+def make_head(kind: str, **fields: Any) -> TaskHead:
+    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
+    fields that the kind does not support."""
+    return head_class(kind)(**fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Interval
@@ -12,10 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
-from bert_jax.interface.named import load_named
-from bert_jax.interface.ranges import Dropout, OneOf, check_ranges, check_value
+from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
 from bert_jax.model.config import MOST_WIDE, ModelConfig
-from bert_jax.model.heads import CRFS, KINDS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
+from bert_jax.model.heads import CRFS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS, head_classes
 from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
@@ -143,8 +142,8 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the output layer follows the "pooler" parameters. It does for heads that read a pooled [CLS], and for
-        token-level heads of models whose pooler is the MLM head's layers (`Architecture.classifier_pooling`)."""
+        """Returns whether the head uses the "pooler" parameters. This is so for heads that read a pooled [CLS], and for
+        token-level heads of models whose pooler has the layers of the MLM head (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler
@@ -246,23 +245,6 @@ class TaskHead:
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """Returns 1 for a correct prediction, otherwise 0, in the same shape. The mean is the accuracy in the training log."""
+        """Returns 1 for a correct prediction, otherwise 0, in the same shape. Their mean is the accuracy in the training
+        log."""
         return self.outputs.correct(scores, labels)
-
-
-def head_class(kind: str) -> type[TaskHead]:
-    """Returns the class of a kind of head. Raises UserError for an unknown kind."""
-    check_value("head.kind", kind, Annotated[str, OneOf(tuple(KINDS))])
-    found: type[TaskHead] = load_named(kind, KINDS, "head.kind")
-    return found
-
-
-def head_classes() -> dict[str, type[TaskHead]]:
-    """Returns the classes of all kinds of heads, by name."""
-    return {kind: head_class(kind) for kind in KINDS}
-
-
-def make_head(kind: str, **fields: Any) -> TaskHead:
-    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
-    fields that the kind does not support."""
-    return head_class(kind)(**fields)

@@ -34,8 +34,6 @@ class Outputs:
 
     name: ClassVar[str] = "classification"
     """`TaskHead.problem`."""
-    problem_type: ClassVar[str] = "single_label_classification"
-    """The name of the problem in transformers' configurations."""
     dtype: ClassVar[type[np.generic]] = np.int32
     """The dtype of the labels in a batch."""
     takes_class_weights: ClassVar[bool] = True
@@ -109,7 +107,6 @@ class MultiLabel(Outputs):
     """Multi-label classification: any number of labels, each with a sigmoid."""
 
     name = "multi_label"
-    problem_type = "multi_label_classification"
     dtype = np.float32
     takes_class_weights = False
 
@@ -165,7 +162,6 @@ class Regression(Outputs):
     """Regression. The prediction is the first logit."""
 
     name = "regression"
-    problem_type = "regression"
     dtype = np.float32
     takes_class_weights = takes_smoothing = has_accuracy = False
 

@@ -65,8 +65,8 @@ class MaskedLanguageModelHead(nn.Module):
     """The MLM logits, float32, from the hidden states at the masked positions and the word-embedding table.
 
     The decoder is the word-embedding table (or, without `tied_decoder`, its own table) plus a bias per word. The logits are
-    computed only at the masked positions. They are the largest product of a small BERT, and with 15 % masking, 85 % of the logits
-    of all positions would be unused."""
+    computed only at the masked positions, since they need the largest matrix product of a small BERT: with 15 % masking, 85 %
+    of the logits of all positions would be unused."""
 
     config: ModelConfig
 

@@ -21,7 +21,7 @@ class SpanHead(TaskHead):
     kind = "span"
     settings = ("lstm", "mix_at")
     per_token = True
-    has_dropout = False  # none in run_squad.py and transformers
+    has_dropout = False  # run_squad.py and transformers have none
     action = "answer questions"
     original_variable = "cls/squad/output_weights"  # run_squad.py
 

@@ -26,9 +26,16 @@ from jaxtyping import Array, UInt32
 
 DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
+MASKED_SCORE = -1e9
+"""The score of a masked key, set with `where`. In float32 the key then gets no attention at all. The original adds -10,000,
+which leaves padding a little attention."""
+SAVED = "fused_attention"
+"""The name of the attention kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
+rerun the kernel."""
 
 Axes: TypeAlias = tuple[str | None, ...]
-"""The logical axes of an array, a name or None for each. An axis with a name is sharded if the number of devices divides it."""
+"""The logical axes of an array, a name or None for each. A named axis is sharded if its size is divisible by the number of
+devices along its mesh axes."""
 
 
 @dataclasses.dataclass(frozen=True)

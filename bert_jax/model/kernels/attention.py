@@ -13,9 +13,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num, Shaped, UInt32
 
-from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
+from bert_jax.model.kernels import DTYPES, SAVED, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
-from bert_jax.model.kernels.attention_plan import SAVED, Inputs, Placement, Results, TpuPlan, divides_lanes
+from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
 from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout
 from bert_jax.model.positions import Angles

@@ -26,7 +26,8 @@ from jax.experimental.pallas import triton
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, UInt32
 
-from bert_jax.model.kernels.attention_plan import LOG2E, MASKED_SCORE, Inputs, Placement, Results
+from bert_jax.model.kernels import MASKED_SCORE
+from bert_jax.model.kernels.attention_plan import LOG2E, Inputs, Placement, Results
 from bert_jax.model.layers import COLUMN, hash_word, row_words
 from bert_jax.model.matmul import dot
 

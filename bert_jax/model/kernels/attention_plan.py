@@ -12,13 +12,6 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 
 from bert_jax.model.layers import Seed
 
-SAVED = "fused_attention"
-"""The name of the forward kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
-rerun the kernel."""
-
-MASKED_SCORE = -1e9
-"""The score of a masked key, set with `where`. In float32 the key then gets no attention at all. The original adds -10,000,
-which leaves padding a little attention."""
 LOG2E = 1.4426950408889634
 """log2(e): the chips compute 2**x, and exp(x) is 2**(x LOG2E)."""
 LANES = 128
@@ -164,7 +157,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The blocks of keys that a block of queries sees within the radius, relative to its own block, which comes first."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
+        itself."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 

@@ -32,16 +32,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.kernels.attention_plan import (
-    KEYS,
-    LANES,
-    LOG2E,
-    MASKED_SCORE,
-    Inputs,
-    Results,
-    TpuPlan,
-    vmem_bytes,
-)
+from bert_jax.model.kernels import MASKED_SCORE
+from bert_jax.model.kernels.attention_plan import KEYS, LANES, LOG2E, Inputs, Results, TpuPlan, vmem_bytes
 from bert_jax.model.layers import hash_word, random_words
 from bert_jax.model.matmul import dot
 
@@ -98,7 +90,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
-    `inputs` has a spec of `_specs` for each further array, and `outputs` has one for each result.
+    `inputs` holds a block spec (from `_specs`) for each further array, and `outputs` holds one for each result.
     """
     rows, groups = plan.step
 
@@ -144,7 +136,8 @@ class RandomBits:
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row has one block."""
+        """Starts the random stream of block (i, j) of the `Unit` with index `unit`. If a row has one block, starts the grid
+        step's only stream."""
         if not self.plan.rate or (self.plan.blocks * self.plan.query_blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
@@ -248,7 +241,7 @@ class Unit:
     plan: TpuPlan
     random: RandomBits
     number: int
-    """Its number in the grid step."""
+    """Its index in the grid step."""
     key_ids: Ref
     """The sequence ids of the row, [1, L]."""
     query_ids: Ref

@@ -29,7 +29,6 @@ from bert_jax.hardware import VMEM
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, rotates_heads, vmem_bytes
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
@@ -90,7 +89,11 @@ class _Attention:
 
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
-        return self.platform == "tpu" and positions_class(model) is Rotary and rotates_heads(model.head_width)
+        if self.platform != "tpu" or positions_class(model) is not Rotary:
+            return False
+        from bert_jax.model.kernels.attention_plan import rotates_heads
+
+        return rotates_heads(model.head_width)
 
     def __call__(
         self,
@@ -256,14 +259,16 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause, or None if
-    it does."""
+    """For a device that can run the kernel of "tpu" or "gpu", returns why the kernel does not support these rows, as a clause,
+    or None if it supports them."""
     from bert_jax.model.kernels.attention import unsupported_heads
 
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
     if length > LONGEST:
         return f"fused attention supports lengths up to {LONGEST:,}, not {length:,}"
+    from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+
     has = VMEM.get(kind, min(VMEM.values()))
     rows = 64  # enough rows to fill a grid step
     plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, radius=None, interpret=False)

@@ -21,7 +21,8 @@ Ref = Any
 """A reference to an array on the chip, as Pallas passes it to a kernel."""
 
 PIECE = 16
-"""Rows per piece, which stays in the vector registers from load to store: the height of a bfloat16 tile."""
+"""The number of rows in a piece, which is the height of a bfloat16 tile. A piece stays in the vector registers from load to
+store."""
 UNROLL = 4
 BYTES_PER_STEP = 8 << 20
 """Bytes of the arrays of a grid step, two copies of each: one is used while the next is transferred."""
@@ -34,7 +35,8 @@ class RotaryPlan:
     head_width: int
     """A divisor of 128."""
     interleaved: bool
-    """Whether a pair is two neighbours (`ModelConfig.rotary_pairing`); otherwise, it is dimensions i and i + K/2."""
+    """Whether a pair consists of two neighbouring dimensions (`ModelConfig.rotary_pairing`); otherwise, of dimensions i and i +
+    K/2."""
     interpret: bool
 
     @property

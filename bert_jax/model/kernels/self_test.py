@@ -152,7 +152,7 @@ def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
 
 @contextlib.contextmanager
 def _one_process_at_a_time(path: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process on this machine is comparing, so that they share the first verdict."""
+    """Waits until no other process on this machine is comparing, so that all processes share the verdict of the first one."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # the directory cannot be made, or the file system has no locks
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ class DataSet:
 
 
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "ax": ("premise", "hypothesis")}
-"""The columns of texts whose names differ from those in the official files."""
+"""The columns of the texts, for tasks where their names are not the names in the official files."""
 _UNKNOWN = -1  # the label of a test set
 
 

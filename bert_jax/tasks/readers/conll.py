@@ -20,7 +20,7 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
-"""The number of words above which a sentence is probably several, without empty lines between them."""
+"""A sentence with more words than this is probably several sentences without empty lines between them."""
 _DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
@@ -30,11 +30,11 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     """Returns the sentences of a CoNLL file: one word per line, columns separated by TABs or else spaces, an empty line after
     each sentence.
 
-    word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
-    unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#" at the start
-    of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words decide whether
-    columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence.
-    Raises UserError for an invalid file."""
+    word, tag: the indices of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are
+    returned unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#"
+    at the start of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words
+    decide whether columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that
+    end a sentence. Raises UserError for an invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)
@@ -106,9 +106,9 @@ class _Columns:
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The comments with as many columns as words."""
+    """The indices of the comments that have the columns of a word."""
     spaced: tuple[int, ...]
-    """The lines of spaces or TABs."""
+    """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
@@ -140,7 +140,7 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has as many columns as words; "
+                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has the columns of a word; "
                 f"{counted(len(self.alike), 'such line')} in the file"
             )
         if self.spaced:

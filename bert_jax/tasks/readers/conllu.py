@@ -49,9 +49,9 @@ class Block:
     """The lines of a sentence."""
 
     number: int
-    """The number of the sentence in the file, from 0."""
+    """The index of the sentence in the file, from 0."""
     document: int
-    """The number of its document, from 0. In a file without `# newdoc` every sentence is a document."""
+    """The index of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
     """The lines before the words that start with "#"."""
@@ -66,7 +66,7 @@ class Sentence:
     place: str
     """The prefix of messages about it: "FILE, line 3: "."""
     document: int
-    """The number of its document, from 0. In a file without `# newdoc` every sentence is a document."""
+    """The index of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     words: tuple[str, ...]
     lemmas: tuple[str, ...]
     upos: tuple[str, ...]
@@ -215,7 +215,7 @@ def _head(line: Line, text: str, count: int) -> int:
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
     """Raises UserError if the heads contain a cycle."""
-    reached = [0] * len(heads)  # the word from which a walk towards the root reached this word, from 1
+    reached = [0] * len(heads)  # for each word, the index of the word whose walk to the root reached it, from 1; 0: none
     for word in range(len(heads)):
         at = word
         while at >= 0 and not reached[at]:

@@ -93,7 +93,7 @@ GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASK
 @dataclass(frozen=True)
 class _TestSet:
     task: str
-    rows: int  # for the official test set; the leaderboard accepts no other number
+    rows: int  # of the official test set; the leaderboard rejects any other number
 
 
 SUBMISSION: Mapping[str, _TestSet] = {

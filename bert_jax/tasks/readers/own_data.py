@@ -13,8 +13,8 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
 (A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
-`label_names`, or as a list of 0 and 1. Words may also be in rows of their own, with a column for the number of the `sentence`.
-They may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
+`label_names`, or as a list of 0s and 1s. Words may also be in rows of their own, with a column that numbers the `sentence`. They
+may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
 column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns a key that all spellings of one label share: its letters without case, white space, invisible characters,
-    quotes around them and kinds of dashes, or its value if it is a number."""
+    """Returns a key that all spellings of one label share: the label in lower case, without white space, invisible characters
+    and enclosing quotes, with "-" for every dash; if it is a number, its value."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
@@ -315,7 +315,7 @@ def read_own_data(
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, read as unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
@@ -334,8 +334,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Renumbers the example of a file that comes after other files with `start` examples in all. Its id is a number, except for
-    questions, which have their own ids."""
+    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
+    Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -433,8 +433,8 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
     if len(sizes) == 1:
         raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
     raise UserError(
-        f"{path}: each label is a list of 0 and 1, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a "
-        f"number for each label in every row, or, {or_names}"
+        f"{path}: each label is a list of 0s and 1s, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give "
+        f"a number for each label in every row, or, {or_names}"
     )
 
 
@@ -447,7 +447,7 @@ _FLAGS: Mapping[str, bool] = {
 
 def _vector_remedy(name: str, size: int) -> str:
     example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
-    return f"{name} is a list of 0 and 1, a number for each of {counted(size, 'label')}; name them with label_names=[{example}]"
+    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name these with label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
@@ -548,7 +548,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
@@ -641,7 +641,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
+"""If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -746,7 +746,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # sentences with as many words as tags are rows of a table, with empty lines between them
+    # a row of a sentence and as many tags as words belongs to a table, even if empty lines are between the rows
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))

@@ -27,7 +27,7 @@ from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
 from bert_jax.errors import UserError, listed, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise, refuse_pipe
 from bert_jax.storage.records import (
     KINDS,
     ColumnFile,
@@ -38,7 +38,6 @@ from bert_jax.storage.records import (
     open_columns,
     read_text,
     refuse_broken_links,
-    refuse_pipe,
     split_lines,
     text_lines,
 )
@@ -121,7 +120,7 @@ def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
 def read_columnar(
     path: pathlib.Path, wanted: Container[str] | None = None, *, by_name: bool = True
 ) -> Iterator[tuple[Location, JsonObject]]:
-    """Yields the rows of a Parquet or Arrow file with their places, as values of Python.
+    """Yields the rows of a Parquet or Arrow file as Python values, each with its location.
 
     wanted: the columns to read (all others are None); None: all columns. by_name: whether class numbers are replaced by their
     names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read."""
@@ -441,8 +440,8 @@ def written_object(text: str) -> Any:
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
     """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
 
-    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if it has quotes, commas or
-    brackets like a list, it raises ValueError with the problem and the remedy.
+    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if the text has quotes,
+    commas or brackets like a list, this function raises ValueError with the problem and the remedy.
     """
     bare = text.strip()
     if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
@@ -547,7 +546,7 @@ def short(value: Json) -> str:
 
 
 def _shown(value: Json) -> str:
-    """Returns a value as `short` does, with the invisible characters of a text as their numbers."""
+    """Returns a value as `short` does; a text of invisible characters is shown as escapes."""
     return ascii(value[:60]) if isinstance(value, str) and value.strip() and is_invisible(value) else short(value)
 
 
@@ -579,7 +578,7 @@ def read_own_rows(
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
     them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
-    suffix, and for invalid rows. `say` reports cells in quotes that are kept.
+    suffix, and for invalid rows. `say` reports cells whose quotes are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
@@ -685,8 +684,8 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
 
 
 def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
-    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read as a
-    whole."""
+    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read
+    into memory as a whole."""
     is_first = True
     for number, text in enumerate(text_lines(path), 1):
         for i, line in enumerate(split_lines(text), number):
@@ -734,8 +733,8 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
 
 
 def _is_whole_table(value: JsonObject) -> bool:
-    """Returns whether an object holds a whole table, as pandas writes it: its rows by number, or its columns with their cells by
-    row number."""
+    """Returns whether an object holds a whole table, as pandas writes it: its rows by index, or its columns with their cells by
+    row index."""
     inside = list(value.values())
     if not inside or not all(isinstance(held, dict) and held for held in inside):
         return False

@@ -35,8 +35,8 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
     A question whose `answers` is an empty list has no answer, like a question with `is_impossible`. If `answers` is missing, or
     if it is empty although `is_impossible` is false, the answers are unknown. Answers are located by `AnswerPlaces`. An id may be
     a whole number; a question without an id, or with an empty one, gets its number in the file, from 0. `say` reports such
-    questions, and how many answers are at another place or are not found. Raises UserError for a file in another format. Also
-    raises it for two questions with the same id, since predictions are scored by id."""
+    questions, and how many answers are not at the stated place, or not in the context at all. Raises UserError for a file in
+    another format. Also raises it for two questions with the same id, since predictions are scored by id."""
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))

@@ -117,8 +117,8 @@ def _passes(kind: str) -> int:
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather this is its shard, sent to
-    all others; in a collective-permute it is the whole operand, sent to one other member."""
+    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather, a member sends its
+    operand to all others; in a collective-permute, to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size

@@ -53,7 +53,7 @@ class Compiled:
 class Compiler:
     """The TPU compiler for one topology; the compiler's library is loaded once in a process.
 
-    Raises UserError if the compiler is not installed, has a different version from the one this JAX needs, or does not know the
+    Raises UserError if the compiler is not installed, if this JAX needs a different version of it, or if it does not know the
     topology.
     """
 
@@ -84,16 +84,17 @@ class Compiler:
 
 # --------------------------------------------------------------------------------------------------------------- the calibration
 SIDE = 8_192
-"""The size of the square bfloat16 matrices of the product. It takes 1.1e12 operations on arrays of 134 MB; real chips reach over
-90 % of peak."""
+"""The side of the two square bfloat16 matrices that are multiplied. The product takes 1.1e12 operations on arrays of 134 MB;
+real chips reach over 90 % of peak."""
 STREAMED = 2**28
-"""The number of elements of the two float32 arrays of the addition. It reads 2.1 GB and writes 1.1 GB; real chips reach over 80 %
-of the bandwidth."""
+"""The number of elements of each of the two float32 arrays that are added. The addition reads 2.1 GB and writes 1.1 GB; real
+chips reach over 80 % of the bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The estimates for two programs that nearly reach the data sheet's rates on real chips, as fractions of these rates."""
+    """The estimated rates of two programs, as fractions of the data sheet's rates. Real chips nearly reach the data sheet's
+    rates with them."""
 
     matmul: float
     """The rate of the matrix product, as a fraction of the peak FLOP/s."""

@@ -43,7 +43,7 @@ SCALARS = 1 << 12
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
 """Opcodes that pass on the state of an asynchronous operation."""
 CONTINUING = "async_collective_fusion"
-"""The name prefix of computations of fusions that continue a collective together with other work."""
+"""The prefix of the names of fused computations that continue a collective while doing other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
@@ -321,8 +321,8 @@ def _moved(start: Instruction) -> float:
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
-    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times: `flops` model operations at the peak
-    FLOP/s of a device, and the estimate's bytes at its peak bandwidth."""
+    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times: to compute `flops` model operations at
+    the peak FLOP/s of a device, and to move the estimate's bytes at its peak bandwidth."""
     chip = topology.chip
     return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
 

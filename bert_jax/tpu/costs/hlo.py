@@ -104,7 +104,7 @@ class Instruction:
 
     @functools.cached_property
     def index(self) -> int:
-        """The number of the tuple element that a get-tuple-element returns."""
+        """The index of the tuple element that a get-tuple-element returns."""
         return int(self.attribute("index"))
 
     @functools.cached_property

@@ -64,7 +64,7 @@ class _Loop:
     bundles: int = 0
     over_grid: bool = False
     exit: tuple[str, str] | None = None
-    """The counter and its limit in the test of the branch back to the loop's start, once that test has been read."""
+    """The counter and the limit that the loop's exit test compares; None until that test has been read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     @property
@@ -141,8 +141,7 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration with which the program compiled a custom call: Mosaic's part of it, and the limit on vector
-    memory."""
+    """Returns the configuration of a custom call: Mosaic's part of it, and the limit on vector memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
         if (start := call.text.find(f'"{name}":')) >= 0:

@@ -140,7 +140,7 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Returns every slice of a generation, smallest first. Two-dimensional slices come from the list. Three-dimensional slices
+    """Returns every slice of a generation, smallest first. Two-dimensional slices are those of FLAT. Three-dimensional slices
     are 2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
@@ -150,7 +150,8 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the part of an error that names the slices whose number of chips is nearest."""
+    """Returns the part of an error that names the slice whose number of chips is nearest to `chips`, and lists the known
+    slices."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))

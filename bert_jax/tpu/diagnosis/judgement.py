@@ -165,7 +165,7 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
 
 
 def slower(platform: str) -> float:
-    """Returns the fraction of the others' median below which a device is slow."""
+    """Returns the fraction of the other devices' median below which a device counts as slow."""
     return SLOWER_CPU if platform == "cpu" else SLOWER
 
 

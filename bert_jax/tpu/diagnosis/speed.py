@@ -16,9 +16,9 @@ SECONDS = 0.15
 """The seconds that one measurement takes; the best of `TRIES` measurements counts."""
 TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
-"""The size of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
+"""The side of the square matrices that are multiplied: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""The number of elements of the float32 arrays of the addition; it is larger than any cache."""
+"""The number of elements of each float32 array that is added; the arrays are larger than any cache."""
 CPU_SENT, SENT = 2**20, 2**24
 """The number of elements of the float32 array that each device adds in a sum over all devices."""
 

@@ -364,7 +364,7 @@ def test_brackets_are_split_off_one_by_one():
 def test_a_part_of_a_mention_has_a_number_within_its_count(tmp_path, part):
     (document,), problems = read(tmp_path, conllu(f"a/NOUN/0/(2[1/{part}]) b/NOUN/1/(3)"))
     assert [mention[0] for mention in mentions(document)] == (["2[1/²]", "3"] if part == "²" else ["3"])
-    assert all("is not a part from 1 to at most 1,000; it is left out" in problem for problem in problems)
+    assert all("must name part i/n with 1 <= i <= n <= 1,000; it is left out" in problem for problem in problems)
     assert len(problems) == (part != "²")
 
 

@@ -12,9 +12,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads import KINDS
+from bert_jax.model.heads import KINDS, head_class, make_head
 from bert_jax.model.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
-from bert_jax.model.heads.head import TaskHead, head_class, make_head
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 
 CONFIG = ModelConfig(

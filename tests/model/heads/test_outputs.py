@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.heads.head import head_classes, make_head
+from bert_jax.model.heads import head_classes, make_head
 from bert_jax.model.heads.outputs import OUTPUTS
 
 

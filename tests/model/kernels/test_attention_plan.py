@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.model.kernels import attention_tpu
-from bert_jax.model.kernels.attention_plan import MASKED_SCORE, Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
+from bert_jax.model.kernels import MASKED_SCORE, attention_tpu
+from bert_jax.model.kernels.attention_plan import Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
 from bert_jax.model.kernels.attention_tpu import RandomBits
 from tests.model.lowbias32 import hashed
 

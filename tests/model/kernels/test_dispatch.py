@@ -21,9 +21,8 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig, Resolved, Target, published
 from bert_jax.model.encoder import Block, Encoder
-from bert_jax.model.kernels import dispatch
+from bert_jax.model.kernels import SAVED, dispatch
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.kernels.attention_plan import SAVED
 from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Layer

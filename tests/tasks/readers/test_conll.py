@@ -44,7 +44,7 @@ def test_a_comment_does_not_determine_the_column_separator(tmp_path: pathlib.Pat
 
 
 def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.Path):
-    told = ["line 1: read as a comment, although it has as many columns as words; 2 such lines in the file"]
+    told = ["line 1: read as a comment, although it has the columns of a word; 2 such lines in the file"]
     comment = "# sent_id = 7\n"
     assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
     alone = [told[0].replace("2 such lines", "1 such line")]

@@ -550,10 +550,10 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
     [
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
-        (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0 and 1, a number for each of 3 labels; .* label_names=\[a,b,c\]"),
-        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0 and 1, a number for each of 2 labels; name them"),
-        (["a,[1]", "b,[0]"], r"a number for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
-        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0 and 1, but their lengths differ \(1, 2\); .*\[0,1\]"),
+        (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
+        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name these"),
+        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
+        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0s and 1s, but their lengths differ \(1, 2\); .*\[0,1\]"),
         (['a,"{x,y}"', "b,{x}"], r"line 2: label is \"\{x,y\}\"; set separator=',' if"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
         (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
@@ -877,7 +877,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
         found = load_own_data(config, "sequence", say=said.append).test
         assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
-    read = "every label is -1, read as unknown, as in test sets of the Hugging Face hub"
+    read = "every label is -1, which means unknown, as in test sets of the Hugging Face hub"
     assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
     mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
     is_wrong = pytest.raises(UserError, match="the label '-1' is not known")

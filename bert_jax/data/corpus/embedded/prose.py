@@ -77,7 +77,7 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Yields the lines of each paragraph, skipping code and tables that the layout reveals."""
+    """Yields the lines of each paragraph, skipping code and tables, which are recognised by their layout."""
     section = ""
     block: list[str] = []
     skip_deeper: int | None = None  # a literal block: skip lines indented more than this
