@@ -58,6 +58,8 @@ def written(kind: str) -> bytes:
         (b"<html> is how a page begins.\n", "html"),
         (b'<?xml version="1.0"?>\n<!-- saved -->\n<!DOCTYPE html>\n', "html"),
         (b"<htmlx> a line\n", None),
+        (b"<!-- a -- b -->" * 5 + b"<html>", "html"),
+        (b"<!---->" * 73, None),
         (b'<?xml version="1.0"?>\n<!-- saved -->\n<TEI>\n', "xml"),
         (b"<mediawiki xml:lang=\"en\">\n", "xml"),
         (b"1\r\n00:00:01,000 --> 00:00:02,500\r\nit was\r\n", "subtitles"),
