@@ -17,6 +17,7 @@ from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
 from bert_jax.interface.named import Record, file_record, source_file
+from bert_jax.interface.python_files import MissingFile
 from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.paths import AnyPath, is_remote
@@ -150,6 +151,27 @@ def _values(stored: JsonObject) -> JsonObject:
 def own_files(directory: AnyPath) -> Mapping[str, Record]:
     """Returns the user's files of the run in a workdir, by key, or {} if there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
+
+
+@contextlib.contextmanager
+def recorded_files_named(directory: AnyPath) -> Iterator[None]:
+    """Adds to an error about a missing user's file the path that the run in `directory`, if there is one, has recorded for it: a
+    relative path of the configuration means another file after a change of the current directory."""
+    try:
+        yield
+    except MissingFile as error:
+        key = error.flag.removeprefix("config.")
+        stored: JsonObject = {}
+        with contextlib.suppress(UserError, OSError):
+            stored = stored_config(directory)
+        if key not in stored.get(FILES, {}):
+            raise
+        then, value = stored[FILES][key]["path"], str(dict(flatten(stored))[key])
+        uses = f"{error.what}; the run in --workdir={directory} uses {then}"
+        if not pathlib.Path(then).is_file():
+            raise UserError(f'{uses}, which is gone too; restore it from "{FILES}" in {directory / CONFIG}') from error
+        moved = f"--{error.flag}={then}{value.removeprefix(source_file(value))}"
+        raise UserError(f"{uses}; give {moved}, or run the command in {stored.get(STARTED_IN)}") from error
 
 
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
