@@ -1,7 +1,8 @@
 """No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
-The patterns are found in the source, with the methods by which the source uses them. Each text makes a pattern backtrack: it
-repeats a string that the pattern or a part of it matches, and ends with a character that matches nothing.
+The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. Each text
+makes a pattern backtrack: it starts with a string that the pattern matches before its first repetition, repeats a string that the
+pattern or a part of it matches, and ends with a character that matches nothing.
 """
 
 from __future__ import annotations
@@ -89,6 +90,18 @@ def samples(parsed: Iterable[Any], parts: set[str]) -> list[str]:
     return found
 
 
+def written(expression: ast.expr) -> str:
+    """Returns the text of a pattern in the source, with "a" for each value in an f-string, or "" if it is not written there."""
+    match expression:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Constant(value=bytes(text)):
+            return text.decode("latin-1")
+        case ast.JoinedStr(values=parts):
+            return "".join(part.value if isinstance(part, ast.Constant) else "a" for part in parts)
+    return ""
+
+
 def patterns() -> Iterator[Any]:
     """Returns every pattern in the source, with the methods that use it."""
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -101,7 +114,9 @@ def patterns() -> Iterator[Any]:
         assigned = {id(node.value): node.targets[0] for node in ast.walk(tree) if isinstance(node, ast.Assign)}
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=str(text)), *_]):
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[expression, *_]):
+                    if not (text := written(expression)):
+                        continue
                     if method == "compile":
                         target = assigned.get(id(node))
                         used = uses.get(target.id, set()) if isinstance(target, ast.Name) else set()
@@ -145,9 +160,11 @@ def calls(pattern: re.Pattern[str], method: str) -> Callable[[str], object]:
 def test_regular_expressions_take_linear_time(text: str, methods: list[str]):
     pattern = re.compile(text)
     parts: set[str] = set()
-    whole = [sample for sample in samples(parser.parse(text), parts) if sample]
+    parsed = parser.parse(text)
+    whole = [sample for sample in samples(parsed, parts) if sample]
+    before = [samples(parsed[:i], set())[-1] for i, (kind, _) in enumerate(parsed) if str(kind).endswith("REPEAT")]
     pumps = sorted({*parts, *whole, *(sample[:-1] for sample in whole)} - {""}, key=lambda pump: (len(pump), pump))[:24]
-    heads = ["", *sorted({sample[:1] for sample in whole})[:3]]
+    heads = list(dict.fromkeys(["", *sorted({sample[:1] for sample in whole})[:3], *before[:2]]))
     for method in methods:
         call = calls(pattern, method)
         for pump in pumps:

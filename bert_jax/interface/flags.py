@@ -263,7 +263,7 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
         hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
-        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
+        message = re.sub(r"^argument ([^\s/:]++)[^\s:]*+: =", r"\1=", message)  # of a `type=`, beginning with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 

@@ -167,5 +167,5 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
 def _front(text: str, key: str) -> str:
     """Returns a field of a card's YAML front matter, or the first item of a list."""
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
+    found = re.search(rf"^{key}:[ \t]*+(?:\n[ \t]*+)?(?:- ++)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""

@@ -33,7 +33,7 @@ from bert_jax.interop.huggingface import (
     with_new_parts,
     without_parts,
 )
-from bert_jax.interop.locate import local_model
+from bert_jax.interop.locate import local_model, refuse_file
 from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
@@ -51,6 +51,7 @@ from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
+from bert_jax.model import ENCODERS
 from bert_jax.model.config import Architecture
 from bert_jax.model.heads import HEAD_PARTS, head_class
 from bert_jax.model.heads.head import TaskHead
@@ -66,7 +67,10 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     path = local_model(path)
     if find_vectors(pathlib.Path(path)):
         return import_word2vec(pathlib.Path(path))
-    return _read_tf1(os.fspath(path)) if _is_tf1(pathlib.Path(path)) else import_model(path)
+    if _is_tf1(pathlib.Path(path)):
+        return _read_tf1(os.fspath(path))
+    refuse_file(pathlib.Path(path))
+    return import_model(path)
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
@@ -87,6 +91,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
         model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
         return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
+        refuse_file(pathlib.Path(path))
         labels = None if new.head else flags.labels  # for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
         family = export_family(model.config)
@@ -196,6 +201,11 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
             raise UserError(
                 f"--pooling is not for {model.source}, which has a {model.head.subtree} that returns labels; leave the head out "
                 "with --drop"
+            )
+        if export_family(model.config).model_type in ("bert_jax", *ENCODERS):
+            raise UserError(
+                f"--pooling and --normalise are for sentence-transformers, which cannot load {model.source}, since no class of "
+                "transformers supports it; leave them out here, and give them to `predict embed`"
             )
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling

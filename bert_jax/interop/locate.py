@@ -66,16 +66,11 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        other = recognise(read_start(path), path.name) if path.is_file() and path.suffix not in _OF_WEIGHTS else None
-        if other and other.kind not in COMPRESSIONS.values():  # word vectors may be compressed
-            raise UserError(
-                f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
-            )
         convert = (
             "a file of word vectors (a word and its numbers on each line, or word2vec's .bin) must be converted first: "
             f"python -m bert_jax.convert --from={path} --to=DIR"
         )
-        raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}; {convert}")
+        raise UserError(f"{_not_a_directory(path)}; {convert}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
     others = [path / file for file in NOT_READ if (path / file).exists()]
@@ -108,6 +103,22 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     raise UserError(
         f"{path} is not a model directory: {' and '.join(absent)} missing{there}; name a directory with these files, or a workdir"
     )
+
+
+def refuse_file(path: pathlib.Path) -> None:
+    """Raises UserError if `path` is a file. The caller has found that it holds no word vectors."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{_not_a_directory(path)} (it holds no word vectors either)")
+
+
+def _not_a_directory(path: pathlib.Path) -> str:
+    """Returns the error for a `path` that is not a directory. Raises UserError, with a remedy, for a file of a known kind."""
+    other = recognise(read_start(path), path.name) if path.is_file() and path.suffix not in _OF_WEIGHTS else None
+    if other and other.kind not in COMPRESSIONS.values():  # word vectors may be compressed
+        raise UserError(
+            f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
+        )
+    return f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}"
 
 
 ADAPTER = "adapter_config.json"

@@ -280,5 +280,24 @@ CASES = [
         "x.conll has no kind of label with two or more labels that y.conll has too; give two",
         files={"x.conll": "a X\nb X\n", "y.conll": "a X\nb Y\n"},
     ),
+    *(
+        Case(
+            f"coreference in {name}",
+            f"coreference --input={name}",
+            f"{name}, line 1: ... does not begin a file of CoNLL-U with Entity=, of CoNLL-2012 ... or of GAP",
+            files={name: text},
+        )
+        for name, text in {
+            "x.jsonlines": '{"clusters": [[[0, 0], [2, 2]]], "sentences": [["it", "was", "it"]]}\n',
+            "x.jsonl": '{"clusters": [], "sentences": [["it"]]}\n{"clusters": [], "sentences": [["it"]]}\n',
+            "x.csv": "ID,Text,Pronoun,Pronoun-offset,A,A-offset,B,B-offset\nx,ada saw eve and she left,she,16,ada,0,eve,8\n",
+        }.items()
+    ),
+    Case(
+        "GAP with a comment above the names of its columns",
+        "coreference --input=x.tsv",
+        "x.tsv, line 1: '# by Ada' is a comment, but the first line must have the names of the columns; remove it",
+        files={"x.tsv": "# by Ada\nID\tText\tPronoun\n"},
+    ),
 ]
 TABLE = Table("analyse", "--model=$model --output=out", CASES)

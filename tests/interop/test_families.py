@@ -166,6 +166,7 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
         ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": None}}}, (5e4, None)),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": None}}, (5e4, 10_000.0)),
         ({"rope_parameters": {}, "rope_scaling": None}, (160_000.0, 10_000.0)),
+        (OLD | {"rope_scaling": {"rope_type": "default", "rope_theta": 5e4}}, (5e4, None)),
     ],
 )
 def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
@@ -178,6 +179,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
     [
         ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
         ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
+        ("modernbert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"full_attention=777\.0 and rope_scaling=9\.0 contradict"),
         ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and"),
         ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
@@ -187,6 +189,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
+        ("modernbert_masked", {"local_attention": -1}, "local_attention=-1 must be a whole number from 0"),
         ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 a token sees no other token"),
         ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
         ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
@@ -199,6 +202,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
         ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
         ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
+        ("eurobert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"rope_parameters=555\.0 and rope_scaling=9\.0 contradict"),
         ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 is not divisible by model.num_key_value_heads=2"),
         ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
         ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),

@@ -200,8 +200,10 @@ def test_damaged_vector_files_are_refused_in_one_sentence(tmp_path, name, conten
 def test_other_files_are_not_vectors(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     assert find_vectors(tmp_path / "pytorch_model.bin") is None
+    with pytest.raises(UserError, match=r"is a file; name the directory that .*model\.safetensors \(it holds no word vectors ei"):
+        load_model(tmp_path / "pytorch_model.bin")  # `convert` does not advise `convert`
     with pytest.raises(UserError, match=r"is a file; name the directory that holds .*; a file of word"):
-        load_model(tmp_path / "pytorch_model.bin")
+        find_model_directory(tmp_path / "pytorch_model.bin")
 
 
 def test_compressed_vectors_that_are_named_as_a_model_must_be_converted(tmp_path):

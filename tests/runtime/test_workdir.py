@@ -111,7 +111,7 @@ def test_a_run_resumes_with_a_version_that_has_more_keys(tmp_path: pathlib.Path)
     with open_workdir(tmp_path, "pretrain", younger, completed=lambda stored: {"init_from": "", **stored}):
         assert stored_config(tmp_path)["init_from"] == ""
     with (
-        pytest.raises(UserError, match="init_from  stored , given models/base"),
+        pytest.raises(UserError, match="init_from  stored nothing, given models/base"),
         open_workdir(tmp_path, "pretrain", CONFIG | {"init_from": "models/base"}),
     ):
         pass
@@ -127,7 +127,7 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
     assert "  phases.1.steps  stored 5, given 7\n  seed            stored 0, given 3\n" in str(error.value)
     assert "name another --workdir" in str(error.value)
     assert f"to train its model further, name another --workdir and --config.init_from={tmp_path}, or" in str(error.value)
-    assert str(error.value).endswith("to continue from one of its kept steps, including the optimizer state")
+    assert str(error.value).endswith("to continue from a kept step with its optimizer")
     assert (tmp_path / "config.json").read_text() == before
 
 
@@ -427,6 +427,13 @@ def test_the_configuration_of_a_run_is_read_by_its_command(tmp_path: pathlib.Pat
             run_config(tmp_path, "pretrain")
 
 
+def test_a_model_directory_named_for_a_run_is_refused_with_the_way_to_name_one(tmp_path: pathlib.Path):
+    (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
+    says = r"was not written by a run \(a model directory\?\); name the workdir of a run of pretrain$"
+    with pytest.raises(UserError, match=says):
+        run_config(tmp_path, "pretrain", "config.init_state")
+
+
 def test_more_steps_are_refused_with_the_way_to_train_further(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2}):
         (tmp_path / "metrics.jsonl").touch()
@@ -434,6 +441,15 @@ def test_more_steps_are_refused_with_the_way_to_train_further(tmp_path: pathlib.
         with pytest.raises(UserError) as error, open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2} | changed):
             pass
         assert ("to train its model further" in str(error.value)) is further
+
+
+@pytest.mark.parametrize(("command", "keys"), [("finetune", ["init_from"]), ("study", [])])
+def test_the_way_to_train_further_has_only_keys_of_the_command(command: str, keys: list[str], tmp_path: pathlib.Path):
+    with open_workdir(tmp_path, command, {"training": {"epochs": 2}}):
+        (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(UserError) as error, open_workdir(tmp_path, command, {"training": {"epochs": 3}}):
+        pass
+    assert [key for key in ("init_from", "init_state") if key in str(error.value)] == keys
 
 
 def test_an_unusable_directory_is_not_left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -639,6 +639,11 @@ def _roles(
                 f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], which is required for "
                 f'masked language modelling; name one in {CONFIG_FILE} next to it, as {{"{role}_token": "<{role}>"}}'
             )
+    if same := next((role for role in ("cls", "sep") if roles[role] == roles["mask"]), None):
+        raise UserError(
+            f"{path}: {roles['mask']!r} is both [MASK] and [{same.upper()}], so a masked word would look like the "
+            f"{'beginning' if same == 'cls' else 'end'} of a text; name another piece as mask_token in {CONFIG_FILE} next to it"
+        )
     return roles
 
 

@@ -35,9 +35,9 @@ class RotaryTheta:
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Returns the base. Raises UserError for any other type of rotary positions, or if two keys give different bases."""
-        _check_scaling(fields, source)
         found = {
             "rope_parameters": read_theta(fields.get("rope_parameters"), "rope_parameters", source),
+            "rope_scaling": read_theta(fields.get("rope_scaling"), "rope_scaling", source),
             self.old: _positive(fields.get(self.old), self.old, source),
         }
         return {"rotary_theta": _agreed(found, self.default, source)}
@@ -60,7 +60,7 @@ class RotaryThetas:
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for an unsupported type of
         rotary positions, for unknown names of groups, and for two different bases of the same layers."""
-        _check_scaling(fields, source)
+        scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses it for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
         if not isinstance(groups, dict) or not groups.keys() <= known:
@@ -72,13 +72,14 @@ class RotaryThetas:
         full = _agreed(
             {
                 new["full_attention"]: read_theta(groups.get("full_attention"), new["full_attention"], source),
+                "rope_scaling": scaling,
                 "global_rope_theta": _positive(fields.get("global_rope_theta"), "global_rope_theta", source),
             },
             self.full,
             source,
         )
         group = groups.get("sliding_attention")
-        found: dict[str, float | None] = {}
+        found: dict[str, float | None] = {"rope_scaling": scaling}
         if isinstance(group, dict) and group.get("rope_theta", 0) in AS_GLOBAL:
             found[new["sliding_attention"]] = full
             group = {name: value for name, value in group.items() if name != "rope_theta"}
@@ -153,7 +154,7 @@ class Window:
         transformers would use instead."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise UserError(f"{source}: local_attention={value!r} must be a whole number")
+            raise UserError(f"{source}: local_attention={value!r} must be a whole number from 0")
         radius = fields.get("sliding_window")
         if radius is not None and radius != value // 2:
             raise UserError(
@@ -226,11 +227,6 @@ def read_theta(parameters: Any, name: str, source: str) -> float | None:
     if nested is not None:
         raise UserError(f"{source}: {name} has a group {nested!r}, but all layers have the same positions; remove the groups")
     return _positive(parameters.get("rope_theta"), f"{name}.rope_theta", source)
-
-
-def _check_scaling(fields: JsonObject, source: str) -> None:
-    """Raises UserError for the older key of other types of rotary positions."""
-    read_theta(fields.get("rope_scaling"), "rope_scaling", source)
 
 
 def _positive(value: Any, name: str, source: str) -> float | None:

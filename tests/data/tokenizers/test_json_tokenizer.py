@@ -404,6 +404,14 @@ def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_pat
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(("piece", "role", "part"), [("[SEP]", "SEP", "end"), ("[CLS]", "CLS", "beginning")])
+def test_a_mask_that_also_bounds_texts_is_refused(tmp_path, piece, role, part):
+    plain(tmp_path, SPECIALS, tokenizer_config={"mask_token": piece})
+    says = rf"'\[{role}\]' is both \[MASK\] and \[{role}\], .* the {part} of a text; name another piece as mask_token in"
+    with pytest.raises(UserError, match=says):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
