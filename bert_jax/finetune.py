@@ -29,7 +29,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.configs.command_line import parse_flags
+from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
@@ -47,7 +47,7 @@ from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
-from bert_jax.runtime.workdir import MODEL, RESULTS
+from bert_jax.runtime.workdir import MODEL, RESULTS, recorded_files_named
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.published import published
@@ -212,6 +212,12 @@ def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     flags = parse_flags("finetune", __doc__, argv, schema=FinetuningExperiment)
+    with recorded_files_named(flags.workdir):
+        return _start(flags)
+
+
+def _start(flags: Flags) -> int:
+    """Starts or resumes the run of `flags`. Returns the exit status."""
     experiment = FinetuningExperiment.from_dict(flags.config)
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)

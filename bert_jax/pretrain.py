@@ -28,7 +28,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from bert_jax.configs.command_line import parse_flags
+from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
@@ -50,7 +50,7 @@ from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
-from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
+from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files, recorded_files_named
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -214,7 +214,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if flags.replay is not None:
         from bert_jax.pretraining.replay import replay_step  # imported here, since training does not need it
 
-        return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
+        with recorded_files_named(flags.workdir):
+            return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
+    with recorded_files_named(flags.workdir):
+        return _start(flags)
+
+
+def _start(flags: Flags) -> int:
+    """Starts or resumes the run of `flags`. Returns the exit status."""
     directory = local_corpus(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)

@@ -1,8 +1,8 @@
 """No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
-The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. The texts
-make a pattern backtrack. They begin with what it matches before its first repetitions. Then one of its parts, or all of it,
-matches many times. The end matches nothing.
+The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. Each text
+makes a pattern backtrack: it starts with a string that the pattern matches before its first repetition, repeats a string that the
+pattern or a part of it matches, and ends with a character that matches nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FACTOR = 8
 MOST = 24
 """The maximum time for FACTOR times the length, in multiples of the time for LENGTH."""
 LEAST_SECONDS = 0.02
-"""A shorter time for the long text is not quadratic: at these lengths quadratic time takes longer."""
+"""A call that takes less time for the long text passes: at this length, quadratic time takes longer."""
 REPEATS = 24
 """So many repetitions take seconds if each doubles the time."""
 CLASSES = {
@@ -140,8 +140,8 @@ def seconds(call: Callable[[Any], object], text: str | bytes) -> float:
 
 
 def is_slow(call: Callable[[str], object], make: Callable[[int], str]) -> bool:
-    """Returns whether a call takes quadratic time on the texts of `make`: in each of three attempts, so that other load does not
-    count."""
+    """Returns whether a call takes quadratic time on the texts of `make` in each of three attempts. Other programs may slow
+    down one of them."""
     for _ in range(3):
         long = seconds(call, make(FACTOR * LENGTH))
         if long < LEAST_SECONDS or long < MOST * seconds(call, make(LENGTH)):

@@ -69,8 +69,13 @@ def parse_flags(
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
         if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    workdir = as_path(checked(values.workdir, "--workdir"))
+    from bert_jax.runtime.workdir import recorded_files_named  # imported here, since --help does not need it
+
+    with recorded_files_named(workdir):
+        config = read_experiment(values.config, overrides, _found(schema)) if replayed is None else {}
     return Flags(
-        workdir=as_path(checked(values.workdir, "--workdir")),
+        workdir=workdir,
         coordinator=values.coordinator,
         processes=values.processes,
         process=values.process,
@@ -80,7 +85,7 @@ def parse_flags(
         compiled=getattr(values, "compiled", None),
         changed_files=values.changed_files,
         figure_formats=values.format,
-        config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
+        config=config,
         given=frozenset(key for key, text in overrides if text != UNSET),
         experiment=values.config or "",
         verify=getattr(values, "verify", False),

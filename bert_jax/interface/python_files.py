@@ -90,6 +90,14 @@ def load_module(file: pathlib.Path, flag: str) -> ModuleType:
     return _module(file, flag, "give your own Python file as FILE.py:NAME")
 
 
+class MissingFile(UserError):
+    """A user's file that does not exist."""
+
+    def __init__(self, what: str, wanted: str, flag: str):
+        super().__init__(f"{what}; {wanted}")
+        self.what, self.flag = what, flag
+
+
 _loaded_for: dict[str, list[str]] = {}
 """The path of each user's file whose objects this process uses -> the keys or flags that named it, for error messages."""
 
@@ -130,7 +138,7 @@ def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()
-    raise UserError(f"{flag}={missing_path(given)} is not a file; {wanted}")
+    raise MissingFile(f"{flag}={missing_path(given)} is not a file", wanted, flag)
 
 
 def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:

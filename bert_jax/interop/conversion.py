@@ -51,6 +51,7 @@ from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
+from bert_jax.model import ENCODERS
 from bert_jax.model.config import Architecture
 from bert_jax.model.heads import HEAD_PARTS, head_class
 from bert_jax.model.heads.head import TaskHead
@@ -200,6 +201,11 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
             raise UserError(
                 f"--pooling is not for {model.source}, which has a {model.head.subtree} that returns labels; leave the head out "
                 "with --drop"
+            )
+        if export_family(model.config).model_type in ("bert_jax", *ENCODERS):
+            raise UserError(
+                f"--pooling and --normalise are for sentence-transformers, which cannot load {model.source}, since no class of "
+                "transformers supports it; leave them out here, and give them to `predict embed`"
             )
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling

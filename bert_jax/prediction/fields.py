@@ -136,6 +136,17 @@ class FileReader:
                 f"{self.name} is in fastText's format; leave out its labels, which the model must not read (sed -E "
                 "'s/^(__label__[^[:space:]]+[[:space:]]+)+//')"
             )
+        if self.suffix == ".ann":
+            raise UserError(f"{self.name} holds annotations by their characters, as written by brat; give the file of the text")
+        if self.suffix is not None and re.match(rb'<doc id="', text):
+            raise UserError(
+                f"{self.name} is written by WikiExtractor, with its tags; give the texts as JSON lines (wikiextractor --json)"
+            )
+        if self.suffix in JSON_LINES and text in (b"{", b"["):
+            raise UserError(
+                f"{self.name} has objects on several lines; write each on a line of its own (jq -c . {cut(self.name, 100)} > "
+                "lines.jsonl; .[] for the items of a list)"
+            )
         if self.suffix is None or (self.jsonl and not (self.suffix in JSON_LINES and is_json)):
             yield from self._lines(lines)
         elif self.jsonl or self.suffix == ".json" or text.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', text):
@@ -175,7 +186,8 @@ class FileReader:
         try:
             given = parse_json(text, strict=True)
         except ValueError as error:
-            return Record(number, place, problem=f"not JSON ({error}): {text[:60].strip()!r}")
+            comma = "; remove the comma at its end" if text.rstrip().endswith(",") else ""
+            return Record(number, place, problem=f"not JSON ({error}): {text[:60].strip()!r}{comma}")
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:

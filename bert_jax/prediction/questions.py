@@ -59,8 +59,8 @@ def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) 
 
 
 NOT_FINITE = (
-    "numbers that are not finite for this text: its weights are damaged, or too large for the computation; name another model, "
-    "or train or convert this model again"
+    "numbers that are not finite for this text: its weights are damaged, or too large for the computation, or your own file "
+    "computes them; name another model, correct the file, or train or convert this model again"
 )
 
 

@@ -254,13 +254,16 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
             yield f"row {row}: {losses}"
             yield from (f"  {line}" for line in pair_texts(found.batch, row, tokenizer))
             continue
-        yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
+        yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row], found.objective)}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
 
 
-def _labels(labels: Int[np.ndarray, " P"]) -> str:
+def _labels(labels: Int[np.ndarray, " P"], objective: Objective) -> str:
+    """Returns whether the second text of each pair follows the first one. The user's own objective may change the pairs after
+    they are read."""
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
-    return f" (second text: {', '.join(names)})" if names else ""
+    own = "" if type(objective).__module__.startswith("bert_jax.") else f" as read, before {type(objective).__name__}"
+    return f" (second text{own}: {', '.join(names)})" if names else ""
 
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
 from bert_jax.interface.named import Record, file_record, source_file
+from bert_jax.interface.python_files import MissingFile
 from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.paths import AnyPath, is_remote
@@ -116,15 +117,12 @@ def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
     return holder is None or there == holder
 
 
-def stored_config(directory: AnyPath) -> JsonObject:
+def stored_config(directory: AnyPath, remedy: str = "name another --workdir") -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
-    if it names user's files, `files`. Raises UserError if the file is not from a run."""
-    path = directory / CONFIG
-    stored = read_json(path, "name another --workdir, or remove this one")
+    if it names user's files, `files`. Raises UserError if the file is not from a run, with a remedy."""
+    stored = read_json(directory / CONFIG, f"{remedy}, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
-        raise UserError(
-            f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); name another --workdir"
-        )
+        raise UserError(f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); {remedy}")
     return stored
 
 
@@ -133,11 +131,12 @@ def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> Jso
 
     Raises UserError if there is no such run.
     """
+    remedy = f"name the workdir of a run of {command}"
     if not (directory / CONFIG).exists():
-        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {command}")
-    stored = stored_config(directory)
+        raise UserError(f"{flag}={missing_path(directory)} holds no run; {remedy}")
+    stored = stored_config(directory, remedy)
     if not str(stored[WRITTEN_BY]).endswith(f" {command}"):
-        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {command}")
+        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; {remedy}")
     values = _values(stored)
     for key, record in stored.get(FILES, {}).items():
         _name_file(values, key.split("."), record, f"{flag}={directory}")
@@ -152,6 +151,27 @@ def _values(stored: JsonObject) -> JsonObject:
 def own_files(directory: AnyPath) -> Mapping[str, Record]:
     """Returns the user's files of the run in a workdir, by key, or {} if there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
+
+
+@contextlib.contextmanager
+def recorded_files_named(directory: AnyPath) -> Iterator[None]:
+    """Adds to an error about a missing user's file the path that the run in `directory`, if there is one, has recorded for it: a
+    relative path of the configuration means another file after a change of the current directory."""
+    try:
+        yield
+    except MissingFile as error:
+        key = error.flag.removeprefix("config.")
+        stored: JsonObject = {}
+        with contextlib.suppress(UserError, OSError):
+            stored = stored_config(directory)
+        if key not in stored.get(FILES, {}):
+            raise
+        then, value = stored[FILES][key]["path"], str(dict(flatten(stored))[key])
+        uses = f"{error.what}; the run in --workdir={directory} uses {then}"
+        if not pathlib.Path(then).is_file():
+            raise UserError(f'{uses}, which is gone too; restore it from "{FILES}" in {directory / CONFIG}') from error
+        moved = f"--{error.flag}={then}{value.removeprefix(source_file(value))}"
+        raise UserError(f"{uses}; give {moved}, or run the command in {stored.get(STARTED_IN)}") from error
 
 
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:

@@ -77,7 +77,7 @@ CASES = [
         )
         for command in (HEADS, "neighbours --input=$text house", "compare --control=random-weights 'the house'")
     ),
-    # --------------------------------------------------------------------------------------------------------- what it reads
+    # ------------------------------------------------------------------------------------------------------------- the input
     Case(
         "a model with tensors of another class",
         f"{HEADS} --model=model",
@@ -241,7 +241,7 @@ CASES = [
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
     Case("a second model that does not exist", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
     Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),
-    # ------------------------------------------------------------------------------------------------------- what it writes
+    # ------------------------------------------------------------------------------------------------------------ the output
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(
         "an output under a file",
@@ -279,6 +279,25 @@ CASES = [
         "probe --input=x.conll --eval=y.conll --probes=labels",
         "x.conll has no kind of label with two or more labels that y.conll has too; give two",
         files={"x.conll": "a X\nb X\n", "y.conll": "a X\nb Y\n"},
+    ),
+    *(
+        Case(
+            f"coreference in {name}",
+            f"coreference --input={name}",
+            f"{name}, line 1: ... does not begin a file of CoNLL-U with Entity=, of CoNLL-2012 ... or of GAP",
+            files={name: text},
+        )
+        for name, text in {
+            "x.jsonlines": '{"clusters": [[[0, 0], [2, 2]]], "sentences": [["it", "was", "it"]]}\n',
+            "x.jsonl": '{"clusters": [], "sentences": [["it"]]}\n{"clusters": [], "sentences": [["it"]]}\n',
+            "x.csv": "ID,Text,Pronoun,Pronoun-offset,A,A-offset,B,B-offset\nx,ada saw eve and she left,she,16,ada,0,eve,8\n",
+        }.items()
+    ),
+    Case(
+        "GAP with a comment above the names of its columns",
+        "coreference --input=x.tsv",
+        "x.tsv, line 1: '# by Ada' is a comment, but the first line must have the names of the columns; remove it",
+        files={"x.tsv": "# by Ada\nID\tText\tPronoun\n"},
     ),
 ]
 TABLE = Table("analyse", "--model=$model --output=out", CASES)

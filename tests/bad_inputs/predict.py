@@ -134,6 +134,31 @@ CASES = [
         }.items()
     ),
     Case(
+        "annotations of brat",
+        "tag --model=$tagger --input=x.ann",
+        "x.ann holds annotations by their characters, as written by brat; give the file of the text",
+        files={"x.ann": "T1\tPerson 7 10\tada\n"},
+    ),
+    Case(
+        "the output of WikiExtractor",
+        f"{CLASSIFY} --input=x.txt",
+        "x.txt is written by WikiExtractor, with its tags; give the texts as JSON lines (wikiextractor --json)",
+        files={"x.txt": '<doc id="12" url="u" title="Ada">\nAda\n\nit was fine\n</doc>\n'},
+    ),
+    Case(
+        "objects on several lines each",
+        f"{CLASSIFY} --input=x.jsonl",
+        "x.jsonl has objects on several lines; write each on a line of its own (jq -c . x.jsonl > lines.jsonl",
+        files={"x.jsonl": '{\n "text": "it was"\n}\n{\n "text": "we"\n}\n'},
+    ),
+    Case(
+        "a comma after each line of JSON",
+        f"{CLASSIFY} --input=x.jsonl",
+        "x.jsonl, line 1: not JSON ... remove the comma at its end",
+        exit=1,
+        files={"x.jsonl": '{"text": "it was"},\n{"text": "we"},\n'},
+    ),
+    Case(
         "columns of one object",
         f"{CLASSIFY} --input=x.json",
         'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns, but each row must be an object of its own',
@@ -147,7 +172,7 @@ CASES = [
         exit=1,
         files={"x.psv": "| text | label |\n|---|---|\n| it was fine | good |\n"},
     ),
-    # ------------------------------------------------------------------------------------------------------ what it writes to
+    # -------------------------------------------------------------------------------------------------------------- the output
     Case(
         "an array for words",
         f"{OUTPUT}=x.npy --words x",
@@ -183,7 +208,7 @@ CASES = [
         "--output=x.npy cannot be written: File too large; choose another --output",
         file_size=500,
     ),
-    # ------------------------------------------------------------------------------------------------------------ what it reads
+    # ---------------------------------------------------------------------------------------------------------------- the input
     Case("an input that is not there", "fill-mask --input=nofile", "--input=nofile (looked for in ... cannot be read: No such"),
     Case("an input that is a directory", "fill-mask --input=.", "--input=. cannot be read: Is a directory"),
     Case("a device for a file", "embed --input=/dev/zero", "--input=/dev/zero is a device, not a file of texts; name a file"),

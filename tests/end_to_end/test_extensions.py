@@ -346,7 +346,8 @@ def test_transformers_refuses_a_model_with_user_positions(whole: dict[int, pathl
 
 @pytest.fixture(scope="module")
 def generator(experiment: pathlib.Path) -> pathlib.Path:
-    """Trains with the objective alone, of which only the generator learns, without dropout. Returns the workdir."""
+    """Trains without dropout and with weight 0 for the discriminator's loss, so that only the generator learns. Returns the
+    workdir."""
     done = run(experiment, "generator", still(experiment))
     assert done.status == 0, done.output
     return experiment.parent / "generator"
@@ -456,6 +457,7 @@ def test_the_results_have_the_scores_of_a_subclass_and_their_baselines_only(expe
     (replayed,) = forked.run(folder, ["pretrain", f"--workdir={folder}/SentenceOrder", "--replay=4"])
     assert replayed.status == 0, replayed.output
     assert "SOP loss" in replayed.output
+    assert "(second text as read, before SentenceOrder: follows)" in replayed.output
 
 
 # --------------------------------------------------------------------------------------------------------------------- an encoder
@@ -474,7 +476,7 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
     assert import_model(whole).config.encoder == f"{folder}/fourier.py:Fourier"
     assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
     texts = {"long": "the river is wide\n", "short": "Paris\n"}
-    for name, text in (texts | {"both": "".join(texts.values())}).items():  # both in one row, as if each were alone
+    for name, text in (texts | {"both": "".join(texts.values())}).items():  # "both" puts the two texts in one row
         (folder / f"{name}.txt").write_text(text)
     model = f"--model={whole}"
     ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
@@ -482,8 +484,12 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
         ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention; use a Transformer",
         ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
         ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
+        ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "for sentence-transformers, which cannot load ",
     }
-    both, first, second, *others = forked.run(folder, *ask, *refused)
+    counted = ["analyse", "vocabulary", model, f"--output={folder}/counted"]
+    both, first, second, sizes, *others = forked.run(folder, *ask, counted, *refused)
+    assert sizes.status == 0, sizes.output
+    assert "parameters of encoder " in sizes.output
     lines = [line for done in (both, first, second) for line in done.output.splitlines() if line.startswith("{")]
     vectors = [json.loads(line)["embedding"] for line in lines]
     assert len(vectors) == 4
@@ -494,15 +500,20 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
 
 
 def test_a_model_with_a_user_encoder_is_fine_tuned_resumed_and_answers(experiment: pathlib.Path, toys: pathlib.Path):
-    """The model stays where it was trained, the commands run elsewhere; without the user's file, they name it."""
+    """The commands run in another directory than the training. If the user's file is missing, their errors name it."""
     folder = experiment.parent
     (folder / "mine").mkdir()
     shutil.copy(folder / "fourier.py", folder / "mine")
     short = {"phases.0.steps": "2", "evaluation.every": "2", "checkpoints.keep_at": "[]"}
     flags = [f"--config.{key}={value}" for key, value in (short | {"model.encoder": "mine/fourier.py:Fourier"}).items()]
     here = forked.Surroundings(directory=folder)  # the name of the file is relative
-    (done,) = forked.run(folder, command(experiment, folder / "mixed", *flags), around=here)
+    mixed = command(experiment, folder / "mixed", *flags)
+    (done,) = forked.run(folder, mixed, around=here)
     assert done.status == 0, done.output
+    (lost,) = forked.run(folder, mixed, around=forked.Surroundings(directory=folder / "talks"))
+    assert lost.status == 2
+    assert f"mixed uses {folder}/mine/fourier.py; give --config.model.encoder={folder}/mine/fourier.py:Fourier, or" in lost.output
+    assert f"run the command in {folder}" in lost.output
     tuned = [
         "finetune",
         "--config=experiments/finetune/own_text.py",

@@ -60,16 +60,21 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
     if os.fspath(path) == "-":
         raise UserError("--input=- is standard input, but the format is recognised by the first line of a file; give a file")
     for record in read_records((), os.fspath(path), (Field("columns", many=True, words=True),)):
-        columns = record.values.get("columns", ())
+        columns = record.values.get("columns") or [f"{record.problem or 'JSON'}"]
         if columns[:1] == ["#begin"]:
             return Conll2012File(path, report)
         if columns[:2] == ["ID", "Text"]:
             return GapFile(path, report)
-        if not columns or not columns[0].startswith("#"):  # comments may precede the first document
-            break
+        if columns[0].startswith("#"):  # comments may precede the first document
+            continue
+        if not columns[0][:1].isdecimal():  # a sentence of CoNLL-U begins with the number of a word
+            begins = f"{os.fspath(path)}, line {record.number}: {cut(columns[0])!r}"
+            raise UserError(f"{begins} does not begin {_KNOWN}; give one of these")
+        break
     return CorefudFile(path, report)
 
 
+_KNOWN = 'a file of CoNLL-U with Entity=, of CoNLL-2012 ("#begin document") or of GAP ("ID", TAB, "Text", ...)'
 _BRACKETS = re.compile(r"[()|]|[^()|]+")
 _SIGNS = ("(", ")", "|", "")
 

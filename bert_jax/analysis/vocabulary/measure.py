@@ -231,12 +231,13 @@ def letter_script(text: str) -> str:
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Counts the parameters: part -> array, or layer of the part, -> number. The arrays of all Transformer layers are counted
-    together. Tables that are never trained are marked as fixed."""
+    together, those of a user's encoder by their names. Tables that are never trained are marked as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
-        for name, branch in (tree["layers"] if part == "encoder" else tree).items():
-            own = found.setdefault(_PARTS.get(name, name) if part == "encoder" else part, {})
-            if part == "encoder" and isinstance(branch, Mapping) and name in ("attention", "feed_forward"):
+        has_layers = part == "encoder" and "layers" in tree
+        for name, branch in (tree["layers"] if has_layers else tree).items():
+            own = found.setdefault(_PARTS.get(name, name) if has_layers else part, {})
+            if has_layers and isinstance(branch, Mapping) and name in ("attention", "feed_forward"):
                 own |= {inner: _size(arrays) for inner, arrays in branch.items()}
             else:
                 inside = branch if isinstance(branch, Mapping) else {}
@@ -244,7 +245,7 @@ def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
                 own |= {f"{inner} (fixed)": _size(x) for inner, x in fixed.items()}
                 shown = f"{name} (fixed)" if f"{part}/{name}" in NEVER_TRAINED else name
                 own["layer_norm" if name.endswith("layer_norm") else shown] = _size(branch) - _size(fixed)
-    return found
+    return {part: own for part, own in found.items() if own}
 
 
 def _size(tree: Any) -> int:

@@ -19,7 +19,7 @@ def read(tmp_path, text: str) -> tuple[list[Document], list[str]]:
     file = open_texts(path, problems.append)
     assert (file.line, file.notes) == (0, ())
     documents = list(file)
-    assert list(file) == documents  # read anew, nothing reported twice
+    assert list(file) == documents  # read again, without reporting problems again
     assert file.failed == len(problems)
     return documents, [problem.removeprefix(f"{path}, ") for problem in problems]
 
@@ -313,7 +313,7 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
 
 def test_the_format_is_recognised_by_the_first_line_that_is_no_comment(tmp_path):
     assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
-    with pytest.raises(UserError, match=r"; give a file of CoNLL-U with Entity=, of CoNLL-2012 \(.* #begin document\) or of GAP"):
+    with pytest.raises(UserError, match=r"line 1: 'Ada' does not begin a file of CoNLL-U .* of CoNLL-2012 .* or of GAP"):
         list(open_texts(write(tmp_path, "Ada ran.\n"), lambda problem: None))
     assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
     assert list(open_texts(write(tmp_path, "# a comment\n#\n\n" + conll2012(rows())))) == list(
