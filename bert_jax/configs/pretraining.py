@@ -368,6 +368,7 @@ class PretrainingExperiment:
             Span(
                 schedule=phase.schedule or self.optimizer.schedule,
                 key=f"config.phases.{i}.schedule" if phase.schedule else "config.optimizer.schedule",
+                phase=f"config.phases.{i}",
                 start=start,
                 steps=self.span_steps(i),
                 warmup_steps=phase.warmup_steps,

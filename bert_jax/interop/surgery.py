@@ -279,7 +279,7 @@ def average(models: Iterable[Model]) -> Model:
 
 def _differences(a: Model, b: Model) -> list[str]:
     pairs: list[tuple[str, object, object]] = []
-    for mine, other in ((a.config, b.config), (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
+    for mine, other in ((a.config.architecture, b.config.architecture), (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
         names = [field.name for field in dataclasses.fields(mine)]
         pairs += [(name, getattr(mine, name), getattr(other, name)) for name in names]
     pairs += [("parts", ", ".join(a.parts) or "none", ", ".join(b.parts) or "none"), ("head", a.head, b.head)]

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Collection
+from typing import Any
 
 from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
 from bert_jax.errors import UserError
@@ -58,7 +59,8 @@ def infer_settings(
         for name, value in there.items():
             if name in kept:
                 continue
-            if model.get(name, value) != value:
+            value = _as_list(value)
+            if _as_list(model.get(name, value)) != value:
                 notes.append(f"config.model.{name} is {value}, as in {source} (the experiment file has {model[name]})")
             model[name] = value
         examples = settled.get("examples", {})
@@ -95,6 +97,11 @@ def infer_settings(
             "longer than the phase"
         )
     return settled, notes + _long_warmups(settled)
+
+
+def _as_list(value: Any) -> Any:
+    """Returns a tuple as a list, as an experiment file has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _long_warmups(values: JsonObject) -> list[str]:

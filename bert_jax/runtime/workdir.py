@@ -117,15 +117,12 @@ def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
     return holder is None or there == holder
 
 
-def stored_config(directory: AnyPath) -> JsonObject:
+def stored_config(directory: AnyPath, remedy: str = "name another --workdir") -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
-    if it names user's files, `files`. Raises UserError if the file is not from a run."""
-    path = directory / CONFIG
-    stored = read_json(path, "name another --workdir, or remove this one")
+    if it names user's files, `files`. Raises UserError if the file is not from a run, with a remedy."""
+    stored = read_json(directory / CONFIG, f"{remedy}, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
-        raise UserError(
-            f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); name another --workdir"
-        )
+        raise UserError(f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); {remedy}")
     return stored
 
 
@@ -134,11 +131,12 @@ def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> Jso
 
     Raises UserError if there is no such run.
     """
+    remedy = f"name the workdir of a run of {command}"
     if not (directory / CONFIG).exists():
-        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {command}")
-    stored = stored_config(directory)
+        raise UserError(f"{flag}={missing_path(directory)} holds no run; {remedy}")
+    stored = stored_config(directory, remedy)
     if not str(stored[WRITTEN_BY]).endswith(f" {command}"):
-        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {command}")
+        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; {remedy}")
     values = _values(stored)
     for key, record in stored.get(FILES, {}).items():
         _name_file(values, key.split("."), record, f"{flag}={directory}")

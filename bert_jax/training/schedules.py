@@ -156,6 +156,8 @@ class Span:
     """A name in SCHEDULES, or FILE.py:NAME."""
     key: str = "config.optimizer.schedule"
     """The key that sets it."""
+    phase: str = "a phase"
+    """The key of the phase, for messages."""
     start: int
     steps: int
     warmup_steps: int
@@ -171,8 +173,8 @@ class Span:
         reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
         if self.end_fraction is not None and "end_fraction" not in reads:
             raise UserError(
-                f"end_fraction={self.end_fraction} of a phase does not apply to {self.key}={self.schedule}, which does not decay "
-                "to a fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
+                f"end_fraction={self.end_fraction} of {self.phase} does not apply to {self.key}={self.schedule}, which does not "
+                "decay to a fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
             )
         settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return lambda step: found(step - self.start, self.steps, self.peak, settings)

@@ -355,6 +355,12 @@ def test_an_averaged_part_counts_as_untrained_if_one_source_is(model):
     assert average([model, dataclasses.replace(model, untrained=frozenset({"nsp_head"}))]).untrained == {"nsp_head"}
 
 
+def test_models_trained_with_different_dropout_are_averaged(model):
+    """A branch of a run (`config.init_state`) may have another dropout than its trunk."""
+    other = dataclasses.replace(model, config=dataclasses.replace(model.config, hidden_dropout=0.37, initializer_range=0.5))
+    assert average([model, other]).config == model.config
+
+
 def test_models_with_differences_are_not_averaged_and_the_difference_is_named(model, vocabulary, tmp_path):
     other = as_model(*make_model(vocabulary, num_layers=1, activation="relu"), vocabulary)
     with pytest.raises(UserError, match=r"activation is gelu_tanh and relu") as caught:

@@ -37,6 +37,17 @@ def test_the_shape_comes_from_the_initial_model_and_training_settings_stay():
     assert len(notes) == 4  # among the fields that the file names
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_equal_layer_types_are_no_change(kind):
+    source = TINY.parents[1] / "families" / "modernbert_masked"
+    types = ("full", "sliding", "sliding", "full", "sliding")
+    file = FILE | {"init_from": str(source), "examples": {"pairs": "none"}}
+    values, notes = infer_settings(file | {"model": {"layer_types": kind(types)}}, ())
+    assert (values["model"]["layer_types"], notes) == ([*types], [])
+    _, notes = infer_settings(file | {"model": {"layer_types": kind(types[:2])}}, ())
+    assert [note.partition(" is ")[0] for note in notes] == ["config.model.layer_types"]
+
+
 def test_conflicting_flags_are_kept_for_their_error():
     values, notes = infer_settings(FILE, {"model.vocab_size"}, vocabulary_size=4_000)
     assert (values["model"]["vocab_size"], notes) == (8_192, [])

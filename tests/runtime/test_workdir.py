@@ -36,7 +36,7 @@ with open(sys.argv[1], "a+") as file:
     print("held", flush=True)
     sys.stdin.read()
 """
-"""A process that locks a file as `locked` does, without this package, which takes long to import."""
+"""A process that locks a file as `locked` does. It does not import this package, which takes long."""
 
 
 FORKING = """
@@ -425,6 +425,13 @@ def test_the_configuration_of_a_run_is_read_by_its_command(tmp_path: pathlib.Pat
             UserError, match=r"^--workdir=.* holds a run of bert_jax .* finetune; name the workdir of a run of pretrain"
         ):
             run_config(tmp_path, "pretrain")
+
+
+def test_a_model_directory_named_for_a_run_is_refused_with_the_way_to_name_one(tmp_path: pathlib.Path):
+    (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
+    says = r"was not written by a run \(a model directory\?\); name the workdir of a run of pretrain$"
+    with pytest.raises(UserError, match=says):
+        run_config(tmp_path, "pretrain", "config.init_state")
 
 
 def test_more_steps_are_refused_with_the_way_to_train_further(tmp_path: pathlib.Path):

@@ -223,8 +223,9 @@ def test_schedule_pieces_continue_at_the_rate_of_the_previous_end():
 
 @pytest.mark.parametrize("name", ["constant", "original", "slanted_triangular"])
 def test_an_end_fraction_is_refused_for_schedules_without_one(name):
-    span = Span(schedule=name, key="config.phases.1.schedule", start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
-    with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase does not apply to config.phases.1.schedule={name}"):
+    key, phase = "config.phases.1.schedule", "config.phases.1"
+    span = Span(schedule=name, key=key, phase=phase, start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
+    with pytest.raises(UserError, match=f"end_fraction=0.1 of config.phases.1 does not apply to config.phases.1.schedule={name}"):
         span.rate()
 
 
