@@ -23,7 +23,7 @@ os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 FLAGS_OF_0_10 = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 process = os.getpid()
 atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell; commands would inherit it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a background job of a shell; commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
@@ -54,7 +54,7 @@ jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so all are explicit
 share_contexts()
 
-gc.set_threshold(100_000, 20, 100)  # tracing makes many objects but little garbage: at the default, 7 % of the CPU time
+gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage; the default costs 7 % of the CPU time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt", "setup.py")
@@ -113,7 +113,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """Schedules units of files instead of files with `--dist=loadfile`."""
     if config.getvalue("dist") != "loadfile":
         return None
-    config.option.loadscopereorder = False  # the base class would start with the units of the most tests
+    config.option.loadscopereorder = False  # the base class would start with the largest units
     return Units(config, log)
 
 
@@ -144,7 +144,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     Each worker of pytest-xdist has its own directory: a program is not written atomically, so others could read a part of it.
     """
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))  # JAX here is already imported
+    # only new processes read it: this one has already imported JAX
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -109,8 +109,8 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
     """Returns random values for all parameters, including biases and LayerNorms, so that no term of a gradient is hidden by a
     zero.
 
-    Before the noise they are `scale` times values like the initial ones. They are drawn by NumPy, since JAX would compile for
-    each shape.
+    Each array is `scale` times its initial values, plus noise with the standard deviation `noise`. NumPy draws them, since JAX
+    would compile a program for each shape.
     """
     rng = np.random.default_rng(seed)
 

@@ -48,7 +48,7 @@ def _decorated(function: Any = None, *, typechecker: Any) -> Any:
         if "__dataclass_fields__" in vars(function) and not tree and _says_a_shape(function):
             function.__init__ = _sampled(function.__init__, typechecker)
         return function
-    within = "<locals>" in function.__qualname__  # created at every call of its function: the check would cost more than it
+    within = "<locals>" in function.__qualname__  # created at every call: its check would cost more than it does
     return function if within or not _says_a_shape(function) else _sampled(function, typechecker)
 
 

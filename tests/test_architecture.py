@@ -249,7 +249,7 @@ def axes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=ast.Name(id=kind), slice=ast.Tuple(elts=[_, ast.Constant(value=str(shape))])):
-                # without the text in braces: an argument of the call, whose value is the size
+                # except for text in braces, which is an argument: its value is the size
                 names = re.findall(r"[A-Za-z]\w*", re.sub(r"\{.*?\}", "", shape)) if kind in kinds else []
                 yield from ((node.lineno, axis) for axis in names)
             case ast.Call(func=ast.Attribute(attr="einsum"), args=[ast.Constant(value=str(product)), *_]):

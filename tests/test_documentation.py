@@ -69,7 +69,7 @@ class Command:
         return f"{self.place}: {self.text!r}"
 
 
-# ------------------------------------------------------------------------------------------------------------ as the files' text
+# --------------------------------------------------------------------------------------------------------------- the commands
 def documented() -> Iterator[Command]:
     """Returns the commands of all pages, of the docstrings of modules, of the help of `corpus`, and of the headers of the
     scripts."""

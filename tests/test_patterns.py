@@ -1,8 +1,8 @@
 """No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
-The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. The texts
-make a pattern backtrack. They begin with what it matches before its first repetitions. Then one of its parts, or all of it,
-matches many times. The end matches nothing.
+The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. Each text
+makes a pattern backtrack: it starts with a string that the pattern matches before its first repetition, repeats a string that the
+pattern or a part of it matches, and ends with a character that matches nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from bert_jax.analysis.coreference.readers import read_brackets
 from bert_jax.prediction.mentions import find_mention
+from bert_jax.storage.formats import _BY_FIRST_BYTES
 from bert_jax.tasks.span_task import answer_tokens
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
@@ -33,7 +34,9 @@ FACTOR = 8
 MOST = 24
 """The maximum time for FACTOR times the length, in multiples of the time for LENGTH."""
 LEAST_SECONDS = 0.02
-"""A shorter time for the long text is not quadratic: at these lengths quadratic time takes longer."""
+"""A call that takes less time for the long text passes: at this length, quadratic time takes longer."""
+REPEATS = 24
+"""So many repetitions take seconds if each doubles the time."""
 CLASSES = {
     "CATEGORY_DIGIT": "1",
     "CATEGORY_SPACE": " ",
@@ -129,7 +132,7 @@ def patterns() -> Iterator[Any]:
                         yield pytest.param(text, methods, id=f"{name}:{node.lineno}")
 
 
-def seconds(call: Callable[[str], object], text: str) -> float:
+def seconds(call: Callable[[Any], object], text: str | bytes) -> float:
     """Returns the CPU time of a call, which other programs hardly change."""
     start = time.process_time()
     call(text)
@@ -137,13 +140,23 @@ def seconds(call: Callable[[str], object], text: str) -> float:
 
 
 def is_slow(call: Callable[[str], object], make: Callable[[int], str]) -> bool:
-    """Returns whether a call takes quadratic time on the texts of `make`: in each of three attempts, so that other load does not
-    count."""
+    """Returns whether a call takes quadratic time on the texts of `make` in each of three attempts. Other programs may slow
+    down one of them."""
     for _ in range(3):
         long = seconds(call, make(FACTOR * LENGTH))
         if long < LEAST_SECONDS or long < MOST * seconds(call, make(LENGTH)):
             return False
     return True
+
+
+def pumps_of(parsed: Iterable[Any]) -> tuple[list[str], list[str]]:
+    """Returns (texts to repeat, texts of the whole pattern)."""
+    parts: set[str] = set()
+    whole = [sample for sample in samples(parsed, parts) if sample]
+    pumps = {*parts, *whole, *(sample[:-1] for sample in whole)} - {""}
+    ordered = sorted(pumps, key=lambda pump: (len(pump), pump))
+    singles = [pump for pump in ordered if len(pump) == 1]
+    return singles[:16] + ordered[len(singles) :][:16], whole
 
 
 def calls(pattern: re.Pattern[str], method: str) -> Callable[[str], object]:
@@ -159,11 +172,9 @@ def calls(pattern: re.Pattern[str], method: str) -> Callable[[str], object]:
 @pytest.mark.parametrize(("text", "methods"), list(patterns()))
 def test_regular_expressions_take_linear_time(text: str, methods: list[str]):
     pattern = re.compile(text)
-    parts: set[str] = set()
     parsed = parser.parse(text)
-    whole = [sample for sample in samples(parsed, parts) if sample]
+    pumps, whole = pumps_of(parsed)
     before = [samples(parsed[:i], set())[-1] for i, (kind, _) in enumerate(parsed) if str(kind).endswith("REPEAT")]
-    pumps = sorted({*parts, *whole, *(sample[:-1] for sample in whole)} - {""}, key=lambda pump: (len(pump), pump))[:24]
     heads = list(dict.fromkeys(["", *sorted({sample[:1] for sample in whole})[:3], *before[:2]]))
     for method in methods:
         call = calls(pattern, method)
@@ -172,6 +183,14 @@ def test_regular_expressions_take_linear_time(text: str, methods: list[str]):
                 for end in ("\0", " ", "\n"):
                     made = lambda n, pump=pump, head=head, end=end: head + pump * (n // len(pump)) + end  # noqa: E731
                     assert not is_slow(call, made), f"{method} on {head!r} + {pump!r} * n + {end!r}"
+
+
+@pytest.mark.parametrize("first", [pytest.param(first, id=found.kind) for first, found in _BY_FIRST_BYTES])
+def test_the_format_of_a_file_is_recognised_at_once(first: re.Pattern[bytes]):
+    """Only the first HEAD_BYTES are matched, so quadratic time is short, but 46 comments took years."""
+    for pump in pumps_of(parser.parse(first.pattern.decode("latin-1")))[0]:
+        for end in ("\0", " ", "<"):
+            assert seconds(first.match, f"{pump * REPEATS}{end}".encode("latin-1")) < 0.1, f"{pump!r} many times, {end!r}"
 
 
 @pytest.mark.parametrize("unit", ["a", "(", ")", "|", "(a", "a)", "(a)", "(a|", "()", ")("])

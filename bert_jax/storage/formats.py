@@ -94,7 +94,7 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
         (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),
         (
-            rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*(?i:<!doctype html|<html[\s>])",
+            rb"(?:\xef\xbb\xbf)?\s*+(?:<\?xml[^>]*+>\s*+|<!--(?:(?!-->).)*+-->\s*+)*+(?i:<!doctype html|<html[\s>])",
             Format("html", "is a web page", _PAGE),
         ),
         (

@@ -149,8 +149,8 @@ def test_heads_that_attend_to_a_known_position_are_found(pointing):
 
 
 def drawn(figure: Figure) -> bytes:
-    """Draws a figure with a single axes, with few dots and without the layout search, to save time. Of other figures, returns the
-    number of axes."""
+    """Draws a figure with a single axes, with few dots and without the layout search, to save time. For other figures,
+    returns the number of axes."""
     if len(figure.axes) > 1:
         return bytes(len(figure.axes))
     figure.set_layout_engine("none")

@@ -210,7 +210,7 @@ def test_pieces_of_two_vocabularies_match_by_letters_and_position_in_the_word(an
     twin = twins(own, others)
     for piece in ("paris", "##a", "a", "[CLS]", "7"):
         assert own.pieces[twin[others.pieces.index(piece)]] == piece
-    assert -1 in twins(others, own)  # cased pieces have no twin in a lower-case vocabulary
+    assert -1 in twins(others, own)  # cased pieces are missing from a lower-case vocabulary
 
 
 def test_large_models_are_compared_at_evenly_spaced_layers():

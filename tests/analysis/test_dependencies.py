@@ -170,7 +170,7 @@ def test_heads_that_attend_to_the_verb_and_the_word_before_are_found(verbs, tmp_
     assert (best["prt"].name, best["prt"].direction, best["prt"].accuracy, best["prt"].offset) == ("1-1", DIRECTIONS[0], 1, -1)
     assert (best["case"].name, best["case"].direction) == ("1-1", DIRECTIONS[1])  # the next word attends back to it
     assert (best["nsubj"].baseline, best["nsubj"].n) == (0.5, 10)
-    # a head that attends uniformly attends to no word most
+    # a head that attends uniformly has no most attended word
     scores = verbs.dependencies(path, replicates=100)
     assert scores.accuracy.sel(layer=1, head=2, relation="all").values.tolist() == [0, 0]
 
@@ -232,7 +232,7 @@ def test_controls_remove_what_the_known_heads_find(verbs, tmp_path):
     def accuracy(control: str, relation: str, layer: int, head: int) -> float:
         return float(scores[control].accuracy.sel(relation=relation, direction=DIRECTIONS[0], layer=layer, head=head).values)
 
-    assert accuracy("", "nsubj", 2, 2) == accuracy("shuffled-words", "nsubj", 2, 2) == 1  # the verb is found wherever it is
+    assert accuracy("", "nsubj", 2, 2) == accuracy("shuffled-words", "nsubj", 2, 2) == 1  # it finds the verb anywhere
     assert accuracy("permuted-heads", "nsubj", 2, 2) < 0.8
     assert accuracy("", "prt", 1, 1) == 1
     assert accuracy("shuffled-words", "prt", 1, 1) < 0.4
@@ -322,7 +322,7 @@ def test_unusable_options_and_treebanks_are_refused(analyser, tmp_path):
     with pytest.raises(UserError, match=r"dependencies.reach=0 must be at least 1"):
         Dependencies(reach=0)
     path = tmp_path / "one.conllu"
-    path.write_text("\n".join([row(1, "the")] * 40))  # as many as fill a row of the usual length
+    path.write_text("\n".join([row(1, "the")] * 40))  # enough to fill a row of the usual length
     with pytest.raises(UserError, match="no word has a syntactic head in the sentences on which attention heads are chosen"):
         analyser.dependencies(path)
     path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))

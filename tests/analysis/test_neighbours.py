@@ -228,10 +228,10 @@ def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_
     assert len(tables["neighbours"]) == 1 + 2 * 3 * 4
     assert len(tables["senses"]) == 1 + 3 * (2 + 9 + 9 + 1 + 2)
     numbers = [row.split("\t")[2] for row in tables["senses"][1:] if row.split("\t")[:2] == ["cab", "1"]]
-    assert [n for n in numbers if n] == [str(n) for n in range(1, 10)]  # the sentence's own has none
+    assert [n for n in numbers if n] == [str(n) for n in range(1, 10)]  # the word of the given sentence has no number
     assert [own.word for own in drawn] == ["river", "cab", "the", "xyz"]
     shown = figures["senses.png"].axes
     points = [line.get_xydata() for line in shown[0].lines]
-    assert sum(len(line) for line in points) == 2 + 1  # the river, and the one of the sentence
+    assert sum(len(line) for line in points) == 2 + 1  # two occurrences, and the word of the given sentence
     assert len(figures["layers.png"].axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
     assert next(summary(draw(found, found.occurrences[1], 2))) == "cab: 13 occurrences, 9 of them drawn at random"

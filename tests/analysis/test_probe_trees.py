@@ -31,7 +31,7 @@ def random_heads(rng: np.random.Generator, count: int) -> list[int]:
 
 
 def lightest_tree(distances: np.ndarray) -> set[tuple[int, int]]:
-    """Returns the set of n - 1 edges that connects all words with the smallest sum, by trying all sets."""
+    """Returns the edges of the minimum spanning tree, by trying all sets of n - 1 edges."""
     count = len(distances)
     pairs = list(itertools.combinations(range(count), 2))
     best: tuple[float, set[tuple[int, int]]] = (np.inf, set())
@@ -53,7 +53,7 @@ def test_the_spanning_tree_is_the_lightest_of_all_trees(count):
         distances += distances.T
         np.fill_diagonal(distances, 0)
         assert spanning_tree(distances) == lightest_tree(distances)
-        distances[distances < 0.6] = 0  # words at the same place are near each other, not apart
+        distances[distances < 0.6] = 0  # a distance of 0 is an edge, not a missing one
         assert len(spanning_tree(distances)) == count - 1
 
 

@@ -115,8 +115,8 @@ def expected(translating: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def between_words(weights: np.ndarray, rows: list[int], columns: list[int]) -> np.ndarray:
-    """Sums over the pieces of attended words, and averages over the pieces of attending words; `rows` and `columns` number their
-    words."""
+    """Sums over the pieces of attended words, and averages over the pieces of attending words. `rows` and `columns` have the
+    index of each piece's word."""
     summed = np.stack([weights[..., np.array(columns) == n].sum(-1) for n in range(max(columns) + 1)], axis=-1)
     return np.stack([summed[..., np.array(rows) == n, :].mean(-2) for n in range(max(rows) + 1)], axis=-2)
 

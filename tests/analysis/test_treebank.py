@@ -27,7 +27,7 @@ def read(tmp_path: pathlib.Path, text: str, **options: bool) -> tuple[list[Sente
     treebank = Treebank(path, report=problems.append, **options)
     assert (treebank.line, treebank.failed) == (0, 0)
     sentences = list(treebank)
-    assert list(treebank) == sentences  # read anew, nothing reported twice
+    assert list(treebank) == sentences  # read again, without reporting problems again
     assert treebank.failed == len(problems)
     return sentences, [problem.removeprefix(f"{path}, ") for problem in problems]
 

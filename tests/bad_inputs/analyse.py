@@ -77,7 +77,7 @@ CASES = [
         )
         for command in (HEADS, "neighbours --input=$text house", "compare --control=random-weights 'the house'")
     ),
-    # --------------------------------------------------------------------------------------------------------- what it reads
+    # ------------------------------------------------------------------------------------------------------------- the input
     Case(
         "a model with tensors of another class",
         f"{HEADS} --model=model",
@@ -241,7 +241,7 @@ CASES = [
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
     Case("a second model that does not exist", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
     Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),
-    # ------------------------------------------------------------------------------------------------------- what it writes
+    # ------------------------------------------------------------------------------------------------------------ the output
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(
         "an output under a file",

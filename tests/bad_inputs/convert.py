@@ -201,7 +201,7 @@ CASES = [
     ),
     Case("lower-cased and cased", "--lowercase --cased", "--lowercase and --cased contradict each other; give one of them"),
     Case("a seed that is none", "--seed=one", "--seed=one must be a whole number, at least 0 and at most 4,294,967,295"),
-    # --------------------------------------------------------------------------------------------------------- what it reads
+    # ------------------------------------------------------------------------------------------------------------- the input
     Case(
         "a model that does not exist",
         "--from=nothing",
@@ -472,7 +472,7 @@ CASES = [
         "--activation=gelu",
         "--activation=gelu is for checkpoints of the original BERT; leave it out for $model",
     ),
-    # ------------------------------------------------------------------------------------------------------- what it writes
+    # ------------------------------------------------------------------------------------------------------------ the output
     Case(
         "a place where it reads",
         "--from=model --to=model",

@@ -950,7 +950,7 @@ CASES = [
         "spiece.model is not a SentencePiece model (INTERNAL: src/sentencepiece_processor.cc(109)",
         copies="spiece.model=noise",
     ),
-    # ------------------------------------------------------------------------------------------------- what is there already
+    # ---------------------------------------------------------------------------------------------------- an existing corpus
     Case(
         "a directory of other things",
         "--output=.",

@@ -56,7 +56,7 @@ CASES = [
         "--config=$repository/experiments/finetune/glue.py:mrcp",
         "config.task.name='glue/mrcp' is not a task; did you mean 'glue/mrpc'?",
     ),
-    # ------------------------------------------------------------------------------------------------ the model to begin with
+    # -------------------------------------------------------------------------------------------------- the initial model
     Case(
         "a model that does not exist",
         "--config.init_from=no_such_model",
@@ -113,7 +113,7 @@ CASES = [
         "other is a workdir without an exported model yet; continue its run with the command that started it",
         files={"other/config.json": "{}", "other/checkpoints/0": ""},
     ),
-    # ------------------------------------------------------------------------------------------------------- a run that is there
+    # ------------------------------------------------------------------------------------------------------- an existing run
     Case(
         "another configuration",
         "--workdir=run --config.training.label_smoothing=0.1 --config.seed=4",

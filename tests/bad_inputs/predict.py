@@ -172,7 +172,7 @@ CASES = [
         exit=1,
         files={"x.psv": "| text | label |\n|---|---|\n| it was fine | good |\n"},
     ),
-    # ------------------------------------------------------------------------------------------------------ what it writes to
+    # -------------------------------------------------------------------------------------------------------------- the output
     Case(
         "an array for words",
         f"{OUTPUT}=x.npy --words x",
@@ -208,7 +208,7 @@ CASES = [
         "--output=x.npy cannot be written: File too large; choose another --output",
         file_size=500,
     ),
-    # ------------------------------------------------------------------------------------------------------------ what it reads
+    # ---------------------------------------------------------------------------------------------------------------- the input
     Case("an input that is not there", "fill-mask --input=nofile", "--input=nofile (looked for in ... cannot be read: No such"),
     Case("an input that is a directory", "fill-mask --input=.", "--input=. cannot be read: Is a directory"),
     Case("a device for a file", "embed --input=/dev/zero", "--input=/dev/zero is a device, not a file of texts; name a file"),

@@ -146,7 +146,7 @@ CASES = [
         "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2",
         files={"empty/x": ""},
     ),
-    # ------------------------------------------------------------------------------------------------ the model to begin with
+    # -------------------------------------------------------------------------------------------------- the initial model
     Case(
         "a model that does not exist",
         "--config.init_from=no_such_model",

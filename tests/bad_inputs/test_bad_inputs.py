@@ -70,7 +70,8 @@ class Batches:
         return self._ended[name]
 
     def _run(self, names: list[str]) -> list[str]:
-        """Runs cases in one process. Returns the names of those that did not begin, since one before them ended the process."""
+        """Runs cases in one process. Returns the names of cases that did not start because an earlier one ended the
+        process."""
         here = {name: self._scratch / str(next(self._numbers)) for name in names}
         places = {name: {**self._places, "here": here[name]} for name in names}
         lines, around, before = [], [], {}

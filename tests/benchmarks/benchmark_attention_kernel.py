@@ -4,7 +4,8 @@
 
 Needs the libtpu that matches jax (`pip install "jax[tpu]==VERSION"`). Both kernels are compiled for one chip, with 16 heads of
 width 64 in bfloat16, and the compiler writes its final schedule. A bundle is the set of instructions that a core issues in one
-cycle, so bundles over the clock is the time of a head if it never waits for a transfer. All figures go to --json=FILE.
+cycle, so the bundles divided by the clock rate are the time of a head, not counting waits for transfers. All figures go to
+--json=FILE.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def sides(
 
 
 def text(directory: pathlib.Path | None) -> tuple[Corpus, MaskingTables]:
-    """Returns the corpus, or one of random words, and the data on its vocabulary that masking needs."""
+    """Returns the corpus in `directory`, or a random one, and its masking tables."""
     if directory:
         corpus = open_corpus(directory)
         return corpus, corpus_masking_tables(corpus)
@@ -249,7 +249,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
                 batch = next(batches)
                 waited = time.perf_counter() - started
                 state, sums = step(state, to_device(batch, mesh, BATCH), scalars)
-                if pending is not None:  # like `pretrain`, which reads the sums of the step before
+                if pending is not None:  # like `pretrain`, which reads the sums of the previous step
                     float(pending["skipped_in_a_row"])
                 pending = sums
                 return waited

@@ -67,7 +67,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def in_memory(state: TrainState) -> None:
-    """Copies the state as a host copies it from its device; on a CPU, where both share their memory, array by array."""
+    """Copies the state array by array, as a host copies it from a device. (A CPU device shares the memory of its host.)"""
     jax.tree.map(lambda x: np.array(x, copy=True), state)
 
 

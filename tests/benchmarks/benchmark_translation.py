@@ -10,7 +10,7 @@ experiments/pretrain/multi30k.py, whose keys --config.KEY=VALUE changes for both
 
 Ours is the step of `pretrain` with that experiment on the batches of `pretrain`, whose rows pack several pairs. The peer
 (peer_translation.py) trains the same model from random weights, with the same optimizer, schedule, dropout and label smoothing.
-Its weights are drawn from a normal distribution, ours from one that is cut off at two standard deviations, and both get the same
+Its weights are drawn from a normal distribution, ours from one truncated at two standard deviations, and both get the same
 standard deviation.
 Its batches have as many pairs as ours on average, with similar lengths together. The time includes making the batches on both
 sides. Then both translate --sources with --model and 4 beams (length penalty 1, transformers' form), the peer in several batch
@@ -39,7 +39,7 @@ from tests.benchmarks.turns import AS_RUN_SH, TUNED, Side, in_turns
 HERE = pathlib.Path(__file__).resolve()
 EXPERIMENT = "experiments/pretrain/multi30k.py"
 CUT_OFF = 0.8796
-"""The standard deviation of a normal distribution that is cut off at two standard deviations, relative to the same distribution
+"""The standard deviation of a normal distribution truncated at two standard deviations, relative to the same distribution
 without the cut. Without this factor, the peer's weights are 14 % larger and it learns to read the source much later: 17 BLEU
 instead of 39."""
 BEAMS, AVERAGED, BATCH_SIZES = 4, 5, (32, 128)

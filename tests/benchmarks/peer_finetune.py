@@ -173,7 +173,7 @@ def batches(rows: Sequence[Row], o: argparse.Namespace, generator: torch.Generat
     """Yields one epoch in a new order; the last batch may be smaller."""
     if o.group_by_length:
         lengths = [len(row["input_ids"]) for row in rows]
-        # with --max-steps there are few rows, but they stand for many: they are sorted like a large data set
+        # with --max-steps there are few rows, which are sorted in groups as small as a large data set would have them
         order = get_length_grouped_indices(lengths, o.batch_size, MEGABATCH if o.max_steps else None, generator)
     else:
         order = torch.randperm(len(rows), generator=generator).tolist()

@@ -86,7 +86,7 @@ def training(model: Any, batch: dict[str, torch.Tensor]) -> Any:
 
 
 def embedding(model: Any, batch: dict[str, torch.Tensor]) -> Any:
-    """Returns a function that averages the last layer over every row, and returns a function that does nothing."""
+    """Returns a function that averages the last layer over every row. That function returns one that does nothing."""
     rows = {name: x for name, x in batch.items() if name != "labels"}
 
     @torch.inference_mode()

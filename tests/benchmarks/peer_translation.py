@@ -61,7 +61,7 @@ def rows_of(pairs: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
 
 
 def batches(sources: list[np.ndarray], targets: list[np.ndarray], size: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields the numbers of the pairs of each batch; an epoch has every pair once."""
+    """Yields the indices of the pairs of each batch; an epoch has every pair once."""
     generator = np.random.default_rng(seed)
     lengths = np.array([len(a) + len(b) for a, b in zip(sources, targets, strict=True)])
     while True:

@@ -9,7 +9,7 @@ and watch are not included.) The walk ends when `Checkpoints.save` returns.
 
 - A file is *passed* if one of its functions is in that list.
 - A *return* is a function of the list whose file was read before and has been left for good: none of its functions is being
-  executed. So coming back from a call to its caller is not a return, but calling another function of a file that was left is one.
+  executed. So control that goes back to the caller is not a return; a call of another function in a file that was left is one.
 - The *modules* are those of bert_jax in a fresh interpreter: after importing `bert_jax.training.steps`, after importing
   `bert_jax.pretrain`, and at the end of that run.
 

@@ -159,7 +159,8 @@ def clock(trial: Trial) -> str:
     built = subprocess.run(build, check=False, capture_output=True, text=True)
     if built.returncode:
         raise Skipped(f"the library that changes the clock is for Linux and glibc ({(built.stderr.splitlines() or ['?'])[0]})")
-    programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}  # in forked ones JAX ends silently
+    # new processes: in forked ones JAX would end silently
+    programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}
     programs[trial.processes - 1] = {"LD_PRELOAD": str(library)}
     trial.whole(trial.start(spawned=programs), "an hour was too much")
     return f"went on; {trial.compare()}"
@@ -222,8 +223,8 @@ def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
 
 
 def full_disk(trial: Trial) -> str:
-    """Fills the disk while the run trains, and frees it once the run has reported it: the disk of the workdir, or the disk with
-    the local copies of a workdir in a bucket."""
+    """Fills a disk while the run trains, and frees it once the run has reported that it is full. It is the disk of the workdir
+    or, if the workdir is in a bucket, the disk of its local copies."""
     directory = trial.directory / ("disk" if trial.storage == DISK else "cache-0")
     with network.small_disk(directory, 64):
         started = trial.start(pause=0.5)
@@ -289,8 +290,8 @@ def require_culprit(trial: Trial, started: Sequence[Started], victim: int) -> fl
 def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
     """Raises Wrong unless one of the processes has named the victim, or the run was already finished.
 
-    If process 0 dies, JAX aborts all others at once with an error about the coordination service; our own error is only there if
-    it was faster.
+    If process 0 dies, JAX aborts all others at once with an error about the coordination service; our own error is there only
+    if it came first.
     """
     reports = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
     if victim == 0:

@@ -27,7 +27,8 @@ def address(index: int) -> str:
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[Callable[[int], None]]:
-    """Creates `count` namespaces, and yields a function that cuts one of them off. Raises Skipped if that needs more rights."""
+    """Creates `count` namespaces, and yields a function that cuts one of them off. Raises Skipped without the permission for
+    that."""
     if os.geteuid() or not shutil.which("ip"):
         raise Skipped("a network namespace needs root and the command ip")
     _remove(count)
@@ -66,7 +67,7 @@ def see_instead(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def small_disk(directory: pathlib.Path, megabytes: int) -> Iterator[None]:
-    """Mounts a file system in memory at `directory`. Raises Skipped if that needs more rights."""
+    """Mounts a file system in memory at `directory`. Raises Skipped without the permission for that."""
     directory.mkdir(parents=True, exist_ok=True)
     try:
         _call("mount", b"tmpfs", os.fsencode(directory), b"tmpfs", 0, f"size={megabytes}m".encode())

@@ -214,7 +214,8 @@ class Trial:
         return self.whole(self.start(count, pause=0.0), "the same command does not go on")[0].output
 
     def whole(self, started: Sequence[Started], otherwise: str) -> list[Done]:
-        """Returns how the processes end, which have to finish the run. Raises Wrong with the text `otherwise` if they do not."""
+        """Waits for the processes to finish the run, and returns how they ended. Raises Wrong with the text `otherwise` if one
+        fails."""
         ends = self.ends(started, within=self.toys.scaled(WHOLE))
         if any(end.status for end in ends):
             raise Wrong(f"{otherwise}: {ends}")

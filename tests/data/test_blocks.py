@@ -172,7 +172,7 @@ def test_an_epoch_of_blocks_covers_as_much_of_the_corpus_as_a_single_block():
 
 
 def test_a_batch_of_a_huge_corpus_needs_only_the_memory_of_a_block():
-    """The corpus is described by the lengths of a part that repeats: only the content of a block is read."""
+    """The corpus repeats one part of a million sentences. A batch reads the content of one block."""
     tile = 2**20
     lengths = np.random.default_rng(0).integers(8, 40, tile)
     sentences = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -93,7 +93,7 @@ def test_truncation_equals_removing_tokens_one_by_one_from_the_longer_segment():
 
 @pytest.mark.parametrize("cut", [361, 64, 65])
 def test_each_cut_token_comes_off_the_front_with_probability_one_half(cut):
-    """Every segment is one sentence, of which 39 tokens remain. A hash decides 64 cuts, one with each of its bits."""
+    """Every segment is one sentence, truncated to 39 tokens. Each bit of a 64-bit hash decides one cut."""
     size = 39 + cut
     pairs = plan_epoch(corpus_of([[size]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
     for start, length in ((pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)):
@@ -120,7 +120,7 @@ def test_actual_next_continues_a_and_random_next_is_from_another_document(pairs)
     gap = (plan.b_start - plan.a_start - plan.a_length)[~random_next]
     assert gap.min() == 0
     full = (plan.a_length.astype(int) + plan.b_length == 61)[~random_next]
-    assert (gap[~full] == 0).all()  # without a cut, B begins where A ends
+    assert (gap[~full] == 0).all()  # if nothing was truncated, B begins where A ends
     for start, length, document in ((plan.a_start, plan.a_length, own), (plan.b_start, plan.b_length, other)):
         assert (length >= 1).all()
         assert (document_of(CORPUS, start + length - 1) == document).all()  # no segment crosses the end of a document
@@ -150,7 +150,7 @@ def test_random_segments_start_uniformly_in_other_documents():
 
 
 def test_a_document_has_one_target_length_and_a_tenth_of_them_a_short_one():
-    corpus = corpus_of([[1] * 600] * 2000)  # sentences of one token: a chunk is as long as its target, except a document's last
+    corpus = corpus_of([[1] * 600] * 2000)  # one token per sentence: all chunks but a document's last have the target length
     pairs = plan_epoch(corpus, settings(), seed=2, epoch=0).pairs
     total = pairs.a_length.astype(int) + pairs.b_length
     own = document_of(corpus, pairs.a_start)

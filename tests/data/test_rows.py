@@ -247,8 +247,8 @@ def test_the_masked_fraction_refers_to_words_when_counting_words(packed):
 
 
 def test_a_span_shares_one_kind_of_replacement():
-    """Spans that touch are distinguished by their first positions, so runs between unmasked tokens are compared: a run has one
-    decision unless two spans touch."""
+    """The batch does not show where one of two adjacent spans ends. So only more than 90 % of adjacent masked tokens have the
+    same kind of replacement."""
     tables = dataclasses.replace(TABLES, continuation=np.zeros_like(CONTINUATION))
     _, batch = all_rows(settings(masking="spans", mask_probability=0.5, random_probability=0.25), tables=tables)
     places, seen, before = masked_places(batch), batch["input_ids"], originals(batch)

@@ -115,7 +115,7 @@ class Surroundings:
             file.write(self.stdin)
             file.seek(0)
             os.dup2(file.fileno(), 0)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # forkserver has put another in its place
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # forkserver replaced the original
         for descriptor in self.closed:
             os.close(descriptor)
             setattr(sys, ("stdin", "stdout", "stderr")[descriptor], None)  # as Python starts if one is closed
@@ -232,7 +232,7 @@ def _child(
 ) -> None:
     """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
-    atexit._clear()  # what the parent has registered is the parent's
+    atexit._clear()  # only the parent runs what it has registered
     os.environ.update(environment)
     _keep_what_is_compiled(environment[CACHE], commands[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -274,8 +274,8 @@ def _forget() -> None:
 
 
 def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
-    """Caches compiled programs in `directory` for later processes. JAX caches nothing of the second process of a run, so that one
-    gets a directory of its own."""
+    """Caches compiled programs in `directory` for later processes. JAX caches nothing that the second process of a run
+    compiles, so that process gets a directory of its own."""
     index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
     jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
     write = getattr(compiler, "_cache_write", None)
@@ -292,7 +292,8 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
 def _draw_blank_figures() -> None:
     """Saves a blank figure when a run first draws its curves, and none later: drawing takes 0.3 s in each of a hundred runs.
 
-    Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
+    Real curves are drawn in the fixture `uninterrupted` of conftest.py, which starts a process of its own, and in the tests of
+    `training/curves.py`.
     """
 
     def blank(records: Any, panels: Any, path: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:

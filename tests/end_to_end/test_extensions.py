@@ -346,7 +346,8 @@ def test_transformers_refuses_a_model_with_user_positions(whole: dict[int, pathl
 
 @pytest.fixture(scope="module")
 def generator(experiment: pathlib.Path) -> pathlib.Path:
-    """Trains with the objective alone, of which only the generator learns, without dropout. Returns the workdir."""
+    """Trains without dropout and with weight 0 for the discriminator's loss, so that only the generator learns. Returns the
+    workdir."""
     done = run(experiment, "generator", still(experiment))
     assert done.status == 0, done.output
     return experiment.parent / "generator"
@@ -475,7 +476,7 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
     assert import_model(whole).config.encoder == f"{folder}/fourier.py:Fourier"
     assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
     texts = {"long": "the river is wide\n", "short": "Paris\n"}
-    for name, text in (texts | {"both": "".join(texts.values())}).items():  # both in one row, as if each were alone
+    for name, text in (texts | {"both": "".join(texts.values())}).items():  # "both" puts the two texts in one row
         (folder / f"{name}.txt").write_text(text)
     model = f"--model={whole}"
     ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
@@ -499,7 +500,7 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
 
 
 def test_a_model_with_a_user_encoder_is_fine_tuned_resumed_and_answers(experiment: pathlib.Path, toys: pathlib.Path):
-    """The model stays where it was trained, the commands run elsewhere; without the user's file, they name it."""
+    """The commands run in another directory than the training. If the user's file is missing, their errors name it."""
     folder = experiment.parent
     (folder / "mine").mkdir()
     shutil.copy(folder / "fourier.py", folder / "mine")

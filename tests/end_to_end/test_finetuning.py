@@ -50,7 +50,7 @@ def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     for name, kind in KINDS.items():
         directory = directories[name]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(ROWS, "train", 2 * TRAIN)  # as many steps in half as many epochs: an epoch ends with two evaluations
+            patch.setitem(ROWS, "train", 2 * TRAIN)  # half as many epochs, and so half as many evaluations
             WRITERS[name](directory)
         experiment = REPOSITORY / "experiments" / "finetune" / kind.experiment
         places = (f"--config={experiment}", f"--workdir={directory}/run", f"--config.init_from={toys}/model")

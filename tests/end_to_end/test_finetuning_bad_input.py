@@ -58,7 +58,7 @@ def test_a_head_or_teacher_with_other_labels_is_refused_with_both_label_lists(re
     assert "has no head for this task; fine-tune it on the same task first" in refused(f"--config.distillation.teacher={model}")
 
 
-# --------------------------------------------------------------------------------------------------------- a run that is there
+# ----------------------------------------------------------------------------------------------------------- an existing run
 @pytest.fixture(scope="module")
 def finished(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Returns the workdir of a short run; no test below may change it."""

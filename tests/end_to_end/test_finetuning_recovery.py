@@ -52,8 +52,8 @@ CAREFUL = (
 Evaluations come every 3 steps, states every 4."""
 LAST_STEP = 60
 IMPROVING = (3, 6, 12, 24, 33)
-"""The steps of a run with CAREFUL whose evaluations count as the best so far (see `given_improvements`). The run ends four
-evaluations after the last one, at step 45."""
+"""The steps of a run with CAREFUL whose evaluations count as the best so far (see `given_improvements`). Four
+evaluations without a better one end the run at step 45."""
 SMALL_FILES = 24_000
 """A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
 spread over files differs from one save to the next)."""
@@ -127,7 +127,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def test_the_reference_run_stops_early_with_its_best_step_before_the_last(runs: Runs):
-    """The tests below need this: otherwise they would compare too little."""
+    """Otherwise the tests below would compare too little."""
     found = results(runs.whole)
     (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 33 and "dev/accuracy" in record]
     assert found["scores"]["dev"]["accuracy"] == pytest.approx(score, rel=1e-6)
@@ -196,18 +196,19 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
     status, output = dataclasses.astuple(end)
     assert status == 2, output
     assert "resuming from step 9" in output
-    # Many writes fail. The reported one may not be the first, and may miss the output of the first.
+    # Many writes fail, and any of them may be the one that is reported.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
-    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the earlier ones, or better ones that did fit
+    # earlier weights, or better ones for which there was space
+    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())
     assert not (workdir / "model").exists()
 
 
 def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
-    """The run has fewer steps than the number of skipped steps that ends a run at once."""
+    """The run has too few steps to reach `abort_after_skipped`, and fails at its end."""
     workdir = tmp_path / "run"
     flags = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
     ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again, it ends in the same way
@@ -346,7 +347,7 @@ def test_sigterm_to_one_of_two_processes_saves_and_stops_both(toys: pathlib.Path
 
 
 def test_two_processes_train_the_same_model_as_one(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
-    """It is the same sweep, with each run trained by both processes."""
+    """The sweep is that of `sweeps.together`, but both processes train each run."""
     workdir = tmp_path / "two"
     together = pair(toys, workdir, "--config.sweep.devices_per_run=0")
     ends = [run.end()[0] for run in together]
@@ -362,5 +363,5 @@ def test_two_processes_train_the_same_model_as_one(toys: pathlib.Path, sweeps: S
     ours, theirs = weights(workdir), weights(sweeps.together)
     assert ours.keys() == theirs.keys()
     for name in theirs:
-        if not name.endswith("key.bias"):  # without effect on the loss, so only rounding moves it
+        if not name.endswith("key.bias"):  # it has no effect on the loss, so only rounding moves it
             assert np.abs(ours[name] - theirs[name]).max() <= WITHIN_ROUNDING * np.abs(theirs[name]).max(), name  # 0 if frozen

@@ -30,7 +30,7 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     write_model(base / "half", num_layers=1)
     sentiment(base / "sentiment")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ROWS, "train", 4 * TRAIN)  # as many steps in fewer epochs: each ends with an evaluation
+        patch.setitem(ROWS, "train", 4 * TRAIN)  # fewer epochs, and so fewer evaluations, for as many steps
         entities(base / "entities")
 
     def command(name: str, experiment: str, model: str, data: str, *flags: str) -> list[str]:

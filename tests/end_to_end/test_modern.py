@@ -1,5 +1,6 @@
-"""A tiny ModernBERT with a byte-level vocabulary, from text to answers: unlike layers in a scan as prefix, period and remainder,
-windows, packed rows, texts near the length limit. `tests/test_commands_and_kinds.py` has each command on each kind of model."""
+"""A tiny ModernBERT with a byte-level vocabulary, from text to answers: layers of different types in a scan (prefix, period,
+remainder), windows, packed rows, texts near the length limit. `tests/test_commands_and_kinds.py` has each command on each kind of
+model."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_missing_parts_start_new_only_if_declared(model, tmp_path):
     params = pretraining_start(declared, model.tokenizer.vocabulary)
     assert params.keys() == model.params.keys()
     kernel = params["nsp_head"]["dense"]["kernel"]
-    assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range  # cut at two deviations
+    assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range  # truncated at two deviations
     other = pretraining_start(dataclasses.replace(declared, seed=1), model.tokenizer.vocabulary)
     assert not np.array_equal(kernel, other["nsp_head"]["dense"]["kernel"])
 

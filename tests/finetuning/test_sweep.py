@@ -308,7 +308,7 @@ def test_the_first_of_equal_runs_is_the_best_whichever_ends_first(tmp_path, orde
 
 
 def test_a_run_that_ends_during_cleanup_keeps_its_weights(tmp_path, monkeypatch):
-    """Seed 1 is better than seed 3, whose weights are removed. Meanwhile seed 2 ends, which is the best."""
+    """Seed 1 is better than seed 3, whose weights are removed. Meanwhile seed 2, the best one, ends."""
     clearing, better_is_done = threading.Event(), threading.Event()
     remove = shutil.rmtree
 

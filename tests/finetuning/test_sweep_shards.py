@@ -57,7 +57,7 @@ def test_independent_processes_train_their_runs_and_the_first_compares_all(tmp_p
 
 
 class Apart:
-    """The shard of one of two processes, which takes every second run; it gathers `found`."""
+    """The shard of one of two processes: every second run. `found` replaces `gather`."""
 
     def __init__(self, index: int, found: Callable[..., Any] = lambda own, waiting: [own]):
         self.index, self.count, self.gather = index, 2, found

@@ -89,8 +89,8 @@ def sampled(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def without_padding(name: str, array: np.ndarray) -> np.ndarray:
-    """Returns only the rows of real tokens for outputs [B, L, ...], since in torch padding attends to other tokens. From the
-    gradient of the word embeddings, the row of padding is removed, to which torch gives no gradient as an input."""
+    """Returns only the rows of real tokens for outputs [B, L, ...], since in torch padding attends to other tokens. Removes
+    the row of padding from the gradient of the word embeddings, since torch gives no gradient to padding in the input."""
     if name.startswith("gradient/"):
         return np.delete(array, PAD, axis=0) if name.endswith(("tok_embeddings.weight", "word_embeddings.weight")) else array
     return np.concatenate([row[:n] for row, n in zip(array, REAL, strict=True)])

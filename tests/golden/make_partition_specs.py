@@ -26,14 +26,14 @@ GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 
 LAYOUTS = {
     **{name: (name, (2, 2, 2)) for name in OPTIMIZERS},
-    # at most one other axis in addition to `data`: the state is spread over `data` too
+    # with the state sharded over `data` too, at most one other axis is larger than 1
     **{f"bert_adam on {'x'.join(map(str, sizes))}": ("bert_adam", sizes) for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))},
 }
 """An optimizer and the sizes of the mesh axes, by the name in the file."""
 
 
 def partition_specs(layout: str) -> dict[str, list[Any]]:
-    """Returns the PartitionSpec of every array of a training state of BERT-Base, by its path; it uses only shapes, so it needs no
+    """Returns the PartitionSpec of every array of a training state of BERT-Base, by its path. The arrays are abstract, without
     memory."""
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)

@@ -216,7 +216,7 @@ WAITS = "while True: time.sleep(0.01)"
     [
         (f"import time\nprint('importing')\n{WAITS}", ""),
         (f"import time\ndef main():\n  try:\n    print('at work')\n    {WAITS}\n  finally:\n    print('cleared')", "cleared\n"),
-        # JAX has such a callback, which swallows a KeyboardInterrupt
+        # as in JAX, a callback of the garbage collector swallows a KeyboardInterrupt
         (
             "import gc, time\ndef collected(phase, info):\n  end = time.monotonic() + 1\n  print('collecting')\n"
             f"  while time.monotonic() < end: pass\ndef main():\n  gc.callbacks.append(collected)\n  gc.collect()\n  {WAITS}",

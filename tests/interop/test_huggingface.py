@@ -243,7 +243,7 @@ def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
     assert import_model(tmp_path / "m", new=NewParts(["nsp_head"])).of_pairs
     assert import_model(tmp_path / "m", new=NewParts(["sequence_head"], head)).of_pairs is None
     model = import_model(tmp_path / "m", drop=["sequence_head"])
-    stated = dataclasses.replace(model, of_pairs=True)  # about the head that was dropped
+    stated = dataclasses.replace(model, of_pairs=True)  # it describes the dropped head
     assert with_new_parts(stated, NewParts(["sequence_head"], head)).of_pairs is None
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"of_pairs": "yes"})

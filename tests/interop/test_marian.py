@@ -275,7 +275,8 @@ def test_a_marian_is_converted_equally_in_both_formats(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_the_exported_tokenizer_ends_a_text_and_puts_nothing_before_it(kind, tmp_path: pathlib.Path):
-    """As Marian's does; transformers adds what tokenizer.json says. The files are read back as the same vocabulary."""
+    """Marian's own tokenizer does the same. transformers adds the special tokens that tokenizer.json names. Importing the files
+    returns the same vocabulary."""
     vocabulary = tmp_path / "vocabulary"
     if kind == "wordpiece":
         make_vocabulary(vocabulary, cased=True)

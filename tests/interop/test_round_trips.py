@@ -40,7 +40,8 @@ FOUR = ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
 
 # config.json: all possible differences between transformers' file and ours for the same model.
 HOW_IT_WAS_WRITTEN = {"dtype", "transformers_version"}
-"""These are left out: ours has `torch_dtype`, which every version of transformers reads, and names no version."""
+"""The keys that only transformers writes. Ours has `torch_dtype` instead of "dtype", since every version of transformers reads
+it, and names no version."""
 ADDED = {"torch_dtype", "bert_jax", "position_embedding_type"}
 DEFAULTS_SPELT_OUT = {
     "sequence": {"problem_type": "single_label_classification"},

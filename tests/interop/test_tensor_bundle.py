@@ -212,7 +212,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     ],
 )
 def test_an_index_with_good_checksums_and_impossible_contents_is_refused(entries, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(sorted_table, "max", lambda _: b"w", raising=False)  # a separator for the key 0xff too
+    monkeypatch.setattr(sorted_table, "max", lambda _: b"w", raising=False)  # so that the key 0xff has a separator too
     with pytest.raises(UserError, match=message):
         read_bundle(table_file(tmp_path, entries))
 
@@ -263,7 +263,8 @@ def test_names_out_of_order_are_refused(first, tmp_path):
 
 
 def test_values_at_the_limits_of_the_format_are_read(tmp_path):
-    """This reader's version, a shape with 32 axes, no elements next to many, and fields of a fixed size from later writers."""
+    """The minimum version that this reader supports, a shape with 32 axes, an axis of 0 next to a huge one, and fields of a
+    fixed size that later writers may add."""
     fixed = varint(9 << 3 | 1) + bytes(range(8)) + varint(10 << 3 | 5) + bytes(4)
     entries = {
         b"": field(1, 1) + field(3, field(2, 1)),

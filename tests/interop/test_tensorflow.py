@@ -133,7 +133,7 @@ def test_a_model_survives_a_round_trip_bit_for_bit(fields, without, vocabulary, 
     assert bundle.entries["bert/embeddings/word_embeddings"].shape == (config.vocab_size, config.hidden_size)
     assert {bundle[name].dtype for name in bundle} == {np.dtype(np.float32)}
     text = (tmp_path / "tf1" / "bert_config.json").read_text()
-    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"  # as the original's authors wrote it
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"  # in the format of the original's file
     assert {path.name for path in (tmp_path / "tf1").iterdir()} == {
         "bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
     }  # fmt: skip

@@ -76,7 +76,7 @@ def layer_of(name: str) -> int | None:
 def test_modernbert_tensors_are_tiled_as_in_the_published_code(vocabulary, tmp_path):
     small, large = grown(made(vocabulary, **SMALL), tmp_path, **LARGE)
     words = small["model.embeddings.tok_embeddings.weight"].shape[0]
-    parts = {"Wqkv": 3, "Wi": 2}  # for each, with the parts of a fused matrix separate
+    parts = {"Wqkv": 3, "Wi": 2}  # the number of parts of each fused matrix
     checked = 0
     for name, value in large.items():
         layer = layer_of(name)
@@ -118,7 +118,7 @@ def test_heads_that_share_keys_still_share_them_after_tiling(vocabulary, tmp_pat
             np.testing.assert_array_equal(large[f"{new}.{name}.weight"], expected)
         expected = middle(middle(small[f"{old}.o_proj.weight"], 60).T, 60, block=6, offset=2).T
         np.testing.assert_array_equal(large[f"{new}.o_proj.weight"], expected)
-    old_queries = [h // 2 for h in range(4)]  # which head of keys of the small model each head reads
+    old_queries = [h // 2 for h in range(4)]  # the small model's key head of each query head
     rows = middle(np.arange(4), 10, offset=2)
     assert [old_queries[h] for h in rows] == [list(middle(np.arange(2), 5, offset=1))[h // 2] for h in range(10)]
 

@@ -297,7 +297,7 @@ def test_sentence_transformers_gives_our_vectors_of_an_encoder_with_a_pooling(pe
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "sentencepiece", "marian"])
 def test_transformers_translates_like_predict_with_every_vocabulary(peer, tmp_path, kind):
-    """The sources have unlike lengths. The search is the one of generation_config.json, with 4 beams."""
+    """The sources differ in length. The search is the one of generation_config.json, with 4 beams."""
     if kind == "marian" and "sentencepiece" not in peer.ask(packages=True)["packages"]:
         pytest.skip("this interpreter has no sentencepiece")
     texts = [["the river of Paris is the capital", "of France, is it?"]] * 30

@@ -24,7 +24,7 @@ TABLE = np.random.default_rng(3).standard_normal((len(WORDS), 5), np.float32)
 
 
 def text(words: list[str] = WORDS, table: np.ndarray = TABLE, *, header: bool = True, end: str = "\n") -> bytes:
-    """Writes word2vec's text format; without a header it is GloVe's, with a space at the ends of lines fastText's."""
+    """Returns a file in word2vec's text format. `header=False` makes it GloVe's, and a space in `end` makes it fastText's."""
     lines = [f"{len(words)} {table.shape[1]}"] if header else []
     lines += [f"{word} {' '.join(f'{x:.9g}' for x in row)}" for word, row in zip(words, table, strict=True)]
     return "".join(f"{line}{end}" for line in lines).encode()

@@ -20,7 +20,7 @@ def word_of(seed: int, index: tuple[int, ...]) -> int:
 
 
 def rate_at_a_word(seed: int, axes: int) -> float:
-    """Returns a dropout rate near 1/4 whose threshold is the random word of an element of the first row, the last one to be
-    kept."""
+    """Returns a dropout rate near 1/4 whose threshold equals the random word of an element in the first row, which is therefore
+    just kept."""
     words = (word_of(seed, (0,) * (axes - 1) + (column,)) for column in range(16))
     return min(words, key=lambda word: abs(word - 2**30)) / 2**32

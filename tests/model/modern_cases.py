@@ -100,8 +100,8 @@ FUSED = {
 
 
 def as_ours(path: str, tensors: Mapping[str, np.ndarray], case: str, layer: int = 0) -> np.ndarray | None:
-    """Returns the array of our parameter `path` (of one layer, with the path within the layer) from tensors by their names, flat
-    over heads; None for a parameter that the other model does not have."""
+    """Returns the array of our parameter `path` from the other model's tensors, flat over heads; None if it has none. In
+    a layer, `path` is relative to the layer."""
     names = NAMES[CASES[case][0]]
     parent, _, leaf = path.rpartition("/")
     if path in names:

@@ -66,7 +66,7 @@ def test_a_model_without_attention_is_refused_with_the_remedy():
 
 
 def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
-    """The weights before their division are [B, H, L, L]; the quotient by their sum is computed only on request."""
+    """The program divides scores [B, H, L, L] by their sums only if the weights are requested."""
     config = model_config(golden)
     batch = our_inputs(golden)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")

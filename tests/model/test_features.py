@@ -241,7 +241,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
 def test_a_new_lstm_has_kernels_sized_by_its_inputs():
     x, ids = np.zeros((1, 1, 12), np.float32), np.ones((1, 1), np.int32)
     fresh = jax.jit(lambda key: nn.unbox(Lstm(64, Target()).init(key, x, ids)["params"]))(jax.random.key(0))
-    cut = 0.8796  # the deviation of a normal that is cut at two deviations
+    cut = 0.8796  # the deviation of a normal distribution truncated at two deviations
     for name, fan_in in (("lower_input", 12), ("lower_recurrence", 64), ("upper_input", 128), ("upper_recurrence", 64)):
         assert fresh[name]["kernel"].std() == pytest.approx(cut / math.sqrt(fan_in), rel=0.05)
     assert not any(np.any(fresh[name]["bias"]) for name in ("lower_input", "upper_input"))

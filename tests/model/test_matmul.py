@@ -43,7 +43,7 @@ def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
 def test_products_equal_numpy_for_any_summed_axes(shape, dtype, axes):
     a, b = operands(*shape, axes)
     expected = in_numpy(a, b, axes)
-    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once chose a layout for the next operation that it could not run
+    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # for the second, XLA once chose a layout that it could not run
     for use, one_cpu in itertools.product(uses, (True, False)):
         product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(matmul(a, b, axes, one_cpu)))
         got = product(a.astype(dtype), b.astype(dtype))

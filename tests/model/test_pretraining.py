@@ -82,7 +82,7 @@ def test_parameters_start_truncated_at_two_deviations_with_zero_biases():
     params = jax.tree.map(np.asarray, initial_parameters_of(ModelConfig(**published("tiny"), vocab_size=5000)))
     words = params["embeddings"]["word_embeddings"]["embedding"]
     assert np.abs(words).max() <= 0.04 + 1e-7
-    assert words.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # the deviation of a normal cut at 2, not rescaled
+    assert words.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # a normal truncated at 2 deviations, not rescaled
     assert not params["mlm_head"]["bias"].any()
     assert (params["encoder"]["layers"]["attention_layer_norm"]["scale"] == 1).all()
     kernels = params["encoder"]["layers"]["attention"]["query"]["kernel"]
@@ -280,7 +280,7 @@ def test_gelu_in_bfloat16_keeps_its_negative_tail(name):
 
 
 def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
-    """With [MASK] at all chosen positions, other tokens there give the same input and so the same logits."""
+    """All chosen positions are [MASK], so replacing their original tokens changes neither the inputs nor the logits."""
     masked = {"max_predictions": 4, "masked_fraction": 0.25, "mask_probability": 1.0, "random_probability": 0.0}
     settings = ExampleConfig(length=16, pairs="none", **masked)
     tokens = np.random.default_rng(0).integers(10, 64, 600).astype(np.uint16)

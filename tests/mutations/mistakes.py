@@ -133,7 +133,7 @@ def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
-        if isinstance(child, ast.keyword) and child.arg == "strict":  # of zip: an assertion that holds in every correct program
+        if isinstance(child, ast.keyword) and child.arg == "strict":  # zip's check, which never fails in a correct program
             continue
         if isinstance(child, ast.Raise) or (isinstance(child, ast.Call) and _called(child) in SAID):
             continue

@@ -4,13 +4,13 @@ that pass unnoticed.
     python tests/mutations/run.py --sample=40 --seed=7            # mistakes drawn at random over all of bert_jax
     python tests/mutations/run.py --sample=40 --seed=7 examples   # of some folders or files
     python tests/mutations/run.py --sample=40 --seed=7 --part=1/2 # every second of them; another process takes --part=2/2
-    python tests/mutations/run.py --table                         # those of `known.py`, which have passed unseen once
+    python tests/mutations/run.py --table                         # those of `known.py`, which once passed unnoticed
 
 A mistake is caught if a test fails or hangs. `known.py` also lists mistakes that make no difference, with the reason.
 
 mutmut and cosmic-ray are similar tools. mutmut's copies of every function come between jit and the function that it traces, and
-it makes all mistakes of a file or none. cosmic-ray runs one command for every mistake, whatever the file, which would be the
-whole suite here. Neither drops a factor, swaps arguments or uses another argument's name, which are the typical mistakes with
+it makes all mistakes of a file or none. cosmic-ray runs the same command for every mistake: here it would be the whole suite.
+Neither drops a factor, swaps arguments or uses another argument's name, which are the typical mistakes with
 keys and seeds.
 """
 
@@ -191,8 +191,8 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
     sys.dont_write_bytecode = True
     import pytest
 
-    # pytest warns that jaxtyping, one of its plugins, was imported too early to be rewritten: a package above imports it;
-    # pytest-randomly is off because it would undo the order of the tests, the nearest first
+    # pytest warns that its plugin jaxtyping was imported before pytest could rewrite it, since a package imported above needs
+    # it. pytest-randomly is off because it would change the order of the tests, the nearest first.
     arguments = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     status = int(pytest.main([*arguments, *tests]))

@@ -1,4 +1,4 @@
-"""Returns objectives by the prefix of their sums, for models of the smallest size."""
+"""Objectives for the smallest models, by the prefix of the names of their sums."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_the_attention_divergence_is_a_mean_over_layers_heads_and_real_tokens():
     a, b = (special.softmax(rng.normal(size=(3, 2, 4, 5, 5)), -1) for _ in range(2))
     a[0, 0, 0, 0] = [1, 0, 0, 0, 0]
     b[0, 0, 0, 0] = [0.5, 0.5, 0, 0, 0]
-    a[0, 0, 0, 0, 1] = 1e-3  # attention that the teacher does not have costs nothing
+    a[0, 0, 0, 0, 1] = 1e-3  # attention where the teacher has none adds nothing
     ids = np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 1]])
     wanted = special.rel_entr(b, a).sum(-1).mean((0, 2))[ids > 0].sum()
     found = attention_divergence(*(jnp.asarray(x, jnp.float32) for x in (a, b)), jnp.asarray(ids))

@@ -108,7 +108,7 @@ def test_counts_leave_out_padding():
 
 @pytest.mark.parametrize("encoder", ["transformer", "bilm"])
 def test_tpu_padding_does_not_change_sums_or_losses(encoder: str):
-    """A program for a TPU computes more slots than the batch has; they predict nothing."""
+    """A program for a TPU computes more slots than the batch has. The additional slots predict nothing."""
     model, batch = dataclasses.replace(TINY, encoder=encoder), random_batch(rows=4)
     assert batch["masked_positions"].shape[1] % 8
     for_tpu = dispatch.resolve(model, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"))

@@ -220,7 +220,7 @@ def test_options_reach_the_decoder(two_devices, monkeypatch, options, decoding, 
     rows = [*sorted(texts, key=len), []]
     assert [row[real].tolist() for row, real in zip(prompts.ids, prompts.real, strict=True)] == [*rows[:3], [tokenizer.pad_id]]
     assert all(real[-max(1, len(ids)) :].all() for ids, real in zip(rows, prompts.real, strict=True))
-    order = [1, 0, 2, 0]  # the number of each row's text; for a row without a text it does not matter
+    order = [1, 0, 2, 0]  # the index of each row's text; any number for a row without a text
     keys = [jax.random.fold_in(jax.random.key(3), n) for n in order]
     np.testing.assert_array_equal(jax.random.key_data(prompts.keys), [jax.random.key_data(key) for key in keys])
     assert [answer["ended"] for answer in answers] == [True, False, False]

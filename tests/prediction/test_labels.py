@@ -29,7 +29,7 @@ TOKENS = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
 SPAN = SpanHead()
 CHOICE = ChoiceHead()
 ONE_TYPE = {"type_vocab_size": 1}
-LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever token types it has
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # it reads a pair as one text, with any number of token types
 TYPES = ["three token types", "one token type", "left to right"]
 # Heads for which transformers has no class.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
@@ -161,7 +161,7 @@ def test_many_rows_are_answered_like_single_rows(labelled, head, command):
 
 def test_given_words_are_tagged_one_by_one(labelled):
     model, predictor = labelled(TOKENS)
-    words = ["New York", "is", "\u200b", "paris."]  # two words and none as one
+    words = ["New York", "is", "\u200b", "paris."]  # given words with two words and with none
     (answer,) = predictor.tag([words])
     ids, firsts, _ = model.tokenizer.encode_words(words)
     p = softmax(label_outputs(model, [model.tokenizer.cls_id, *ids, model.tokenizer.sep_id])[1:-1])[firsts]

@@ -45,7 +45,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
     text = f"{'the ' * 60}{around}{' the' * 60}"
     (answer,) = predictor.resolve([(text, "is", "France", "Paris")])
     room, t = model.config.max_position - 2, model.tokenizer
-    first = 60 + 2 - (room - 2) // 2  # of the window, which has as many tokens before the three as after them, or one more
+    first = 60 + 2 - (room - 2) // 2  # the window is centred on the mentions
     ids = t.encode(text)[first : first + room]
     mention_positions = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
     expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], mention_positions=mention_positions))
@@ -55,7 +55,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
 @pytest.mark.parametrize(
     ("text", "mention", "place"),
     [
-        ("the sheep and she", "she", (14, 17)),  # a complete word before a part of one
+        ("the sheep and she", "she", (14, 17)),  # a complete word is preferred to a part of one
         ("she said she", "she#1", (0, 3)),
         ("she said she", "she#2", (9, 12)),
         ("C#2 is not C#3", "C#2", (0, 3)),  # unchanged

@@ -19,7 +19,7 @@ SPAN = SpanHead()
 ONE_TYPE = {"type_vocab_size": 1}
 
 
-LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever token types it has
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # it reads a pair as one text, with any number of token types
 
 
 TYPES = ["three token types", "one token type", "left to right"]

@@ -74,7 +74,7 @@ def test_endless_input_is_read_only_one_window_ahead():
 def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
     reader, writer = pipe
     writer.write(b"line 0\n")
-    patience = threading.Timer(20, writer.close)  # if a reader waits for more, the test ends with too little instead of never
+    patience = threading.Timer(20, writer.close)  # so that a reader that waits for more cannot hang the test
     patience.start()
     answered = []
     for window in in_groups(read_records([], None, TEXT, stdin=reader), 1024):

@@ -50,7 +50,7 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
         else:
             beams, penalty, early = settings
             found = search(case, beams=int(beams), penalty=float(penalty), early_stopping=early == "True")
-        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # after the end transformers pads with other ids
+        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # transformers pads with other ids after the end
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
     assert len(seen) == (9 if case in ("shared", "untied") else 2)
@@ -58,7 +58,7 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_target_that_is_longer_than_its_source_has_the_tokens_of_a_cache_with_room_for_all(beams):
-    """The cache grows once during the search: if a row of padding is added to the sources, it has room for all from the start."""
+    """The cache of the short source grows once during the search. The source padded to 12 columns has room from the start."""
     model, stored = imported("shared"), golden("shared")
     batch, _ = batch_of(stored)
     choice = Decoding(END, PAD, barred=(PAD, END), forced_end=True, beams=beams)

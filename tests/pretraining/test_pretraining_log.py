@@ -320,7 +320,7 @@ def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures
 
 def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.Path):
     with log_of(tmp_path):
-        assert not read_goodput(tmp_path / GOODPUT_FILE)  # without a call, the first line comes after half a minute
+        assert not read_goodput(tmp_path / GOODPUT_FILE)  # the first line is due after half a minute
     assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 

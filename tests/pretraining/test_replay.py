@@ -191,7 +191,7 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
     assert replayed(started_in=str(tmp_path / "gone")).corpus.directory == "corpus"
 
 
-# ------------------------------------------------------------------------------------------------------------- what is told of it
+# ------------------------------------------------------------------------------------------------------------------- the report
 
 
 def test_norms_are_reported_by_parameter_and_layer():

@@ -174,8 +174,8 @@ def test_the_limit_follows_the_median_step_without_evaluations(tmp_path: pathlib
 
 
 def test_a_later_compilation_has_the_limit_of_the_first(tmp_path: pathlib.Path):
-    """This is for example the compilation of a second phase or of an evaluation. The step after it gets as much time, since it
-    may wait for another process's compilation."""
+    """A second phase or an evaluation compiles too. The step after a compilation gets as much time, since it may wait for the
+    compilation in another process."""
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=5.0, start=100.0, clock=lambda: now[0])
     for step in range(3):

@@ -44,7 +44,7 @@ def test_a_silent_process_is_named_by_all_others_before_they_end(
 ):
     monkeypatch.setattr(processes, "FAREWELL", 0.5)
     with group(patience=0.5, beating=(0, 1)) as three:
-        assert list(three.ends(2).items()) == [(1, HUNG), (0, HUNG)]  # process 0 last, also with another one silent
+        assert list(three.ends(2).items()) == [(1, HUNG), (0, HUNG)]  # process 0 ends last
         assert capfd.readouterr().err.count("worker 2 (c) of 3 has sent no heartbeat for ") == 2
 
 
@@ -379,13 +379,13 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
     Processes(hosts[1], patience=600.0).join_jax(300.0)
-    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may send a message after half of its limit
+    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # heartbeats come after half of the limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),
         "coordinator_bind_address": "127.0.0.1:1",
         "initialization_timeout": 300,
         "heartbeat_timeout_seconds": 2 * 600 + 100,
-        "shutdown_timeout_seconds": 0,  # JAX's barrier would wait for processes that wait for the first one
+        "shutdown_timeout_seconds": 0,  # JAX's barrier could deadlock: others wait for process 0
     }
     Processes(hosts[0], patience=0.7).join_jax(5.0)
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"

@@ -42,8 +42,8 @@ def put_in_place(command: str, directory: pathlib.Path) -> None:
 
 @pytest.fixture
 def ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Returns a function that runs a stand-in and returns (exit status, starts). The stand-in ends as in `plan`, which has a
-    `STEP:STATUS` for each start."""
+    """Returns a function that runs a stand-in and returns (exit status, starts). Each start of the stand-in ends as its
+    `STEP:STATUS` in `plan` says."""
     put_in_place(STAND_IN, tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

@@ -36,7 +36,7 @@ with open(sys.argv[1], "a+") as file:
     print("held", flush=True)
     sys.stdin.read()
 """
-"""A process that locks a file as `locked` does, without this package, which takes long to import."""
+"""A process that locks a file as `locked` does. It does not import this package, which takes long."""
 
 
 FORKING = """

@@ -72,7 +72,7 @@ class Handler(emulated.RequestHandler):
         if parsed.path == "/hold":
             Handler.arrived.clear()
             Handler.released.clear()
-            Handler.held = query["match"]  # last, since a request may come at once
+            Handler.held = query["match"]  # set last: a request may arrive immediately
             self._answer(200)
             return
         if parsed.path == "/arrived":
@@ -157,7 +157,7 @@ def _end_with(parent: int) -> None:
 
 
 class Emulator:
-    """A running emulator with one bucket, at `url`; `environment` makes programs use it."""
+    """A running emulator with one bucket, at `url`. Programs with the variables of `environment` use it."""
 
     def __init__(self, port: int, bucket: str):
         self.url, self.bucket = f"http://127.0.0.1:{port}", bucket

@@ -66,7 +66,7 @@ def test_the_time_of_a_fetch_is_measured_or_added_up(bucket: str):
     with fetching.measured_by(measure):
         fetched(f"{bucket}/x/a", "--input")
         assert measured == ["began", "ended"]
-        with fetching.downloading():  # of a corpus, with its verification: once, not for each file fetched
+        with fetching.downloading():  # such as a corpus: measured once, not for each file
             fetched(f"{bucket}/x/b", "--input")
         assert measured == ["began", "ended"] * 2
     assert fetching.seconds_spent() == spent

@@ -58,6 +58,8 @@ def written(kind: str) -> bytes:
         (b"<html> is how a page begins.\n", "html"),
         (b'<?xml version="1.0"?>\n<!-- saved -->\n<!DOCTYPE html>\n', "html"),
         (b"<htmlx> a line\n", None),
+        (b"<!-- a -- b -->" * 5 + b"<html>", "html"),
+        (b"<!---->" * 73, None),
         (b'<?xml version="1.0"?>\n<!-- saved -->\n<TEI>\n', "xml"),
         (b"<mediawiki xml:lang=\"en\">\n", "xml"),
         (b"1\r\n00:00:01,000 --> 00:00:02,500\r\nit was\r\n", "subtitles"),
@@ -96,7 +98,7 @@ def test_a_compression_without_magic_bytes_is_recognised_by_name():
     assert [each and each.remedy for each in found] == remedies
     found = [recognise(written("parquet")[:HEAD_BYTES], name) for name in ("a.txt", "a.parquet")]
     assert [each and each.remedy.partition(" ")[0] for each in found] == ["give", "write"]
-    for before in ("", "a"):  # with one of them the head ends within a character
+    for before in ("", "a"):  # one of the two puts the end of the head inside a character
         assert recognise((before + "ä" * HEAD_BYTES).encode()[:HEAD_BYTES], "a.br") is None
 
 

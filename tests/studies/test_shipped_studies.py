@@ -37,7 +37,7 @@ def pretraining(study: StudyExperiment, name: str) -> PretrainingExperiment:
 @pytest.mark.parametrize(("file", "setting"), SETTINGS, ids=lambda value: getattr(value, "stem", value))
 def test_every_arm_of_a_shipped_study_supports_its_tasks(file: pathlib.Path, setting: str, monkeypatch: pytest.MonkeyPatch):
     study = load(file, setting)
-    if setting == "pod":  # same heads as in the laptop setting, whose models are traced
+    if setting == "pod":  # the same heads as in "laptop", whose models are traced
         monkeypatch.setattr(arms, "_abstract_parameters", lambda config, head: None)
     assert study.setting == setting
     experiments = {arm.name: pretraining(study, arm.name) for arm in study.arms if not arm.shares}

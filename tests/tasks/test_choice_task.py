@@ -101,7 +101,7 @@ def test_own_data_may_have_varying_numbers_of_candidates(tmp_path: pathlib.Path,
     shape = row_shape(features, LAYOUTS["choice"])
     rows_of = pack_features(features, shape)
     batch = assemble_features(features, rows_of, len(rows_of), shape, tiny.pad_id)
-    # a model that predicts the first token after the prompt: the result is about the right candidates
+    # each logit is the candidate's first token after the prompt, so it shows which candidate it belongs to
     said = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 3, axis=1)[..., None].astype(np.float32)
     back = feature_logits(said, features, rows_of, shape)
     assert [values.tolist() for values in back] == [[ids[3] for ids in feature.ids] for feature in features]

@@ -65,7 +65,7 @@ def test_marks_are_at_the_first_tokens_of_mentions(tiny: Tokenizer, text: str):
     assert feature.read_positions.dtype == np.int32
     assert said == []
     for mark, start in zip(feature.read_positions, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
-        # the text from the mention on, read separately, equals the feature from the mark on
+        # the feature's tokens from the mention on are those of the text from there on
         assert feature.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
 
 

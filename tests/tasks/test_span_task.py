@@ -162,7 +162,7 @@ def test_questions_and_answers_are_limited_in_tokens(tokenizer, tmp_path):
         (feature,) = task.features("dev", tokenizer)
         assert tokenizer.decode(feature.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
         (logits,) = right([feature])
-        logits[6, 1] = 5  # [SEP], the second best end, exceeds 2 words
+        logits[6, 1] = 5  # the second best end is [SEP], which is too far for 2 words
         assert written(task, tmp_path, "dev", [logits])[0] == {"q0": answer}
 
 
@@ -232,9 +232,9 @@ def test_the_no_answer_threshold_is_tuned_on_dev_logits_only(tokenizer, tmp_path
     assert (scores["f1"], scores["exact"], scores["threshold"]) == (100.0, 100.0, 2.0)
     assert (scores["HasAns_f1"], scores["NoAns_f1"], scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 100.0, 100.0, 2.0)
     assert not [name for name in scores if name.endswith("total")]
-    worse = task.scores("dev", margins(features, [-3, 4, 2, 8]))  # another model: nothing of the previous one is left
+    worse = task.scores("dev", margins(features, [-3, 4, 2, 8]))  # another model: its scores do not depend on the previous one
     assert (worse["f1"], worse["threshold"]) == (75.0, -3.0)
-    nothing = task.scores("dev", margins(features, [-2, 9, -5, -6]))  # the best is never to answer, so even -6 has to exceed it
+    nothing = task.scores("dev", margins(features, [-2, 9, -5, -6]))  # always "no answer" is best: below -6
     assert (nothing["f1"], nothing["best_f1"], nothing["threshold"] < -6) == (50.0, 50.0, True)
     assert task.scores("dev", logits) == scores
     predictions, best, odds = written(task, tmp_path, "dev", logits)
@@ -286,7 +286,7 @@ def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokeniz
     assert task.degeneracy("dev", never) == "every predicted span begins at [CLS], which is not an answer"
     same = margins(features, [-3] * 4)
     assert task.degeneracy("dev", same) == "every predicted span is at the same position"
-    same[0][4, 1] = 30  # one of them ends at another position
+    same[0][4, 1] = 30  # one span ends at another position
     assert "same position" not in task.degeneracy("dev", same)
     # the best threshold predicts "no answer" for all
     assert task.degeneracy("dev", margins(features, [4, 8, -3, 2])) == 'the prediction is "no answer" for every question'

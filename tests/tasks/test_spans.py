@@ -153,7 +153,7 @@ def test_equal_texts_count_once_with_their_best_score():
 
 
 def unanswerable(null_scores: list[float], **flags) -> Answer:
-    """Returns a context of three words in three windows of one; the best span scores 4."""
+    """Returns the answer in a context of three words, read in three windows of one word. The best span scores 4."""
     rows = cut(0, 3, 4, 1)
     starts = [np.array([null / 2, 0, i, 0]) for i, null in enumerate(null_scores)]
     return best_spans(

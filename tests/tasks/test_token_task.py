@@ -235,7 +235,7 @@ def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
     features = task.features("dev", tokenizer)
     assert task.scores("dev", from_targets(task, features)) == {"accuracy": 1.0, "macro_f1": 1.0}
     said = said_by(task, features, [["DET", "NOUN"], ["NOUN", "NOUN"]])
-    # F1 of DET 1, of NOUN, three times said and once right, 1/2, of VERB 0
+    # F1: 1 for DET; 1/2 for NOUN, which is predicted three times and right once; 0 for VERB
     assert task.scores("dev", said) == {"accuracy": 0.5, "macro_f1": 0.5}
     # NOUN is most frequent in training, VERB in dev; b is VERB more often, and j was never seen
     usual = {"word_accuracy": 0.75, "word_macro_f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}

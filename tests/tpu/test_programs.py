@@ -153,7 +153,7 @@ def test_an_unknown_task_is_refused_with_the_nearest():
         step("ner.py:conll2003", ("task.name", "conll20003"))
 
 
-# ------------------------------------------------------------------------------------------- what is lowered, without lowering it
+# -------------------------------------------------------------------------------------------------- the programs, not lowered
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def python(ready: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Returns a Python that makes a virtual environment by copying the one of `ready`, in a tenth of the time; otherwise the
-    usual one."""
+    """Returns a Python interpreter whose `-m venv` copies the virtual environment of `ready`, in a tenth of the time. Otherwise
+    it is the usual interpreter."""
     directory = tmp_path_factory.mktemp("python")
     shutil.copytree(ready / ".venv", directory / "venv", symlinks=True)
     (directory / "venv" / "bert_jax-stamp").unlink()

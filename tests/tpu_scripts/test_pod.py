@@ -203,7 +203,7 @@ def test_a_refused_quota_is_reported_with_remedies(cloud: Cloud):
     assert "Limit: 0\nerror: the quota of this project does not allow v5litepod-256 here" in refused.stderr
     assert "smaller --type, another --zone, or --spot" in refused.stderr
     assert "or --spot" not in cloud.pod("create pod --type=v5litepod-256 --spot").stderr
-    cloud.states("ACCEPTED", "FAILED")  # otherwise it is refused later
+    cloud.states("ACCEPTED", "FAILED")  # otherwise the request fails later
     refused = cloud.pod(RUN)
     assert refused.returncode == 1
     assert "the request pod has failed: Quota limit TPUV5s has been exceeded" in refused.stderr

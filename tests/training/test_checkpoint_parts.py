@@ -233,7 +233,7 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-# ------------------------------------------------------------------------------------------------ directories that are taken away
+# ---------------------------------------------------------------------------------------------------------- deleted directories
 
 
 @pytest.mark.parametrize(

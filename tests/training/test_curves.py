@@ -31,7 +31,7 @@ def run(path: pathlib.Path, baseline: float) -> pathlib.Path:
 
 
 def coloured(path: pathlib.Path, rgb: tuple[int, int, int]) -> int:
-    """Returns how many pixels have nearly one colour."""
+    """Returns the number of pixels with a colour close to `rgb`."""
     pixels = matplotlib.image.imread(path)[..., :3]
     return int((np.abs(pixels - np.array(rgb) / 255).max(axis=-1) < 0.02).sum())
 
@@ -86,7 +86,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def lines(figure: Figure, title: str, label: str) -> list[tuple[list[float], list[float]]]:
-    """Returns (x, y) of the lines of one panel that have the colour of the line whose label starts with this."""
+    """Returns (x, y) of every line of a panel that has the same colour as the line whose label starts with `label`."""
     (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == title)
     (named,) = (line for line in axes.lines if str(line.get_label()).startswith(label))
     alike = [line for line in axes.lines if line.get_color() == named.get_color() and line.get_alpha() is None]

@@ -1,4 +1,4 @@
-"""The default settings follow the papers and the released code, or leave something out."""
+"""The default settings follow the papers and the released code, or turn a feature off."""
 
 from __future__ import annotations
 

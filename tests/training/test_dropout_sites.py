@@ -142,7 +142,7 @@ def test_lstm_dropout_sites_have_their_rates_and_unique_seeds(direction: str, si
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
 
 
-# ---------------------------------------------------------------------------------------------------- what must not drop anything
+# ------------------------------------------------------------------------------------------------------- passes without dropout
 
 ROWS = random_batch(rows=4)
 LABELLED_HEAD = dataclasses.replace(HEADS["sequence"], dropout=0.0)

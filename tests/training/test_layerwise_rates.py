@@ -162,6 +162,6 @@ def test_gradual_unfreezing_thaws_one_layer_per_epoch_from_the_top():
 def test_unfreezing_and_decay_can_be_combined():
     factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=10)(jnp.int32(25))
     kernel = factors["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
-    np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer waits for step 30
+    np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer is frozen until step 30
     assert float(factors["sequence_head"]["dense"]["bias"][0]) == 1.0
     assert not np.any(factors["embeddings"]["word_embeddings"]["embedding"])

@@ -66,8 +66,8 @@ def test_a_state_without_a_spike_policy_has_no_skipped_batches():
     [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
 )
 def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(saved, until, step, skipped, caplog):
-    """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; without such a checkpoint, the run starts
-    again."""
+    """The spikes are the steps 118 to 120, and the 17 steps before them are not trusted. Without an earlier checkpoint, the run
+    starts again."""
     caplog.set_level(logging.WARNING)
     checkpoints = Kept(*saved)
     found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))

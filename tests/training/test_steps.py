@@ -181,7 +181,7 @@ def test_dropout_differs_between_steps_and_microbatches_and_is_reproducible():
 
 
 def test_the_dropout_of_a_step_equals_earlier_versions():
-    """So a run that is continued or replayed with a newer version draws the same masks."""
+    """A run that is continued or replayed with a newer version therefore draws the same masks."""
     numbers = [(0, 1, 0), (3, 5, 0), (3, 5, 2), (2**32 - 1, 10**6, 1)]
     assert [int(dropout_seed(np.uint32(seed), jnp.int32(step), jnp.int32(part))) for seed, step, part in numbers] == [
         3578996390, 617439959, 2915265999, 2341559719,

@@ -65,7 +65,7 @@ def test_throughput_excludes_pauses_and_restarts_after_each_report():
     clock.now += 1
     assert throughput.report(flops_left=6)["seconds_left"] == math.inf  # if nothing was done
     throughput.add(3, tokens=2, flops=1)
-    assert throughput.report(flops_left=6)["rows_per_second"] == 3e9  # a clock that has not moved divides nothing by 0
+    assert throughput.report(flops_left=6)["rows_per_second"] == 3e9  # no division by 0, although the clock has not moved
 
 
 def test_training_line_shows_utilisation_or_flops_without_a_known_peak():

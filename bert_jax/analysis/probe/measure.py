@@ -204,7 +204,10 @@ def _possible(
         engine.require_attention("that parsers can read", "leave parsers out of --probes")
     for file, part in zip(files, parts, strict=True):
         if not part:
-            raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
+            raise UserError(
+                f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it (--words), or "
+                "end its sentences with empty lines"
+            )
     trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:

@@ -109,8 +109,8 @@ def test_the_third_person_and_it_are_groups_of_pronouns():
 @pytest.mark.parametrize(
     ("words", "heads", "head"),
     [
-        ((1, 2), (-1, 2, 0), 2),  # the word whose head is outside
-        ((1, 2), (3, 0, 4, 4, -1), 2),  # of two words, the one nearer to the root, also through the first word
+        ((1, 2), (-1, 2, 0), 2),  # the word whose head is not one of the words
+        ((1, 2), (3, 0, 4, 4, -1), 2),  # of two such words, the one nearer to the root
         ((2, 3), (-1, 0, 1, 0), 3),
         ((1, 2), (-1, 0, 0), 1),  # of two words at the same depth, the first
         ((0,), (-1, 0), 0),
@@ -138,7 +138,7 @@ def test_a_rule_takes_the_nearest_match_and_the_sieve_the_first_test_with_a_matc
         mention("4", 7, traits=plural),
     )
     own = mention("2", 8, 9, traits=man)
-    assert guesses(own, [her, someone, first, king], words) == (7, 2, 4)  # the same words win over the nearest same head word
+    assert guesses(own, [her, someone, first, king], words) == (7, 2, 4)  # the same words win over the same head word
     assert guesses(own, [her, someone, first], words) == (7, 2, 2)
     assert guesses(own, [her, someone], words) == (7, 7, 6)
     assert guesses(mention("5", 9, traits=she), [someone, her], words) == (6, 6, 6)
@@ -163,7 +163,7 @@ def head_of(bits: str, tags: str) -> int:
     ("bits", "tags", "head"),
     [
         ("(NP* * * *)", "NN DT NNS RB", 2),  # the last noun
-        ("(NP-SBJ(NP* *) (PP* *) (NP*))", "DT RB IN IN DT", 1),  # the first noun phrase, and its last word
+        ("(NP-SBJ(NP* *) (PP* *) (NP*))", "DT RB IN IN DT", 1),  # the last word of the first noun phrase
         ("(NP* (ADJP*) * (PRN*) *)", "DT RB CD RB CD", 3),  # the last of ADJP, PRN and $, before a number
         ("(NP* * * *)", "DT CD CD JJ", 2),
         ("(NP* * * *)", "DT JJ JJS DT", 2),
@@ -203,7 +203,7 @@ def test_words_that_are_not_a_constituent_split_into_parts_of_a_larger_one():
         ("DT NN NN", 0, 1, 1),
         ("DT IN NN NN", 0, 2, 2),  # no noun before the preposition
         ("DT IN NN DT", 0, 3, 2),
-        ("IN NN", 0, 1, 1),  # a preposition at the beginning is not an end
+        ("IN NN", 0, 1, 1),  # a preposition at the beginning does not end the phrase
         ("DT RB", 0, 1, 1),
     ],
 )

@@ -19,7 +19,7 @@ def read(tmp_path, text: str) -> tuple[list[Document], list[str]]:
     file = open_texts(path, problems.append)
     assert (file.line, file.notes) == (0, ())
     documents = list(file)
-    assert list(file) == documents  # read anew, nothing reported twice
+    assert list(file) == documents  # read again, without reporting problems again
     assert file.failed == len(problems)
     return documents, [problem.removeprefix(f"{path}, ") for problem in problems]
 

@@ -268,7 +268,7 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
 def test_a_file_whose_name_is_not_utf8_is_read_and_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     file = tmp_path / os.fsdecode(b"caf\xe9.txt")
     shutil.copy(text_file, file)
-    with contextlib.redirect_stdout(io.StringIO()):  # pytest's own stream is stricter than that of a command
+    with contextlib.redirect_stdout(io.StringIO()):  # pytest's stream is stricter than a command's
         run_corpus(f"--source=text:{file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
     assert "caf\\udce9.txt" in (tmp_path / "corpus" / "report.txt").read_text()
 

@@ -24,10 +24,10 @@ CASES = [
     "He was born (b. 1791) in Kent, cf. Vol. 3, pp. 4–5, fig. 2. | It is known.",
     "The meeting is at 5 p.m. on Monday. | We met at 5 p.m. | The room was cold.",
     "1. First, open it. | 2. Then close it.",
-    f"{'1' * 24}. First, open it. | {'2' * 25}. | Then close it.",  # a longer number is not the number of an item
+    f"{'1' * 24}. First, open it. | {'2' * 25}. | Then close it.",  # 25 digits are not the number of a list item
     "She moved to the U.S. | I stayed there, etc. | No. | I will not.",
     "... and so on. | That was it. | ... Then it went on. | It is over.",
-    "—— ? Nobody knew. | — — ? | Nobody knew.",  # three marks start a sentence, four are one
+    "—— ? Nobody knew. | — — ? | Nobody knew.",  # three characters without a letter are no sentence
     "He likes vitamin C. | The rest is silence.",
     "William II. | The next king was tall. | So am I. | We agree.",
     "See G. I. Gurdjieff and Ulysses S. Grant. | Both wrote.",

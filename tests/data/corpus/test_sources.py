@@ -135,7 +135,7 @@ def test_shards_cover_every_item_once_in_order_and_evenly(shards):
         assert all(a[1] == b[0] and a[0] < a[1] for a, b in itertools.pairwise(own))
     weights = [sum(span.weight for span in shard) for shard in spans]
     assert sum(weights) == pytest.approx(4501)
-    assert max(weights) <= 4501 / shards + 750  # not finer than a part of the gzip file
+    assert max(weights) <= 4501 / shards + 750  # a part of a gzip file cannot be split
 
 
 def test_an_item_is_cut_into_equal_parts():
@@ -182,7 +182,7 @@ def test_a_directory_is_refused_with_the_pattern_for_its_files(tmp_path, pattern
 
 @pytest.mark.parametrize(("size", "parts"), [(100, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
 def test_a_gzip_file_counts_three_times_its_size_and_has_a_part_per_16_mib_up_to_16(tmp_path, size, parts):
-    lines = 1 if size < 1_000 else 100_000  # more than is read of it: gzip passes over the zeros at its end byte by byte
+    lines = 1 if size < 1_000 else 100_000  # more than is read: gzip would skip the zeros at the end byte by byte
     with (tmp_path / "a.jsonl.gz").open("wb") as file:
         file.write(gzip.compress(b'{"text": "a"}\n' * lines))
         file.truncate(size)

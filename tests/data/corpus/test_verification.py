@@ -53,7 +53,7 @@ def directory(tmp_path, built):
 
 
 def flip(directory, name="train.tokens.npy", *, keep_time=False):
-    """Flips one bit of a file, as a disk does (`keep_time`) or a program. Returns the file."""
+    """Flips one bit of a file and returns the file. `keep_time`: keeps its modification time, as a faulty disk does."""
     path = directory / "shard-00001-of-00002" / name
     facts, content = path.stat(), bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -59,7 +59,7 @@ def test_a_saved_sentencepiece_loads_equal_and_the_rust_library_gives_its_ids(ki
     different = []
     for text in [*itertools.chain.from_iterable(english), *hostile_strings]:
         ours, theirs = tokenizer.encode_with_specials(text), rust.encode(text, add_special_tokens=False).ids
-        if ours != theirs and tokenizer.decode(ours) == tokenizer.decode(theirs):  # spellings that differ only by rounding
+        if ours != theirs and tokenizer.decode(ours) == tokenizer.decode(theirs):  # equal up to rounding
             assert math.isclose(*(spelling_score(tokenizer, ids) for ids in (ours, theirs)), rel_tol=1e-5), ascii(text)
         elif ours != theirs:
             different.append(text)
@@ -71,7 +71,7 @@ def test_a_saved_sentencepiece_loads_equal_and_the_rust_library_gives_its_ids(ki
 
 def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(english, tmp_path):
     tokenizer = train_sentencepiece(english, 400, True)
-    assert "split_cjk" not in tokenizer.vocabulary.to_json()  # it has no such option
+    assert "split_cjk" not in tokenizer.vocabulary.to_json()  # a SentencePiece model has no such option
     assert not tokenizer.continuation_table[sorted(tokenizer.special_ids)].any()
     tokenizer.save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())

@@ -1,5 +1,5 @@
-"""The files of a tokenizer: those that transformers writes (golden) are read, and from those we write the Rust library gives our
-ids."""
+"""The files of a tokenizer. Those of transformers (golden) can be read, and the Rust library returns our ids from those that we
+write."""
 
 from __future__ import annotations
 
@@ -310,15 +310,15 @@ def test_a_piece_that_vocab_txt_cannot_hold_is_saved_only_in_tokenizer_json(tmp_
     pieces = [*PIECES[:9], white, *PIECES[9:]]
     tokenizer = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(pieces)))
     assert tokenizer.pieces == pieces
-    write(tmp_path, vocab=["left", "over"])  # by the last program that saved one there
+    write(tmp_path, vocab=["left", "over"])  # left by another program
     tokenizer.save(tmp_path)
     assert not (tmp_path / "vocab.txt").exists()
     again = load_tokenizer(tmp_path)
     assert (again.pieces, again.vocabulary) == (pieces, tokenizer.vocabulary)
     rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert again.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
-    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # the later ones have their own ids
-    write(tmp_path, vocab=pieces)  # in the form of earlier versions and of transformers
+    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # a repeated piece has an id of its own
+    write(tmp_path, vocab=pieces)  # as earlier versions and transformers save it
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 

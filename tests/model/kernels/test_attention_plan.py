@@ -1,4 +1,4 @@
-"""The sizes of the parts in which the TPU attention kernels run, and the numbers by which a device finds its random words."""
+"""The block sizes of the TPU attention kernels, and the offsets by which a device finds its dropout words."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: pathlib.Path, split: str):
-    """As ANLI, whose splits are train_r1, dev_r1 and so on. A folder without names of splits has one."""
+    """ANLI for example has the splits train_r1, dev_r1 and so on. Files whose names have no split are a single split."""
     for name in ("train_r1-00000-of-00001", "heldout-00000-of-00001"):
         put(tmp_path / "data" / f"{name}.parquet", ROWS, label=CLASSES)
     with pytest.raises(UserError, match=f"has no file of its {split} split, only data/heldout-00000-of-00001.parquet, data/t"):

@@ -189,7 +189,7 @@ def test_a_treebank_without_tags_is_unlabelled_if_allowed(tmp_path: pathlib.Path
     assert [(e.words, e.labels) for e in read] == [(("I", "do", "n't"), None), (("No",), None)]
     with pytest.raises(UserError, match="line 3: 'I' has no upos"):
         read_conllu(tmp_path / "a.conllu")
-    with pytest.raises(UserError, match="line 3: 'I' has no upos"):  # a partly given one is an error
+    with pytest.raises(UserError, match="line 3: 'I' has no upos"):  # tags for some of the words are an error
         read_conllu(put(tmp_path / "a.conllu", CONLLU.replace("PRON", "_")), may_lack_tags=True)
 
 

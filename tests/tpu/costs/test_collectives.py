@@ -60,8 +60,8 @@ def test_a_collective_without_groups_includes_all_devices():
 @pytest.mark.parametrize(
     ("name", "groups", "share"),
     [
-        ("v5e:16x16", "[16,16]<=[256]", 16 / 8),  # half of the bytes crosses the middle of the ring, there over four links
-        ("v5e:8x8", "[8,8]<=[64]", 8 / 4),  # and here over two
+        ("v5e:16x16", "[16,16]<=[256]", 16 / 8),  # half of the bytes cross the middle of a ring, over four links
+        ("v5e:8x8", "[8,8]<=[64]", 8 / 4),  # or over two
         ("v5e:4x8", "[1,32]<=[32]", 8 / 4),
         ("v5e:2x2", "[2,2]<=[4]", 2 / 4),
     ],
@@ -123,7 +123,7 @@ def send(kind: str) -> Instruction:
 @pytest.mark.parametrize(
     ("kind", "payload", "sent"),
     [
-        ("ALL_GATHER", 4, 3),  # the shard is sent, to each of the others
+        ("ALL_GATHER", 4, 3),  # the shard is sent to each of the three others
         ("REDUCE_SCATTER", 1, 3 / 4),
         ("ALL_REDUCE", 1, 2 * 3 / 4),
         ("ALL_TO_ALL", 1, 3 / 4),

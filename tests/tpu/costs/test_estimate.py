@@ -112,7 +112,7 @@ def test_an_asynchronous_collective_costs_only_its_exposed_time():
     sent = 2**22 * 15 / 16 / (2 * 50e9 * 0.9) + 6e-6  # both dimensions of the open 4 x 4 grid; 3 + 3 hops
     assert alone.seconds == pytest.approx(sent)
     hidden = estimated(program(A, shard, GATHER, work("w", 15_000), done, root))
-    assert hidden.seconds == pytest.approx(sent)  # 10 us of work hide a part of 50 us of sending
+    assert hidden.seconds == pytest.approx(sent)  # 10 us of compute hide a part of 50 us of sending
     assert hidden.by_kind["collective"] == pytest.approx(sent - 10e-6)
     longer = estimated(program(A, shard, GATHER, work("w", 150_000), done, root))
     assert longer.seconds == pytest.approx(100e-6)

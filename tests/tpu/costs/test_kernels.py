@@ -16,8 +16,8 @@ from bert_jax.tpu.costs.hlo import parse
 from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, kernel_schedules, read_schedule
 from bert_jax.tpu.costs.topologies import Topology, parse_topology
 
-# The structure of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay
-# slots.
+# The structure of a real schedule: a loop over the grid with its pipeline's two extra trips, a loop inside, and a branch with
+# its delay slots.
 SCHEDULE = """= control target key start
 LB: loop body
 = control target key end

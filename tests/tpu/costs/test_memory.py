@@ -70,12 +70,12 @@ def test_the_peak_counts_live_arrays_and_reuses_dead_ones():
     lines = (A, made("x", "a", "jvp(M)/layers"), made("y", "x", "jvp(M)/layers"), made("g", "y", "transpose(jvp(M))/layers"))
     last = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%g, %z)"
     assert peak(parse(program(*lines, last.replace("%z", "%y")))) == {"activations": 2**22, "gradients": 2**22}
-    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # and g where y was
+    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # g replaces y
     assert peak(parse(program(*lines, last.replace("%z", "%a")))) == {"activations": 2**22}
 
 
 def test_a_dead_array_is_reused_once():
-    """y of the same size replaces x; the half h takes memory of its own while y is alive."""
+    """y has the same size as x and replaces it. h is half as large, and takes memory of its own while y is alive."""
     half = '%h = f32[512,1024]{1,0:T(8,128)} slice(%y), metadata={op_name="jit(step)/transpose(jvp(M))/layers/s"}'
     chain = (A, made("x", "a", FORWARD), made("y", "x", FORWARD), half)
     last = f"ROOT %r = {SHAPE} add(%a, %h)"

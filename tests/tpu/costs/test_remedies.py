@@ -259,8 +259,9 @@ def test_remedies_account_for_microbatches_and_sharded_models(monkeypatch: pytes
 def test_a_model_is_sharded_further_only_if_that_can_help(
     needs: float, has: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    """Four and eight parts instead of two save up to a half and three quarters of 2 x 80 + 320 MiB. If that is too little, they
-    are not tried. If the compiler does not report the available memory, the memory of the chip counts."""
+    """Parameters, gradients and optimizer take 2 x 80 + 320 MiB of each of two devices. Four devices save up to half of that,
+    and eight up to three quarters. A number that saves too little is not tried. If the compiler does not report the available
+    memory, the memory of the chip counts."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     compiler = Reckoning()
@@ -273,7 +274,7 @@ def test_a_model_is_sharded_further_only_if_that_can_help(
 
 
 def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytest.MonkeyPatch):
-    """Three numbers divide the rows of a device into microbatches that are small enough; none of them saves enough here."""
+    """The three smallest numbers whose microbatches should fit are tried. Here none of them does."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
 

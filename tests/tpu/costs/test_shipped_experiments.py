@@ -109,4 +109,4 @@ def test_the_step_fits_the_named_memory(config: str, hardware: str, phase: int):
     used = used_bytes(program.memory_analysis())
     print(f"{config} {hardware}: {used / 2**30:.2f} GiB")
     (gib,) = re.findall(r"(\d+) GiB", hardware)
-    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is used by the program: Python, libraries, the corpus
+    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is for Python, libraries and the corpus
