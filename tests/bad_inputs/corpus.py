@@ -594,7 +594,7 @@ CASES = [
     Case(
         "a table with pipes as text",
         "--source=text:x.psv",
-        "x.psv has the name of a table; write its texts to Parquet or JSON lines, or rename it to end in .txt if it contains prose",
+        "x.psv has the name of a table; write its texts to Parquet or JSON lines, or rename it to end in .txt if it contains",
         files={"x.psv": "id|text\n1|it was fine by the river\n"},
     ),
     Case(
