@@ -150,7 +150,7 @@ def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
     [
         (as_lines({"answers": ["Bo"]}) * 2, "its first line is a complete object: name the file .jsonl if each line is one"),
         ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
-        ("<?xml version='1.0'?>\n", "it is a web page: fetch the file itself"),
+        ("<p>not found</p>\n", "it is a web page: fetch the file itself"),
         ('{"data": [', "fetch it again"),
     ],
 )
