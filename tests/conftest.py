@@ -90,7 +90,7 @@ LONGEST = (
     "tests/tpu_scripts/",
     "tests/interop/",
 )
-"""The tests that start first if several workers share the tests, so that none of them remains for a single worker at the end."""
+"""The tests that start first if there are several workers. Otherwise one worker might still run one of them at the end."""
 
 
 def unit(nodeid: str) -> str:

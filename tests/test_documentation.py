@@ -440,7 +440,7 @@ def known_flags() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_and_key_on_a_page_exists(page: str):
-    """This covers flags and keys between backticks in prose and tables; commands are parsed as a whole."""
+    """The test covers flags and keys between backticks in prose and tables; commands are parsed as a whole."""
     prose = "\n".join(line for _, line in lines_of(page) if not line.startswith("    "))
     spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
     flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", span)} - FLAGS_OF_OTHERS

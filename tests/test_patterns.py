@@ -1,8 +1,8 @@
 """No regular expression takes quadratic time: a text of twice the length takes about twice as long.
 
 The patterns are found in the source, also in f-strings and in bytes, with the methods by which the source uses them. Each text
-makes a pattern backtrack: it starts with a string that the pattern matches before its first repetition, repeats a string that the
-pattern or a part of it matches, and ends with a character that matches nothing.
+makes a pattern backtrack: it starts with a string that the pattern matches before its first repetition, repeats a string that
+the pattern or a part of it matches, and ends with a character that matches nothing.
 """
 
 from __future__ import annotations

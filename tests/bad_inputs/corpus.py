@@ -592,6 +592,18 @@ CASES = [
         )
     ),
     Case(
+        "a table with pipes as text",
+        "--source=text:x.psv",
+        "x.psv has the name of a table; write its texts to Parquet or JSON lines, or rename it to end in .txt if it contains",
+        files={"x.psv": "id|text\n1|it was fine by the river\n"},
+    ),
+    Case(
+        "annotations of brat as text",
+        "--source=text:x.ann",
+        "x.ann has the name of a file of annotated words; write its sentences to a text file, or rename it",
+        files={"x.ann": "T1\tPerson 7 10\tada\n"},
+    ),
+    Case(
         "a zip archive",
         "--source=jsonl:a.zip",
         "a.zip is a zip archive or an Excel workbook, not text; unpack it first (unzip)",

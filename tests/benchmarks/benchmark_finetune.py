@@ -8,10 +8,10 @@ a window of SQuAD 1.1 (16 per step, at most 384 tokens).
 
 Every round draws as many random examples of the training set as its timed steps need. All sides train on them, each in its own
 order, with equal settings (--dtype of the products, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row. It
-runs as installed; with glibc's allocator tuned, so that its large buffers are not returned to the system and faulted in again at
-every step; with the huge pages that tpu_scripts/run.sh sets for ours too; and tuned with batches of rows of similar length
-(Trainer's group_by_length), which pads less and shuffles less. The sides alternate, each in a fresh process. Run it on an idle
-machine. All figures go to --json=FILE.
+runs in four ways: as installed; with glibc's allocator tuned, so that large buffers are not returned to the system and faulted
+in again at every step; with the huge pages that tpu_scripts/run.sh sets for ours too; and tuned with batches of rows of similar
+length (Trainer's group_by_length), which pads less and shuffles less. The sides alternate, each in a fresh process. Run it on
+an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations

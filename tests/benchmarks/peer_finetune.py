@@ -5,7 +5,7 @@
 DIR is a Hugging Face model directory, and the directory of the task's official files: `glue/NAME` (or a directory with a folder
 for each task), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. `bert_jax.tasks` reads the files and scores
 the answers, so that both sides are scored by the same rule. Everything else comes from transformers: the fast tokenizer (which
-also makes the windows over a long context, whose neighbours share `--stride` tokens), the collators, the models, the heads and
+also cuts a long context into windows, adjacent ones sharing `--stride` tokens), the collators, the models, the heads and
 their initial weights, and the schedule. Products are in float32 on the CPU, or in bfloat16 by autocast; dropout follows the
 model's configuration.
 

@@ -45,7 +45,7 @@ def peers(python: str | None, program: pathlib.Path) -> list[Side]:
 
 
 def in_turns(sides: Sequence[Side], rounds: int, flags: Callable[[int], Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
-    """Returns the figures of each round of every side by its name; `flags` returns the flags of a side by its number."""
+    """Returns the figures of each round of every side by its name; `flags` returns the flags of a side from its index."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for number, side in enumerate(sides):

@@ -1,5 +1,5 @@
-"""Disturbs small training runs in every way that we know, and checks that each ends like the undisturbed run, or stops soon with
-a reason.
+"""Disturbs small training runs in every known way, and checks that each ends like the undisturbed run, or soon fails with a
+reason.
 
     python tests/chaos/run.py --short                                     # a single cell, the one that the tests run
     python tests/chaos/run.py --only=kills --processes=2 --storage=disk   # another cell
@@ -15,8 +15,8 @@ on Linux, the clock needs a C compiler.
 
 A cell takes one to four times as long as an undisturbed run, and a cell with kills takes about one run per kill. On two cores
 shared with other programs, an undisturbed run took 40 to 120 s and a cell of 2 processes 40 to 180 s; all 56 cells, of which 12
-are skipped, take hours there. If an undisturbed run takes longer than 30 s, the 60 s and all other time limits grow in
-proportion. --json=FILE always has the figures of the cells done so far.
+are skipped, take hours there. If an undisturbed run takes longer than 30 s, all time limits grow in proportion. --json=FILE
+always has the figures of the cells done so far.
 """
 
 from __future__ import annotations

@@ -201,8 +201,9 @@ def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_named_by_the_optimi
     values["phases"][1] |= {"continue_schedule": False, "learning_rate": 3e-4, "warmup_steps": 4}
     first, second = PretrainingExperiment.from_dict(values).schedules()
     assert second == Span(
-        schedule="original", start=10, steps=5, warmup_steps=4, peak=3e-4, decay_power=2.0, end_learning_rate=1e-6
-    )
+        schedule="original", start=10, steps=5, warmup_steps=4, peak=3e-4, decay_power=2.0, end_learning_rate=1e-6,
+        phase="config.phases.1",
+    )  # fmt: skip
     assert (first.peak, first.warmup_steps) == (1e-4, 2)
     (slanted,) = PretrainingExperiment.from_dict(with_value("optimizer.schedule", "slanted_triangular")).schedules()
     assert slanted.schedule == "slanted_triangular"

@@ -68,7 +68,7 @@ def test_the_shortest_examples_are_packed_too():
 
 @pytest.mark.parametrize(("count", "dtype"), [(2**31 - 1, np.int32), (2**31 + 1, np.int64)])
 def test_example_numbers_are_int32_if_they_fit(count, dtype, monkeypatch):
-    """The array is a view of a single length, which takes no memory; the permutation would."""
+    """The array is a view of a single length and takes no memory. The permutation would take memory, so it is replaced."""
     monkeypatch.setattr(packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
     assert pack_rows(np.broadcast_to(np.uint16(9), count), 128, 1, key=3).dtype == dtype
 

@@ -321,7 +321,7 @@ def test_rows_do_not_depend_on_the_number_of_shards():
 
 @pytest.mark.parametrize("shards", [1, 3, 7])
 def test_a_window_has_the_tokens_of_its_shard_around_its_start(shards):
-    """This includes shards that are shorter than a window, in every column that is inside the shard."""
+    """Only the columns inside the shard are compared, since some shards are shorter than a window."""
     store = corpus_of([[9, 4], [6], [3, 2], [30], [1, 7], [5], [12]], shards).tokens
     starts, columns = (grid.ravel() for grid in np.meshgrid(np.arange(79), np.arange(12)))
     found = rows_module._windows(store, starts, columns, 12)

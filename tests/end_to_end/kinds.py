@@ -196,8 +196,8 @@ class Kind:
     beats: float
     """The score that the task has to reach. The most frequent answer scores far below it.
 
-    The worst of five seeds, after as many steps or fewer on half as many examples: 0.951 for own/sequence, 0.943 for own/sequence
-    with values, 1.0 (100 for questions) for every other task; also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
+    The worst scores of five seeds, with at most as many steps on half as many examples: 0.951 for own/sequence, 0.943 for
+    own/sequence with values, 1.0 (100 for questions) for every other task; also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
     """
     score: Callable[[pathlib.Path], float]
     """Computes the metric from the file of predictions."""

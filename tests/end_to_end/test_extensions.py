@@ -1,5 +1,5 @@
-"""All files of experiments/extensions in one run, used as a user does, through the command line with files outside the package:
-killed and resumed, on one device and on eight; and the errors about faulty files."""
+"""All files of experiments/extensions in one run, used from the command line with copies outside the package. The run is killed
+and resumed, on one device and on eight. Faulty files are reported."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ def test_every_kill_hits_its_intended_moment(runs: Runs):
 
 
 def test_the_logged_learning_rate_is_the_applied_one(runs: Runs):
-    """This is the rate of the last step before each line: it falls from the peak towards 0 at the last step; the first step has
-    the peak."""
+    """Each line has the rate of the last step before it. The rate falls from the peak at the first step to near 0 at the
+    last."""
     rates = {record["step"]: record["train/learning_rate"] for record in records(runs.whole) if "train/learning_rate" in record}
     assert set(rates) >= {3, 4, 6}
     for step, rate in rates.items():
@@ -182,8 +182,8 @@ def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs
 
 
 def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
-    """Otherwise a continued run would not evaluate them again. In this run, the best weights are written a second later than
-    the checkpoint."""
+    """A continued run does not evaluate the weights of its checkpoint again. In this run, the best weights are written
+    a second later than the checkpoint."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
     assert "resuming from step 24" in runs.ends["in the last evaluation"].output

@@ -9,7 +9,7 @@ from tests.mutations.mistakes import Mistake
 
 @dataclasses.dataclass(frozen=True)
 class Equivalent:
-    """A mistake that makes no difference. Its texts have single spaces."""
+    """A mistake that makes no difference. In `old` and `new`, every run of white space is a single space."""
 
     file: str
     old: str

@@ -47,7 +47,7 @@ PACKAGES = (
 """Modules that most tests import. The process that tests a mistake is forked from one that has imported them: a start takes 1 s
 instead of 6."""
 NEAREST = 4
-"""This many test files run first, alone: they catch most mistakes, and the rest is then not even collected."""
+"""The number of test files that run first, alone. They catch most mistakes, so the others are often not even collected."""
 OUTPUT = "output.txt"
 PROCESSES = multiprocessing.get_context("forkserver" if __name__ == "__main__" else "spawn")
 """A process has one fork server: for the tests it is the one of `tests/end_to_end/forked.py`, which has imported bert_jax."""

@@ -92,7 +92,7 @@ def test_the_score_of_a_pair_depends_only_on_its_word_and_context():
 
 
 def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
-    """This concerns the word at position 4, whose window of 2 covers positions 2 to 6."""
+    """Only the word at position 4 is a centre. Its window of 2 covers positions 2 to 6."""
     params, length, settings = parameters(), 9, SkipGram(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
     batch = changed_one_by_one(length)
     batch["centres"][:, np.arange(length - 1) != 4] = -1

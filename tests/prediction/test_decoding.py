@@ -198,7 +198,7 @@ def test_a_nucleus_contains_the_first_token_and_none_without_probability():
 
 
 def test_draws_have_the_frequencies_of_the_model(config, params):
-    """This counts the first token of 4,000 texts with the same prompt."""
+    """The test counts the first token of 4,000 texts with the same prompt."""
     rows = 4_000
     keys = jax.vmap(jax.random.key)(jnp.arange(rows))
     prompts = Prompts(jnp.full((rows, 1), 2), jnp.ones((rows, 1), bool), keys)

@@ -333,7 +333,7 @@ def test_only_the_first_process_logs_and_all_warn(capsys: pytest.CaptureFixture[
 
 
 def test_a_failed_save_leaves_no_traceback_of_its_other_writes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """The first write that fails is reported; nobody asks for the result of the others, as with Orbax's writes."""
+    """The first write that fails is reported. The results of the others are never read, as with Orbax's writes."""
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib", "absl", "asyncio"):
         monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

@@ -145,7 +145,7 @@ def test_finished_results_survive_the_first_process(tmp_path: pathlib.Path):
 
 
 def test_the_last_message_of_a_process_is_received(tmp_path: pathlib.Path):
-    """If it closed its connection before reading what process 0 has sent, the connection would be reset."""
+    """If a process closed its connection before reading what process 0 has sent, the connection would be reset."""
     with group(beat=0.001) as three:
         here = Sharing(three, tmp_path)
         here.shares[2].tell_stopped()

@@ -4,8 +4,8 @@
 
 gcp-storage-emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation; the JSON
 API has both, and TensorStore and the lock of a workdir rely on them. It answers only one request at a time. It parses the parts
-of an upload like an e-mail, which changes binary ones. `fail` makes the next requests fail, and `at` runs a function between the
-arrival of a request and its answer.
+of an upload like an e-mail, which changes binary parts; here they stay unchanged. `fail` makes the next requests fail, and `at`
+runs a function between the arrival of a request and its answer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ emulated._read_data = _read_parts
 
 
 class Handler(emulated.RequestHandler):
-    """A request to the emulator: faults come first, then preconditions, then everything else."""
+    """Handles requests to the emulator: first faults, then preconditions, then everything else."""
 
     lock = threading.Lock()
     faults: list[dict[str, object]] = []  # noqa: RUF012 - of the server, which is one process

@@ -265,7 +265,7 @@ def test_checkpoints_are_removed_earliest_first(notes, machine, monkeypatch):
 
 @pytest.mark.parametrize("bucket", [False, True])
 def test_only_a_bucket_marks_the_folder_of_unreadable_checkpoints_as_complete(bucket, notes, machine, monkeypatch, tmp_path):
-    """There, Orbax removes every directory without this marker."""
+    """In a bucket, Orbax removes every directory without this marker."""
     machine(bucket=bucket)
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax(notes))
     monkeypatch.setattr(manager, "move_tree", lambda path, to: path.rename(to))

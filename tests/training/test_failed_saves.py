@@ -97,7 +97,7 @@ def test_a_failed_last_save_is_an_error_with_a_remedy(tmp_path: pathlib.Path):
 def test_several_processes_save_only_if_process_0_can_write(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
 ):
-    """If it cannot, no process starts to save: the others would wait for process 0 in Orbax."""
+    """If process 0 cannot write, no process starts to save: the others would wait for process 0 in Orbax."""
     begun: list[int] = []
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         with monkeypatch.context() as patch:

@@ -91,7 +91,7 @@ def test_neutral_settings_add_no_factors():
 
 
 def test_layer_decay_scales_the_update_of_each_layer():
-    """This includes weight decay, which is a part of the update."""
+    """Weight decay is a part of the update."""
     step, optimizer = compiled_step()
     whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
     less, _ = step(new_state(PARAMS, optimizer), batch(), learning_rate_multipliers(PARAMS, decay=0.5)(jnp.int32(0)))
@@ -125,7 +125,7 @@ def test_the_gradient_norm_covers_only_trained_parameters():
 
 
 def test_lstm_layers_have_depths_like_transformer_layers():
-    """So ULMFiT's rates and its gradual unfreezing apply to either encoder."""
+    """ULMFiT's rates and its gradual unfreezing therefore apply to either encoder."""
     lstm = dataclasses.replace(CONFIG, encoder="bilm", direction="left_to_right", scan_layers=False)
     params = random_label_parameters(dataclasses.replace(HEAD, pooling="concat"), lstm)
     found = flatten_dict(depths(params), sep="/")

@@ -180,7 +180,7 @@ def test_stable_adamw_is_the_same_with_sharded_arrays():
 
 
 def test_the_golden_gradients_trigger_the_clipping_of_stable_adamw():
-    """Without it, AdamW ends elsewhere, so the comparison above can distinguish them."""
+    """Without clipping, AdamW ends at other parameters, so the comparison above detects missing clipping."""
     params = stacked_tree(make_stable_adamw.random_arrays(0))
     config = OptimizerConfig(name="adamw", b2=0.98, epsilon=1e-6, weight_decay=0.1)
     optimizer = make_optimizer(config, boxed(params))

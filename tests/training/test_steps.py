@@ -150,7 +150,7 @@ def test_a_step_that_is_not_finite_changes_only_counters():
 
 
 def test_the_reported_rate_is_the_applied_one():
-    """It is the rate of the step before the state advances, so the first step has the schedule's first rate."""
+    """A step reports the rate from before the state advances, so the first step has the schedule's first rate."""
     state = fresh()
     for wanted in (1e-3, 2e-3):
         after, sums = step(state, random_batch(), first_rate=1e-3, slope=1e-3)

@@ -369,8 +369,11 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
 
 
 _NO_PROSE = {
-    **dict.fromkeys((".csv", ".tsv", ".tab"), "a table; write its texts to Parquet or JSON lines"),
-    **dict.fromkeys((".conll", ".conllu", ".conllup", ".cupt"), "a file of annotated words; write its sentences to a text file"),
+    **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), "a table; write its texts to Parquet or JSON lines"),
+    **dict.fromkeys(
+        (".conll", ".conllu", ".conllup", ".cupt", ".ann"),
+        "a file of annotated words; write its sentences to a text file",
+    ),
 }
 """Suffix -> what the files hold instead of prose, and the remedy."""
 

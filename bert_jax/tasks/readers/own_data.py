@@ -137,10 +137,16 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
-    """Warns if all training texts have the same value, or if no question has an answer."""
+    """Warns if all training texts have the same value or each a label of its own, or if no question has an answer."""
     values = {example.label for example in train if isinstance(example, TextExample)}
     if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
+    rows = [example.label for example in train if isinstance(example, TextExample) and isinstance(example.label, str)]
+    if len(set(rows)) == len(rows) >= 100:
+        say(
+            f"WARNING: each of the {len(rows):,} rows of {config.train} has a label of its own, such as {rows[0]!r}, so there is "
+            "nothing to learn; name the column of the labels with task.own.label"
+        )
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
 
@@ -153,6 +159,11 @@ def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say:
             f"WARNING: {file}: {missing[0]!r}, which usually marks a missing value, is read as a text; fill it in, or remove the "
             f"row ({counted(len(missing), 'such text')})"
         )
+    if written := [text for text in texts if _BYTES.fullmatch(text)]:
+        say(
+            f"WARNING: {file}: {counted(len(written), 'text')} written as bytes of Python, such as {written[0][:60]}; write the "
+            "text itself (Python's ast.literal_eval and decode)"
+        )
     escaped = [match[0] for text in texts if (match := _ESCAPED.search(text))]
     if len(escaped) > len(texts) // 50:
         say(
@@ -161,14 +172,14 @@ def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say:
         )
 
 
+_BYTES = re.compile(r"""b'.*'|b".*\"""", re.DOTALL)
 _ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
 
 
 def _report_ids(file: str | None, examples: Sequence[Example], say: Say) -> None:
     """Warns about an id that several examples share. Questions are refused for it."""
-    seen: set[str] = set()
-    repeated = [example.id for example in examples if example.id in seen or seen.add(example.id)]
-    if repeated:
+    first = {example.id: i for i, example in reversed([*enumerate(examples)])}
+    if repeated := [example.id for i, example in enumerate(examples) if first[example.id] < i]:
         say(
             f"WARNING: {file}: the id {repeated[0]!r} is also that of an earlier row, so predictions cannot be told apart by it "
             f"({counted(len(repeated), 'such row')})"

@@ -89,8 +89,8 @@ def boundaries(sentences: list[str]) -> set[int]:
 
 
 def test_boundaries_agree_with_universal_dependencies(shared_data):
-    """This is web text; a fourth of its sentences have no end mark. On the larger training part, libraries had 0.950-0.980 and
-    0.802-0.812."""
+    """The treebank is web text; a fourth of its sentences have no end mark. On the larger training part, libraries had
+    0.950-0.980 and 0.802-0.812."""
     right = made = gold = 0
     for paragraph in gold_paragraphs(shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu.gz"):
         found, expected = boundaries(split_sentences(" ".join(paragraph))), boundaries(paragraph)

@@ -225,7 +225,7 @@ def test_results_are_in_the_kernels_folder_of_the_cache(chip: Chip, tmp_path: pa
 
 
 def test_loading_a_model_as_a_library_tests_no_kernel(chip: Chip):
-    """This covers `Predictor` and `Analyser`, each of which has an `Engine`."""
+    """The test makes an `Engine`, as `Predictor` and `Analyser` do."""
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
     tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)
     engine = Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))

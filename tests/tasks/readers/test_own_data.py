@@ -307,7 +307,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
     ):
         given = "s" if name == "b.csv" else None
-        remedy = r"; set sentence=COLUMN .*, an empty line follows" if given is None else r" by its column 's'; sort the rows by"
+        remedy = r"; set sentence=COLUMN .*, an empty line follows" if given is None else r" if the column 's' numbers them; sort"
         with pytest.raises(UserError, match=f"each of its 2 sentences has only one word{remedy}"):
             labels_of(put(tmp_path / name, *rows), "token", sentence=given)
     said: list[str] = []
@@ -744,6 +744,7 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
         (["it,x,1", "nan,x,2", "NULL,y,3"], "'nan', which usually marks a missing value, is read as a text; fill it in"),
         (["it,x,1", "#NAME?,y,2"], "'#NAME?', which usually marks a missing value, is read as a text; fill it in"),
         (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; replace them"),
+        (["b'it',x,1", "we,y,2"], "1 text written as bytes of Python, such as b'it'; write the text itself"),
         (["it,x,1", "we,y,1"], "the id '1' is also that of an earlier row, so predictions cannot be told apart by it"),
     ],
 )
@@ -753,6 +754,16 @@ def test_what_a_table_probably_does_not_mean_gives_a_warning(tmp_path: pathlib.P
     load_own_data(OwnDataConfig(train=path, id="n"), "sequence", say=told.append)
     assert len(told) == 1
     assert told[0].startswith(f"WARNING: {path}: {said}")
+
+
+def test_rows_with_labels_of_their_own_give_a_warning(tmp_path: pathlib.Path):
+    for labels, told in ((range(100), True), ([*range(99), 98], False), (range(99), False)):
+        said: list[str] = []
+        path = put(tmp_path / "a.csv", "text,label", *(f"it,x{label}" for label in labels))
+        load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
+        assert [line.partition(", such as")[0] for line in said] == [
+            f"WARNING: each of the 100 rows of {path} has a label of its own"
+        ] * told
 
 
 def test_questions_are_rows_or_squad_format_under_any_name(tmp_path: pathlib.Path):
