@@ -14,11 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-# The user's settings do not affect the tests, and HOME is empty.
-FOREIGN = ("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "TPU_", "MPL", "GOOGLE_", "STORAGE_EMULATOR")
-KEPT = ("BERT_JAX_PEER_PYTHON", "TPU_SKIP_MDS_QUERY")
-for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in KEPT]:
-    del os.environ[name]
+from tests.foreign import remove_foreign
+
+remove_foreign(os.environ)  # and HOME is empty
 os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 FLAGS_OF_0_10 = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 process = os.getpid()

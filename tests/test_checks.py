@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from tests.foreign import remove_foreign
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 VENV = ".venv/bin/"
 
@@ -57,3 +59,11 @@ def test_the_workflow_tests_the_oldest_supported_python():
     steps = [step for job in read(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
     (version,) = [step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {})]
     assert f'python_requires=">={version},' in (REPOSITORY / "setup.py").read_text()
+
+
+def test_variables_of_clusters_and_proxies_do_not_reach_the_tests():
+    own = {"PATH": "/bin", "BERT_JAX_PEER_PYTHON": "python"}
+    foreign = ("BERT_JAX_CACHE", "JAX_PLATFORMS", "MEGASCALE_SLICE_ID", "SKYPILOT_NODE_IPS", "SLURM_PROCID", "http_proxy")
+    environment = own | dict.fromkeys(foreign, "1")
+    remove_foreign(environment)
+    assert environment == own
