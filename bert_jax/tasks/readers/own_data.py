@@ -144,8 +144,8 @@ def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Exam
     rows = [example.label for example in train if isinstance(example, TextExample) and isinstance(example.label, str)]
     if len(set(rows)) == len(rows) >= 100:
         say(
-            f"WARNING: each of the {counted(len(rows), 'row')} of {config.train} has a label of its own, such as {rows[0]!r}, so there is "
-            "nothing to learn; name the column of the labels with task.own.label"
+            f"WARNING: each of the {counted(len(rows), 'row')} of {config.train} has a label of its own, such as {rows[0]!r}, "
+            "so there is nothing to learn; name the column of the labels with task.own.label"
         )
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
