@@ -187,8 +187,8 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields (an iterable over `texts` that counts them; a function that shows a note with the progress through the texts). The
-    remaining time is shown if the number of texts is known, e.g. for a list."""
+    """Yields two values: an iterable over `texts` that counts the texts read, and a function that shows a note next to that
+    count. The remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 
     def counted_texts() -> Iterator[str]:

@@ -58,7 +58,7 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
         limits = _read_if_there(source / LIMITS)
         general = _read_if_there(directory / GENERAL)
         longest, stated = limits.get("max_seq_length"), f"{source / LIMITS}: max_seq_length"
-        if not longest:  # sentence-transformers 6 only writes this one
+        if not longest:  # sentence-transformers 6 writes only model_max_length
             longest, stated = tokenizer.max_length, f"{source / CONFIG_FILE}: model_max_length"
         if longest is not None and (type(longest) is not int or longest < SHORTEST):
             raise UserError(

@@ -463,7 +463,7 @@ CASES = [
     Case(
         "a column of numbers",
         "--source=parquet:a.parquet --text-field=id",
-        "a.parquet: the column 'id' holds int64, not text; name one that does with --text-field (text)",
+        "a.parquet: the column 'id' holds int64, not text; name a column of text with --text-field (text)",
         files={"a.parquet": PARQUET},
     ),
     Case(

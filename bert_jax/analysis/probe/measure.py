@@ -30,7 +30,8 @@ from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 
 MIX = "mix"
-"""The name of the probe on the learned mix; probes on hidden states are named after the layer, 0 for the embeddings."""
+"""The name of the probe on the learned weighted average of all hidden states (ELMo's scalar mix). A probe on one hidden state is
+named by its layer, 0 for the embeddings."""
 TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"

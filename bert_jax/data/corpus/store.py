@@ -68,7 +68,8 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
     if name != shard_name(index, shards):
         total = int(match[1])
         found = f"{counted(shards, 'shard')}, of which number {index} is {name}"
-        _refuse_manifest(path, found, f"{counted(total, 'shard')}, {shard_name(index, total)} in that place")
+        of_name = f"{counted(total, 'shard')}, as this name says, of which number {index} is {shard_name(index, total)}"
+        _refuse_manifest(path, found, of_name)
 
 
 def marks_words(manifest: JsonObject) -> bool:

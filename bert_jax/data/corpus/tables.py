@@ -177,7 +177,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
         if names.count(wanted) > 1 or not _holds_text(kind, binary=True):
             texts = [name for name in names if _holds_text(schema.field(name).type)] if len(set(names)) == len(names) else []
             named = ", ".join(texts)
-            remedy = f"name one that does with --text-field ({named})" if texts else "write the texts to another column"
+            remedy = f"name a column of text with --text-field ({named})" if texts else "write the texts to another column"
             problem = "exists twice" if names.count(wanted) > 1 else f"holds {_kind(kind)}, not text"
             raise UserError(f"{path}: the column {wanted!r} {problem}; {remedy}")
         return wanted

@@ -205,7 +205,7 @@ class TaskHead:
         return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """Returns the positions of the tokens that a head without logits per token reads; default: the [CLS] tokens."""
+        """Returns the positions of the tokens that the head reads, if it has no logits per token. Default: the [CLS] tokens."""
         return batch["cls_positions"]
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:

@@ -185,8 +185,8 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """Applies body(positions, state) to all positions that the held ones see, `tiles.passed` at a time. Returns the final
-        state."""
+        """Loops over the tiles of `tiles.passed` positions that may be within the radius of the program's block `held` (all tiles
+        without a radius): state = body(positions, state). Returns the final state."""
         step, radius = self.tiles.passed, self.plan.radius
         start: Any = 0
         stop: Any = self.plan.length // step

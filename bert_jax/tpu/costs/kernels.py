@@ -69,8 +69,8 @@ class _Loop:
 
     @property
     def is_open(self) -> bool:
-        """Whether the branch back to its start has not been read yet. Bundles of a lower depth before that branch belong to the
-        code after the loop. The scheduler has moved them into the last bundles of the loop, so every trip issues them."""
+        """Whether the branch back to its start has not been read yet. The scheduler moves some of the code after the loop into
+        the loop's last bundles. These have a lower depth but come before that branch, so every trip issues them."""
         return self.has_body and self.exit is None
 
     def trips(self, steps: Mapping[str, int]) -> int | None:
