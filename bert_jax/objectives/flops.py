@@ -40,10 +40,10 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
 
     For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (no projection
-    if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the input of
-    every layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds 6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and
-    softmax. For static vectors: 6 M D (L + negatives), the scores of a word with all tokens of its row and with the row's
-    negatives. Skip-gram only uses the tokens in the window."""
+    if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the input of every
+    layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds
+    6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors: 6 M D (L + negatives), the scores
+    of a word with all tokens of its row and with the row's negatives. Skip-gram only uses the tokens in the window."""
     width, cell = model.word_width, model.intermediate_size
     if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
