@@ -75,8 +75,8 @@ CASES = [
     Case(
         "layers of a translator",
         "--from=$translator --layers=1",
-        "$translator has layers in its encoder and in its decoder, but only one list of layers can be given; leave the layers "
-        "out",
+        "$translator has layers in its encoder and in its decoder, but only one list of layers can be given; keep all "
+        "layers, or train a model with fewer layers",
     ),
     Case(
         "a window for a model without sliding layers",

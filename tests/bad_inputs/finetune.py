@@ -694,7 +694,7 @@ CASES = [
     Case(
         "a suffix that says nothing",
         "--config.task.own.train=train.docx",
-        "train.docx ends in '.docx', which is not a known format ... one of .csv, .tsv, .tab, .txt, .jsonl, ... or set",
+        "train.docx ends in '.docx', which is not a known format ... one of .csv, .tsv, .tab, .txt, .psv, .jsonl, ... or set",
         files={"train.docx": GOOD},
     ),
     in_lines(

@@ -123,8 +123,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/interface/command.py",
-        "threading.Timer(0.05, _signal_main_thread).start() # not raised here, where it would be swallowed again",
-        "threading.Timer(0.1, _signal_main_thread).start() # not raised here, where it would be swallowed again",
+        "threading.Timer(0.05, _signal_main_thread).start() # an exception in this hook would be swallowed again",
+        "threading.Timer(0.1, _signal_main_thread).start() # an exception in this hook would be swallowed again",
         "the signal comes again a moment later",
     ),
     Equivalent(

@@ -122,8 +122,8 @@ def test_running_out_of_memory_is_one_sentence_with_remedies(engine, items, dire
     with pytest.raises(UserError) as running:
         engine.run(shortage, items, "text")
     assert str(running.value).splitlines()[:3] == [
-        f"{engine.name} does not fit in memory: it asks for 4.44 GiB of memory at once, which is not free, with 160 tokens a "
-        "batch and device.",
+        f"{engine.name} does not fit in memory: it asks for 4.44 GiB of memory at once, which is not free, with 160 tokens "
+        "per batch and device.",
         "Each of these flags takes less memory:",
         "    from Python, engine.tokens below 160",
     ]
