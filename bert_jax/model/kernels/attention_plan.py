@@ -157,8 +157,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
-        itself."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest blocks come first, starting
+        with offset 0."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 

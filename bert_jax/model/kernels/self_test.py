@@ -33,7 +33,7 @@ KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
-"""The files of bert_jax/model that the comparison depends on, in addition to its folder kernels."""
+"""The files of bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
 Gather = Callable[[JsonObject], Sequence[JsonObject]]
@@ -41,14 +41,15 @@ Gather = Callable[[JsonObject], Sequence[JsonObject]]
 
 
 def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
-    """Compares each kernel that this process may use with the plain path, unless this kind of chip already has a verdict.
+    """Compares the kernels with the plain path, unless this kind of chip already has a verdict. Kernels set to "plain" are not
+    compared.
 
     Returns kernel -> reason for each disagreeing kernel that `model.attention=auto` or `model.residual_norm=auto` might choose.
     `Execution.without_kernels` accepts this result.
 
     `asked` holds these two settings (default: "auto"). A required kernel ("fused") that disagrees is used with a warning. Only
-    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass `gather`;
-    a kernel that disagrees in one process is then used in none.
+    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass
+    `gather`; if a kernel disagrees in one process, no process uses it.
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
