@@ -196,8 +196,8 @@ class Architecture:
     """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
     () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
     sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
-    """The largest distance, on each side, at which a token attends to another in a sliding layer. 64 is a window of 129 tokens,
-    which ModernBERT's configuration calls local_attention=128."""
+    """In a sliding layer, a token attends to tokens at most this far away on each side. 64 is a window of 129 tokens, which
+    ModernBERT's configuration calls local_attention=128."""
     num_key_value_heads: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The number of key and value heads. Each serves num_heads / num_key_value_heads query heads (Ainslie et al.,
     arXiv:2305.13245; EuroBERT). 0: as many as `num_heads`."""

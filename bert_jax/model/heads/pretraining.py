@@ -18,8 +18,8 @@ PADDED_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, the layers
-    of the MLM head (ModernBERT), or a dense layer with GELU if the MLM head has none (EuroBERT)."""
+    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, they are
+    the layers of the MLM head (ModernBERT) or, if the MLM head has no layers, a dense layer with GELU (EuroBERT)."""
 
     config: ModelConfig
 

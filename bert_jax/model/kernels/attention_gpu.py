@@ -159,7 +159,7 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """Returns the base word of `layers.random_words` of every query of these rows and heads; [] without dropout.
+    """Returns the base words of `layers.random_words`, one for every query of these rows and heads; [] without dropout.
 
     They are computed outside the kernels. Inside a kernel, every thread would compute the words that it needs, which would
     double the instructions of the hash.

@@ -1,9 +1,10 @@
 """Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and gives the reason.
 
-The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for, which
-need not be attached. When a run starts, it first changes "auto" to "plain" for kernels that disagree with the plain path on that
+The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for,
+which need not be attached. At its start, a run changes "auto" to "plain" for kernels that disagree with the plain path on that
 kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` (called through
-`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads it.
+`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads
+it.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -42,7 +43,7 @@ LONGEST = 8_192
 """The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
 SELECTED_FROM = 1_024
-"""The row length from which the TPU kernel also computes layers in which only some tokens are queries. In shorter rows, the
+"""If only some tokens of a layer are queries, the TPU kernel is used in rows of at least this many tokens. In shorter rows, the
 plain path is faster."""
 
 WIDEST = 2_048

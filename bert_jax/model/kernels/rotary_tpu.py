@@ -42,7 +42,7 @@ class RotaryPlan:
 
     @property
     def apart(self) -> int:
-        """The distance of the two dimensions of a pair."""
+        """The distance between the two dimensions of a pair."""
         return 1 if self.interleaved else self.head_width // 2
 
     def factors(self, angles: Float[Array, "B Q _"]) -> tuple[Float[Array, "B Q _"], Float[Array, "B Q _"]]:

@@ -1,9 +1,9 @@
 """Kernel self-test: compares the kernels with the plain path once per kind of chip, and caches the verdict on disk.
 
-`dispatch` chooses a kernel by its shapes, but only a comparison on the device shows that the kernel is correct there. The
-comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a source file of the
-kernels changes. Since it runs programs, it cannot happen inside a trace or in `dispatch`: a run compares the kernels when it
-starts, before the first step is traced."""
+`dispatch` chooses a kernel by the shapes of its arrays, but only a comparison on the device shows that the kernel is correct
+there. The comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a source
+file of the kernels changes. Since it runs programs, it cannot happen inside a trace or in `dispatch`: a run compares the
+kernels when it starts, before the first step is traced."""
 
 from __future__ import annotations
 
