@@ -400,7 +400,7 @@ class Encoder(nn.Module):
         self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
     ) -> Callable[..., Float[Array, "B _ D"]]:
         """Returns a function (x, layer parameters, layer number) -> output of the layer, with remat according to
-        `ModelConfig.remat`. It stores the attention weights if INTERMEDIATES is mutable."""
+        `ModelConfig.remat`. The function stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
 

@@ -132,7 +132,8 @@ class EncoderDecoder(Bert):
     def decode(
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
-        """Returns (output of the decoder's last layer, its hidden states: the embeddings, then the output of every layer)."""
+        """Returns (output of the decoder's last layer, hidden states). The hidden states are the embeddings of the target, then
+        the output of every decoder layer."""
         check_ids(self.config.decoder_config, input_ids=target.ids, position_ids=target.positions)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ DECODER_SEED)
         x = self.target_embeddings(target, None if seed is None else hash_word(seed), untrained_start=True)

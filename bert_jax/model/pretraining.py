@@ -231,8 +231,8 @@ NEVER_TRAINED = (
 
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
-    """Returns the random parameters `drawn` with the NEVER_TRAINED tables of the model's `own` parameters. These tables hold the
-    spelling and the frequency of the words of its vocabulary, so they cannot be drawn at random."""
+    """Returns the random parameters `drawn`, but with the NEVER_TRAINED tables of the model's `own` parameters. These tables
+    hold the spelling and the frequency of the words of the model's vocabulary, so they cannot be drawn at random."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"

@@ -112,7 +112,7 @@ class BertWithHead(Bert):
 
     Returns a dict:
 
-        logits float32 [B, P, C], or [B, L, C] of a head with logits per token
+        logits float32 [B, P, C], or [B, L, C] for a head with logits per token
         last [B, L, D]        hidden_states [S, B, L, D]
 
     For multiple choice, each candidate is a text: C is 1, and `answer_scores` groups the candidates. Empty slots have finite,

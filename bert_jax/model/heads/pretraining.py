@@ -107,8 +107,8 @@ def word_logits(
 
 
 def word_head(config: ModelConfig) -> str:
-    """Returns the key of the parameters that predict words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, otherwise
-    "mlm_head"."""
+    """Returns the key of the parameters that predict words: "softmax" for an LSTM language model, "lm_head" for an
+    encoder-decoder, otherwise "mlm_head"."""
     return {"bilm": "softmax", "flair": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
 

@@ -198,7 +198,8 @@ def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
 
 
 def rotates_heads(head_width: int) -> bool:
-    """Returns whether the TPU kernel of rotary positions supports this head width: whole heads fill the lanes."""
+    """Returns whether the TPU kernel of rotary positions supports this head width. It must be even and divide 128, so that
+    whole heads fill the lanes."""
     return head_width % 2 == 0 and LANES % head_width == 0
 
 

@@ -31,8 +31,8 @@ LANES = 128
 PIECE = 16
 """Rows per piece: the height of a bfloat16 tile."""
 UNROLL = 4
-"""The number of pieces whose instructions the compiler may interleave, so that the pieces do not wait for the sums over the rows
-of one piece."""
+"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows, the
+compiler can use the instructions of another piece."""
 BYTES_PER_STEP = 8 << 20
 """Bytes of the four arrays of a grid step, two copies of each: one is used while the next is transferred."""
 WIDEST = 1024

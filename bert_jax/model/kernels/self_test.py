@@ -89,7 +89,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """Compares now and returns the record, which is also added to the `known` records in `path`."""
+    """Compares the kernel now and returns the record. Adds the record to the `known` records in `path`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
