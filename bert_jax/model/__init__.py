@@ -76,7 +76,7 @@ NORMS: Mapping[str, str] = {
 
 
 def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
-    """Returns the classes of `config.encoder`: the input of the first layer, and the stack of layers. A user's own layers read
+    """Returns two classes for `config.encoder`: the input of the first layer, and the stack of layers. A user's own stack reads
     the embeddings of a Transformer. Raises UserError if the user's file does not define a valid class."""
     key = "config.model.encoder"
     embeddings, layers = ENCODERS[config.encoder_kind]

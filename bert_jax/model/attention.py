@@ -38,7 +38,7 @@ CACHE = "cache"
 
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
-    """Returns the attention mask: True where the key belongs to the example of the query.
+    """Returns the attention mask: True if the key and the query belong to the same example.
 
     Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends only
     to padding, which keeps its softmax finite.
@@ -47,8 +47,8 @@ def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> 
 
 
 def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
-    """Returns the mask of left-to-right attention: True if the key is the query or a token before it. The keys are the `length`
-    tokens of a row; `query_positions` are the positions of the queries."""
+    """Returns the mask of left-to-right attention: True if the key is the query's own token or an earlier token. The keys are
+    the `length` tokens of a row; `query_positions` are the positions of the queries."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
 
@@ -159,10 +159,10 @@ def attention_by_head(
 
 
 LONG = 256
-"""The row length from which a single CPU device computes attention head by head. Measured on two cores with four heads of 64 in
-float32 and dropout 0.1; of each pair of times, the first is for all heads at once and the second is head by head. Forward and
-backward: 259 and 149 ms at 8 x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms at 8 x 512, 157 and 54 ms at 4 x
-1,024, but 7 and 17 ms at 32 x 128."""
+"""The row length from which a single CPU device computes attention head by head. The following times are for all heads at once
+and for head by head, on two cores with four heads of 64, in float32 with dropout 0.1. Forward and backward: 259 and 149 ms at 8
+x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms at 8 x 512, 157 and 54 ms at 4 x 1,024. In short rows, head by
+head is slower: 7 and 17 ms at 32 x 128 (forward alone)."""
 BLOCK = 128
 """The maximum number of queries in a block of sliding-window attention."""
 

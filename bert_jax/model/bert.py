@@ -95,5 +95,5 @@ def attention_weights(
 
 
 def without_attention(config: ModelConfig) -> str:
-    """Returns the error message for a model whose attention weights are needed, but which has none."""
+    """Returns the error message if attention weights are needed from a model that has no attention."""
     return f"a model with encoder={config.encoder} has no attention; use a Transformer"

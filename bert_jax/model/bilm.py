@@ -1,8 +1,9 @@
 """The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
 
-Two independent LSTMs read every text, one from left to right and one from right to left. A hidden state concatenates two halves:
-the forward half has read the tokens up to and including this one, and the backward half has read this token and all later ones.
-Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared softmax over words.
+Two independent LSTMs read every text, one from left to right and one from right to left. The hidden state of a token
+concatenates two halves: the forward half has read the text from its start to this token, and the backward half has read it from
+its end to this token. Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared
+softmax over words.
 
 As in ELMo, both halves of hidden state 0 are the word vector, and outputs are projected to the width of the word vectors. There
 is a residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike in ELMo,
@@ -36,7 +37,7 @@ class BiLstm(WholeRows):
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
     """`ModelConfig.direction` -> the default objective."""
     is_residual: ClassVar[bool] = True
-    """Whether each layer from the second on is added to its input."""
+    """Whether each layer's input is added to its output, from the second layer on."""
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
@@ -101,7 +102,7 @@ def lstm_layer(
     parts = jnp.split(x, config.hidden_size // w, axis=-1)
     directions = []
     for n, part in enumerate(parts * (config.hidden_size // half // len(parts))):
-        inputs = time_major(part, n)  # transposed before the product, whose result is up to 16 times as wide
+        inputs = time_major(part, n)  # transposed before the product, since the result is wider
         kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
         products = dense(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
         directions.append(

@@ -43,8 +43,8 @@ class AttentionKernel(Protocol):
     """Fused attention on the devices of a run, spread over their mesh."""
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
-        requires it. Also returns False if the layer `selects` only some tokens as queries and the plain path is faster."""
+        """Returns whether the kernel supports `model` in rows of `length` tokens. If the model requires an unsupported kernel,
+        raises UserError. Also returns False if the layer `selects` only some tokens as queries and the plain path is faster."""
 
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
@@ -67,7 +67,8 @@ class ResidualNormKernel(Protocol):
     """LayerNorm(x + dropout(y)) on the devices of a run, spread over their mesh."""
 
     def computes(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel supports the width of `model`. Raises UserError if it does not and the model requires it."""
+        """Returns whether the kernel supports the norm and the width of `model`. If the model requires an unsupported kernel,
+        raises UserError."""
 
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
         """Returns the normalised sum, as `kernels.residual_norm.fused_residual_norm` does."""
@@ -136,10 +137,10 @@ class Architecture:
     as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the
     next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
-    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`, for
-    any number of positions. "sinusoidal_halves": the same table without its scale and with sines before cosines, as in
-    tensor2tensor and Marian. "rotary": rotations of queries and keys. "none": no positions, so that only a left-to-right mask
-    conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
+    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`,
+    for any number of positions. "sinusoidal_halves": the sinusoids without the division by sqrt(`hidden_size`), with all sines
+    before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys. "none": no positions, so that only a
+    left-to-right mask conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. If False, the decoder has its
     own table."""
@@ -166,14 +167,14 @@ class Architecture:
     """"post": after each residual sum, as in the original; "pre": on the inputs of attention and of the feed-forward (Xiong et
     al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
     first_attention_norm: bool = True
-    """With norm_placement=pre, whether the first layer has a norm before its attention. ModernBERT has none, since its embeddings
-    are already normalised."""
+    """With norm_placement=pre, whether the first layer has a norm before its attention. In ModernBERT it has none, since the
+    embeddings are already normalised."""
     embedding_norm: bool = True
-    """Whether the embeddings are normalised. EuroBERT does not."""
+    """Whether the embeddings are normalised. In EuroBERT they are not."""
     final_norm: bool = False
     """Whether the output of the last layer is normalised, as models with norm_placement=pre require (ModernBERT, EuroBERT)."""
     attention_bias: bool = True
-    """Whether query, key, value and the output of attention have biases; ModernBERT has none in the whole block."""
+    """Whether query, key, value and the output of attention have biases; ModernBERT's block has no biases at all."""
     intermediate_bias: bool = True
     """Whether the first dense layer of the feed-forward has a bias. With a `gate`, this applies to both halves."""
     output_bias: bool = True
@@ -195,10 +196,10 @@ class Architecture:
     """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
     () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
     sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
-    """The largest distance, on each side, at which a token attends to another in a sliding layer. 64 is a window of 129 tokens,
-    which ModernBERT's configuration calls local_attention=128."""
+    """In a sliding layer, a token attends to tokens at most this far away on each side. 64 is a window of 129 tokens, which
+    ModernBERT's configuration calls local_attention=128."""
     num_key_value_heads: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """The number of key and value heads, each shared by num_heads / num_key_value_heads query heads (Ainslie et al.,
+    """The number of key and value heads. Each serves num_heads / num_key_value_heads query heads (Ainslie et al.,
     arXiv:2305.13245; EuroBERT). 0: as many as `num_heads`."""
     mlm_head: Annotated[str, OneOf(MLM_HEADS)] = "bert"
     """"bert": a dense layer, the activation, a norm, and the decoder; "decoder": the decoder alone (EuroBERT, NeoBERT)."""
@@ -256,13 +257,13 @@ class Architecture:
 
     @property
     def encoder_kind(self) -> str:
-        """The name of the encoder in ENCODERS. A user's own counts as "transformer", since it has the same embeddings, heads and
-        objectives."""
+        """The name of the encoder in ENCODERS. A user's own encoder counts as "transformer", since it has the same embeddings,
+        heads and objectives."""
         return "transformer" if is_in_file(self.encoder) else self.encoder
 
     @property
     def has_attention(self) -> bool:
-        """Whether the encoder is a Transformer, which has attention, or a user's own, which may have it."""
+        """Whether the encoder may have attention: True for Transformers and for a user's own encoder."""
         return self.encoder_kind in ("transformer", "encoder_decoder")
 
     @property
@@ -386,7 +387,7 @@ class ModelConfig(Execution, Architecture):
     initializer: Annotated[str, OneOf(INITIALIZERS)] = "bert"
     """The initial values of kernels and embeddings. "bert": a truncated normal (cut at two deviations, not rescaled).
     "modernbert": the same, but divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663,
-    appendix A.2). "normal". "uniform": within +/- `initializer_range` (NeoBERT)."""
+    appendix A.2). "normal": a normal distribution. "uniform": within +/- `initializer_range` (NeoBERT)."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
     """Standard deviation of the normal that initialises kernels and embeddings, or the bound of the uniform distribution."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
@@ -456,7 +457,8 @@ NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of sliding windows."""
+"""The fields of `Architecture` that an encoder-decoder does not have, such as the settings of BERT's heads and of sliding
+windows."""
 
 
 def _check_block(c: Architecture) -> None:

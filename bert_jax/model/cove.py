@@ -32,7 +32,7 @@ from bert_jax.model.tokens import Batch, Tokens
 DECODER_SEED = np.uint32(0x636F7665)
 """"cove" in ASCII; combined with the seed of the step for the dropout of the decoder."""
 UNSEEN = -1e9
-"""The attention score of tokens of other texts, small enough that their attention is exactly 0 in float32."""
+"""The attention score of tokens of other texts. It is so low that these tokens get an attention of exactly 0 in float32."""
 
 
 class Cove(BiLstm):
@@ -148,7 +148,8 @@ class CoveTranslator(Bert):
     def decode(
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> Float[Array, "B L D"]:
-        """Returns the decoder's output at every target token. Dropout is applied to its word vectors and to its output."""
+        """Returns the decoder's output at every target token. Dropout is applied to the decoder's word vectors and to its
+        output."""
         check_ids(self.config, input_ids=target.ids)
         seeds = [None if dropout_seed is None else hash_word((dropout_seed ^ DECODER_SEED) + np.uint32(n)) for n in (0, 1)]
         of_words, of_output = (Dropout(self.config.hidden_dropout, seed, rows=target.rows) for seed in seeds)

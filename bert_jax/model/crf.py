@@ -1,11 +1,12 @@
 """A linear-chain conditional random field over the words of each text (Lafferty et al. 2001; on an LSTM arXiv:1508.01991).
 
-The score of a label sequence is the sum of three kinds of scores: of its labels, of the transitions between adjacent labels, and
-of its first and last label. p(labels | text) is the softmax over all sequences. The words of a text are its tokens with `words` 1
-(first subwords), since no other token has a label. Texts packed into a row are independent.
+The score of a label sequence is the sum of the scores of its labels, the scores of the transitions between adjacent labels, and
+the scores of its first and its last label. p(labels | text) is the softmax over all sequences. Only the first subword of a word
+has a label. The words of a text are therefore the tokens with `words` 1. Texts packed into a row are independent.
 
 `conditional_logits` applies the chain rule: its log-softmax at a word is log p(label | previous labels, text). Summed over the
-words of a text, the usual cross-entropy is therefore -log p(labels | text). It runs the forward algorithm from right to left."""
+words of a text, the usual cross-entropy is therefore -log p(labels | text). The function runs the forward algorithm from right
+to left."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array
 def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
     """Returns (labels, logits) of the best label sequence, by the Viterbi algorithm. The labels are the argmax of the logits.
 
-    The logits of a word are the scores of each label, given the best labels of all words before and after it. Labels and logits
-    of tokens that are not words are meaningless."""
+    A word's logit of a label is the score of the best label sequence that starts at this word with this label, given the best
+    label of the word before. Labels and logits of tokens that are not words are meaningless."""
     behind = _from_the_right(chain, transitions, jnp.max)
 
     def step(
@@ -99,8 +100,8 @@ def log_marginals(chain: Chain, transitions: Transitions) -> Float[Array, "B L C
 
 
 def _from_the_right(chain: Chain, transitions: Transitions, reduce: Callable[..., Array]) -> Float[Array, "B L C"]:
-    """Returns, for each label of a token, the reduced score of all label sequences of the words to its right. `reduce` is
-    logsumexp or maximum."""
+    """For each label of a token, scores all label sequences of the words to its right, and returns `reduce` of these scores.
+    `reduce` is logsumexp or maximum."""
 
     def step(
         carry: tuple[Float[Array, "B C"], Int[Array, " B"]], x: tuple[Array, Array, Array]

@@ -26,8 +26,8 @@ from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 @struct.dataclass
 class DecodingCache:
-    """The keys and values of B texts, with `used` of S columns filled. It holds 2 N B S D numbers in the dtype of the
-    products."""
+    """The keys and values of B texts in S columns, of which `used` are filled. With N layers, it holds 2 N B G S K numbers in
+    the dtype of the products."""
 
     layers: tuple[dict[str, Float[Array, "B G S K"]], ...]
     """The "keys" and "values" of each layer; 0 in unused columns."""
@@ -80,7 +80,8 @@ def read_tokens(
 
 @struct.dataclass
 class TargetCache:
-    """The state of beam search: W hypotheses for the target of each of B sources. `used` of N tokens have been read.
+    """The state of beam search, with W hypotheses for each of B sources. Each hypothesis has up to N tokens, of which `used`
+    have been read.
 
     The keys and values of all hypotheses of a source share one row: token n of the hypotheses is in the columns n W to n W + W -
     1. A hypothesis that continues another one copies no keys or values; it reads the columns of its ancestors (`origins`). The W

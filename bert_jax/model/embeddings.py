@@ -55,8 +55,8 @@ class Embeddings(nn.Module):
         """Returns the normalised sum of the embeddings of each token, with dropout.
 
         With `untrained_start`, the first token of a sequence gives no gradient to its word embedding. The first token of a
-        decoder only marks the start. For it, tensor2tensor and Marian use a zero vector, and transformers uses the padding
-        embedding, which lookups do not train."""
+        decoder only marks the start. Its embedding is a zero vector in tensor2tensor and Marian, and the padding embedding in
+        transformers. Lookups do not train the padding embedding."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if untrained_start:

@@ -67,8 +67,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer. norm_placement=post is the paper's: a norm follows each residual sum. With "pre", norms precede
-    attention and the feed-forward.
+    """One Transformer layer. With norm_placement=post, as in the paper, a norm follows each residual sum. With "pre", norms
+    precede attention and the feed-forward.
 
     Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
     """
@@ -158,8 +158,8 @@ class Loop:
 
 
 def loop_over(kinds: Sequence[LayerKind]) -> Loop:
-    """Returns the loop that minimises the number of compiled layers, inside and outside the loop. Equal layers have a period of
-    1; ModernBERT's 22 layers are 1 + 7 x 3, its 28 layers 1 + 9 x 3."""
+    """Returns the loop that minimises the number of compiled layers, inside and outside the loop. If all layers are equal, the
+    period is 1. ModernBERT-base's 22 layers become 1 + 7 x 3, ModernBERT-large's 28 layers 1 + 9 x 3."""
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
@@ -179,8 +179,8 @@ MOST_UNLIKE = 64
 
 
 def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
-    """Returns (parameters of the layers before the loop, parameters of each layer of the period stacked over the repeats,
-    parameters of the layers after it). The gradient is a single concatenation, as in `unstack`."""
+    """Returns the parameters of the layers (before the loop, in the loop, after the loop). For the loop, these are one tree per
+    layer of the period, stacked over the repeats. The gradient is a single concatenation, as in `unstack`."""
     layers = jax.tree.leaves(stacked)[0].shape[0]
 
     @jax.custom_vjp
@@ -250,9 +250,9 @@ unstack.defvjp(
 
 
 class WholeRows(nn.Module):
-    """The base class of encoders other than Transformers, which compute the last layer at all positions.
+    """The base class of encoders that are not Transformers. They compute the last layer at all positions.
 
-    `config.model.encoder=FILE.py:Mine` names a user's own:
+    `config.model.encoder=FILE.py:Mine` names a user's own encoder:
 
         class Mine(WholeRows):
             @nn.compact
@@ -333,7 +333,8 @@ class Encoder(nn.Module):
         """Returns the output of the last layer at `tokens.queried` only.
 
         Apart from keys and values, the last layer is computed at these columns only. With the paper's widths, this saves up to
-        5/6 of the layer. A scan computes all columns, since taking the last layer out of the stack would copy its parameters.
+        5/6 of the layer's arithmetic. A scan computes all columns, since taking the last layer out of the stack would copy its
+        parameters.
         """
         if self.is_initializing():
             read = x if tokens.queried is None else gather_positions(x, tokens.queried)
@@ -399,7 +400,7 @@ class Encoder(nn.Module):
         self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
     ) -> Callable[..., Float[Array, "B _ D"]]:
         """Returns a function (x, layer parameters, layer number) -> output of the layer, with remat according to
-        `ModelConfig.remat`. It stores the attention weights if INTERMEDIATES is mutable."""
+        `ModelConfig.remat`. The function stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
 

@@ -113,13 +113,14 @@ class EncoderDecoder(Bert):
 
     @property
     def target_embeddings(self) -> Embeddings:
-        """Returns the embeddings of the target, which are the source's unless the target has its own vocabulary."""
+        """Returns the embeddings of the target. Source and target share them unless the target has its own vocabulary."""
         table: Embeddings = self.decoder.embeddings if self.config.decoder_vocab_size else self.embeddings
         return table
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's
-        ("decoder_last" and "decoder_hidden_states"). `Tokens.of` and `Tokens.for_decoder` read the inputs from the batch."""
+        """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's hidden
+        states ("decoder_last" and "decoder_hidden_states"). `Tokens.of` and `Tokens.for_decoder` read the inputs from the
+        batch."""
         source, target = Tokens.of(batch), Tokens.for_decoder(batch)
         encoded, hidden_states = self.encode(source, dropout_seed)
         last, states = self.decode(target, encoded, source, dropout_seed)
@@ -131,7 +132,8 @@ class EncoderDecoder(Bert):
     def decode(
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
-        """Returns (output of the decoder's last layer, its hidden states: the embeddings, then the output of every layer)."""
+        """Returns (output of the decoder's last layer, hidden states). The hidden states are the embeddings of the target, then
+        the output of every decoder layer."""
         check_ids(self.config.decoder_config, input_ids=target.ids, position_ids=target.positions)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ DECODER_SEED)
         x = self.target_embeddings(target, None if seed is None else hash_word(seed), untrained_start=True)

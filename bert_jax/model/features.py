@@ -1,4 +1,5 @@
-"""Features of task heads in addition to the last layer and the pooler: other layers, mixes of layers, means over tokens."""
+"""Features of task heads in addition to the last layer and the pooler: other layers, weighted averages of layers, means over
+tokens."""
 
 from __future__ import annotations
 
@@ -59,9 +60,9 @@ def over_words(
     sequence_ids: Int[Array, "B L"],
     first: Int[Array, "B L"],
 ) -> Float[Array, "B L O"]:
-    """Applies `layer` (a function of features and sequence ids) to words instead of pieces. It reads the features at the first
-    piece of each word, and all pieces of a word get the word's output. `first` holds, for each token, the column of the first
-    piece of its word."""
+    """Applies `layer` (a function of features and sequence ids) to words instead of pieces. `layer` reads the features at the
+    first piece of each word, and all pieces of a word get the word's output. `first` holds, for each token, the column of the
+    first piece of its word."""
     begins = first == jax.lax.broadcasted_iota(jnp.int32, first.shape, 1)
     columns = jnp.argsort(~begins, axis=1, stable=True).astype(jnp.int32)
     is_word = jnp.take_along_axis(begins, columns, axis=1)

@@ -132,9 +132,9 @@ class Dense(nn.Module):
 
     kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With `activation` the
     layer computes activation(x) W + b, or (activation(x) * factor) W + b in a gated unit. On a TPU the backward pass recomputes
-    the activation, so that XLA fuses it into the two products that read it and fuses its derivative into the third. Writing
-    activations and derivatives to memory would take longer than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and 0.51 ms; a
-    product takes 0.37 ms).
+    the activation. XLA then fuses the activation into the two products that read it, and fuses its derivative into the third
+    product. Writing activations and derivatives to memory would take longer than a product (BERT-Large, 8,192 tokens on a v5e:
+    0.41 and 0.51 ms; a product takes 0.37 ms).
     """
 
     in_shape: tuple[int, ...]
@@ -288,8 +288,8 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Computes the exact GELU, x Phi(x), in the dtype of x. Only x is saved for the backward pass, which recomputes erf: that
     is faster than reading a second array from memory.
 
-    The arithmetic is always float32: in bfloat16, 0.5 + 0.5 erf cancels to 0 below x = -3.4. This is free inside a fusion, since
-    TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
+    The arithmetic is always float32: in bfloat16, 0.5 + 0.5 erf cancels to 0 below x = -3.4. Inside a fusion this is free,
+    since TPUs and CPUs convert bfloat16 to float32 for arithmetic anyway. (On v5e, the estimated cycles are the same.)
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -340,8 +340,8 @@ def random_words(
     the forward and the backward pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations
     between neighbours and between layers.
 
-    With `positions`, the words [B, ..., Q, L] or [B, Q, D] are the rows `positions` of the words [B, ..., L, L] or [B, L, D].
-    If the B rows are only part of all rows, `rows` are their indices along the first axis.
+    With `positions`, returns only the words of these rows: [B, ..., Q, L] of the words [B, ..., L, L], or [B, Q, D] of the
+    words [B, L, D]. If the B rows are only part of all rows, `rows` are their indices along the first axis.
     """
     base = row_words(seed, shape[:-1], positions, rows)
     return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
@@ -410,8 +410,8 @@ class Dropout:
     seed: Seed | None
     """The seed of the random words; None in evaluation, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
-    """For an array [B, ..., Q, *] of selected tokens, their positions. The selected tokens get the same mask as in the array of
-    all tokens [B, ..., L, *]. None: an array of all tokens."""
+    """The positions of the tokens, if the array [B, ..., Q, *] has only selected tokens. They get the same mask as in the array
+    of all tokens [B, ..., L, *]. None: the array has all tokens."""
     rows: UInt32[Array, " B"] | None = None
     """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
 

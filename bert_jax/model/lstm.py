@@ -1,7 +1,8 @@
 """The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
-Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. O = 4 F are the gates i, f, g, o of a cell of
-width F; W is the width of the output: F, or the width of the projection (Sak et al., arXiv:1402.1128).
+Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. F is the width of a cell, and O = 4 F the
+width of its gates i, f, g, o together. W is the width of the output: F, or the width of the projection (Sak et al.,
+arXiv:1402.1128).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Direction(NamedTuple):
     inputs: Float[Array, "L B O"]
     """The products of the inputs with their kernel, plus the bias; float32."""
     keep: Float[Array, "L B 1"]
-    """0 where the state is reset, as at the first token, otherwise 1; float32."""
+    """0 at tokens before which the state is reset, such as the first token, otherwise 1; float32."""
     kernel: Float[Array, "W O"]
     """Maps the previous output to the gates, in the dtype of the products. States and gates are float32."""
     projection: Float[Array, "F W"] | None = None
@@ -79,7 +80,8 @@ def product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array,
 
 
 def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
-    """Computes the gates from their inputs `x` in one pass: tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2 for the others."""
+    """Computes the gates from their inputs `x` in one pass: tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2 for i, f and
+    o."""
     slope, forget = (
         np.repeat(np.array(of_gate, np.float32), x.shape[1] // 4)[None] for of_gate in ([0.5, 0.5, 1, 0.5], [0, 1, 0, 0])
     )
@@ -99,7 +101,7 @@ def _gates(gates: Float[Array, "L B O"], t: Int[Array, ""]) -> list[Float[Array,
 def cell(
     inputs: Float[Array, "B O"], memory: Float[Array, "B F"]
 ) -> tuple[Float[Array, "B F"], Float[Array, "B F"], Float[Array, "B O"]]:
-    """Returns (the output of a cell, its new state, the gates) from the inputs of the gates and the state before."""
+    """Returns (the output of a cell, its new state, the gates) from the inputs of the gates and the previous state."""
     gates = _activations(inputs)
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     memory = f * memory + i * g

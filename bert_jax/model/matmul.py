@@ -30,14 +30,14 @@ def matmul(
 
     Leading axes are batch axes of equal size. The result has `out_dtype`, by default the dtype of `a`.
 
-    XLA's fast CPU products require row-major operands. With `one_cpu` (`config.Target.one_cpu`), this function makes the operands
-    row-major in two cases. The first is bfloat16: CPUs with AMX multiply row-major bfloat16 operands several times faster than
-    float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280), but XLA converts other bfloat16 products to float32. The
-    second is a transposed `a`, as in the gradient of a kernel: XLA would compute this product with Eigen, which reads the
-    columns of an array with a power-of-two width from few cache sets. The gradient of a table of 8,192 words from 4,096 rows of
-    width 256 takes 42 instead of 220 ms on two cores of an AMD EPYC; for a table of 30,522 words, the time is the same either
-    way. With several CPU devices, this function changes neither, since XLA would gather an array from all devices to fix its
-    layout."""
+    XLA's fast CPU products require row-major operands. With `one_cpu` (`config.Target.one_cpu`), this function makes the
+    operands row-major in two cases. The first is bfloat16: CPUs with AMX multiply row-major bfloat16 operands several times
+    faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280), but for operands in other layouts XLA
+    converts the product to float32. The second is a transposed `a`, as in the gradient of a kernel: XLA would compute this
+    product with Eigen, which reads whole columns. If the width of the array is a power of two, the elements of a column share
+    few cache sets, which is slow. The gradient of a table of 8,192 words from 4,096 rows of width 256 takes 42 instead of 220
+    ms on two cores of an AMD EPYC; for a table of 30,522 words, the time is the same either way. With several CPU devices, this
+    function leaves the layouts to XLA, which would gather an array from all devices to fix its layout."""
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if (a.dtype == jnp.bfloat16 or axes[0] == -2) and one_cpu:
         a, axes = (a, axes) if axes[0] == -1 else (a.swapaxes(-1, -2), (-1, axes[1]))
@@ -58,9 +58,9 @@ def dot(
 def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
     """Constrains `x` to a row-major layout.
 
-    It is wrapped in its own `jit`, which costs nothing once compiled. If a program returns the array of `with_layout_constraint`
-    directly, jax 0.10 lets XLA choose the layouts of all its results. If such a result is not row-major, the next program
-    misreads it as its transpose."""
+    If a program returns the array of `with_layout_constraint` directly, jax 0.10 lets XLA choose the layouts of all results of
+    the program. If such a result is not row-major, the next program misreads it as its transpose. This function is therefore
+    wrapped in its own `jit`, which costs nothing once compiled."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

@@ -95,7 +95,7 @@ class Angles(NamedTuple):
     of_queries: Float[Array, "B Q _"]
     of_keys: Float[Array, "B L _"]
     interleaved: bool
-    """Whether a pair is two neighbours; otherwise, it is dimensions i and i + K/2."""
+    """Whether a pair consists of dimensions 2 i and 2 i + 1. If False, a pair consists of dimensions i and i + K/2."""
 
 
 class Rotary:
@@ -180,8 +180,8 @@ def acts_on(config: ModelConfig, place: str) -> bool:
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
-    """Returns the fixed table that the positions add to the embeddings, or None if they are learned or not added to the
-    embeddings."""
+    """Returns the fixed table that the positions add to the embeddings. Returns None if there is no fixed table, or if the
+    positions also change queries, keys or scores."""
     if not config.has_attention or config.positions == "learned" or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
@@ -192,10 +192,11 @@ def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
 def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
     """Returns the sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
 
-    Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine in column 2 i + 1. The paper multiplies the word
-    embeddings by sqrt(width) instead (section 3.4). Dividing the sinusoids is equivalent after the LayerNorm of the sum, and it
-    leaves the tied decoder unchanged. Undivided, the sinusoids would be 35 times as large as word embeddings with a deviation of
-    0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB for 512 x 768).
+    Before the division, row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine in column 2 i + 1. The paper
+    multiplies the word embeddings by sqrt(width) instead (section 3.4). After the LayerNorm of the sum, both are equivalent,
+    and the division leaves the tied decoder unchanged. Without it, the sinusoids would be 35 times as large as word embeddings
+    with a standard deviation of 0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB
+    for 512 x 768).
     """
     return (interleaved_sinusoids(positions, width) / np.sqrt(width)).astype(np.float32)
 

@@ -30,7 +30,7 @@ HEAD_INPUTS = ("masked_positions", "cls_positions")
 class BertForPreTraining(Bert):
     """The encoder, the pooler, and the heads of masked language modelling (MLM) and next sentence prediction (NSP).
 
-    Without `next_sentence` it has neither pooler nor NSP head, since rows without pairs would not train them.
+    Without `next_sentence`, rows are not pairs and would not train a pooler and an NSP head, so the model has neither.
 
     Reads the batch arrays INPUTS and HEAD_INPUTS; training passes a `dropout_seed`. Returns a dict:
 
@@ -129,9 +129,9 @@ class BiLstmForPreTraining(BertForPreTraining):
         return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. The
-        log-probabilities do not depend on these tokens. For a left-to-right LSTM, returns the logits of the tokens after
-        them."""
+        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. Neither
+        direction has read the token that it predicts. If the model is a left-to-right LSTM, returns the logits of the token
+        after each position."""
         table = self._table()
         if self.config.direction != "both":
             return self.softmax(gather_positions(last, masked_positions), table)
@@ -196,8 +196,8 @@ def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int
     """Pads `columns` with `fill` to a multiple of 8, the rows of a TPU tile; unchanged on other platforms. Used for the positions
     that a head reads and for their targets.
 
-    The reshape of [B, Q, D] to [R, D] is then free. Otherwise it is a copy (77 rows are stored as 80), which costs passes over
-    the logits (0.5 ms each for BERT-Large) and minutes of compilation."""
+    The reshape of [B, Q, D] to [R, D] is then free. Without the padding it is a copy (77 rows are stored as 80), which costs
+    passes over the logits (0.5 ms each for BERT-Large) and minutes of compilation."""
     missing = -columns.shape[1] % 8 if platform == "tpu" else 0
     return jnp.pad(columns, ((0, 0), (0, missing)), constant_values=fill)
 
@@ -231,8 +231,8 @@ NEVER_TRAINED = (
 
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
-    """Returns the random parameters `drawn` with the NEVER_TRAINED tables of the model's `own` parameters. These tables hold the
-    spelling and the frequency of the words of its vocabulary, so they cannot be drawn at random."""
+    """Returns the random parameters `drawn`, but with the NEVER_TRAINED tables of the model's `own` parameters. These tables
+    hold the spelling and the frequency of the words of the model's vocabulary, so they cannot be drawn at random."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"

@@ -33,11 +33,11 @@ class Tokens:
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed; None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
-    """An additional mask: the columns that each queried token may attend to. None: all that the sequence ids and the direction
-    allow."""
+    """An additional mask: the columns that each queried token may attend to. None: all columns that the sequence ids and the
+    direction allow."""
     rows: UInt32[Array, " B"] | None = None
-    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Dropout
-    masks depend on these indices, so the masks are the same on any mesh."""
+    """If these are the rows of one device, their consecutive indices in the whole batch. None means 0, 1, ... Dropout masks
+    depend on these indices, so the masks are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:

@@ -45,7 +45,7 @@ PROBLEMS = ("classification", "regression", "multi_label")
 POOLINGS = ("pooler", "concat", "last_token", "cls", "mean", "late")
 CRFS = ("none", "free", "iob2")
 INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
-"""The fields that change the head's layer or its input compared with the paper."""
+"""The fields by which the head's layer or its input may differ from the paper."""
 MIX_PLACES = ("input", "output", "both")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",

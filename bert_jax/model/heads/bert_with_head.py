@@ -26,7 +26,8 @@ HEAD_SEED = np.uint32(0x68656164)
 
 
 class HeadLayers(nn.Module):
-    """The layers of a task head: an optional mix of hidden states, an optional LSTM, dropout, a dense layer, and an optional CRF.
+    """The layers of a task head: an optional weighted average of hidden states (`LayerMix`), an optional LSTM, dropout, a dense
+    layer, and an optional CRF.
 
     Logits are float32. Raises UserError if `head` reads four layers and the model has fewer."""
 
@@ -34,7 +35,7 @@ class HeadLayers(nn.Module):
     head: TaskHead
 
     def setup(self) -> None:
-        """Declares the dense layer, and the mix of hidden states, the LSTM and the CRF if `head` has them."""
+        """Declares the dense layer and, if `head` has them, the weighted averages of hidden states, the LSTM and the CRF."""
         c, head = self.config, self.head
         if head.layers.startswith("last_four") and c.num_layers < 4:
             raise UserError(f"head.layers={head.layers!r} needs 4 layers, but the model has {c.num_layers}; choose another value")
@@ -92,7 +93,8 @@ class HeadLayers(nn.Module):
     def predicted(
         self, scores: Float[Array, "B L C"], batch: Batch
     ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"], Float[Array, "B L C"]]:
-        """Returns (predicted labels of a CRF, logits whose argmax they are, `log_marginals`); see `best_labels`."""
+        """Returns (labels that a CRF predicts, their logits, `log_marginals`). The labels are the argmax of the logits (see
+        `best_labels`)."""
         chain, own = Chain(scores, batch["word_starts"], batch["sequence_ids"]), self.crf()
         between, start = self.head.excluded_transitions()
         allowed = own._replace(between=jnp.where(between, EXCLUDED, own.between), start=jnp.where(start, EXCLUDED, own.start))
@@ -110,7 +112,7 @@ class BertWithHead(Bert):
 
     Returns a dict:
 
-        logits float32 [B, P, C], or [B, L, C] of a head with logits per token
+        logits float32 [B, P, C], or [B, L, C] for a head with logits per token
         last [B, L, D]        hidden_states [S, B, L, D]
 
     For multiple choice, each candidate is a text: C is 1, and `answer_scores` groups the candidates. Empty slots have finite,
@@ -134,8 +136,9 @@ class BertWithHead(Bert):
         return {"logits": self.answer(features, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
-        """Returns only the logits, for training. The last layer is computed only at the positions that the head reads. The logits
-        of a CRF are conditioned on the batch's labels, so that their cross-entropy is -log p(labels | text)."""
+        """Returns only the logits, for training. If the head reads only the last layer, and only at some positions, then that
+        layer is computed only there. The logits of a CRF are conditioned on the batch's labels, so that their cross-entropy is
+        -log p(labels | text)."""
         part, seed = getattr(self, self.head.subtree), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         tokens = Tokens.of(batch)
         if self.head.has_crf:
@@ -180,8 +183,9 @@ class BertWithHead(Bert):
         return mean_pooling(self.pooler(tokens), ids, texts)  # the head is linear, so this is the mean of the logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
-        """Returns (predicted label of each token, logits of its label probabilities) from the features of all tokens. A CRF
-        returns the best label sequence and marginal probabilities, which are only meaningful at words."""
+        """Returns (the predicted label of each token, its logits) from the features of all tokens. The softmax of the logits is
+        the probability of each label. With a CRF, the labels are the best label sequence and the logits are log marginal
+        probabilities. Both are then meaningful only at words."""
         part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), None)
         if not self.head.has_crf:

@@ -37,7 +37,7 @@ class ChoiceHead(TaskHead):
         return LabelLayout(logits_per_candidate=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """Returns the logits [B, P, 1] as [B, U, candidates]; EXCLUDED where an example has fewer candidates."""
+        """Returns the logits [B, P, 1] as [B, U, candidates]; the logits of candidates that do not exist are EXCLUDED."""
         features = batch["label_weights"].shape[1]
         exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
         return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

@@ -29,9 +29,9 @@ Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 class TaskHead:
     """The output layer of a labelled task (paper section 4 and Figure 4) and the choice of its input.
 
-    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). Each kind
-    of head is a subclass in its own file, listed in `heads.KINDS`. A subclass overrides the properties and methods below that
-    differ, so that no other module compares kinds.
+    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). Each
+    kind of head is a subclass in its own file, listed in `heads.KINDS`. A subclass overrides the properties and methods below
+    that differ from these defaults, so that no other module compares kinds.
 
     Raises UserError for a combination of problem, labels and inputs that the kind does not support.
     """
@@ -45,7 +45,7 @@ class TaskHead:
     per_token: ClassVar[bool] = False
     """Whether there are logits for every token instead of every text."""
     has_dropout: ClassVar[bool] = True
-    """If `dropout` is None, whether the model's hidden dropout applies before the layer."""
+    """Whether the model's hidden dropout applies before the layer if `dropout` is None."""
     reads_pairs: ClassVar[bool] = False
     """Whether a text may be a pair. If so, the model's configuration records whether it was trained on pairs."""
 
@@ -56,9 +56,9 @@ class TaskHead:
     """The kernel of the layer in an original TensorFlow checkpoint, or ""."""
 
     typical_labels: ClassVar[int] = 0
-    """The number of labels of `typical`. It hardly affects the cost of a step."""
+    """The number of labels of the head that `typical` returns. It hardly affects the cost of a step."""
     typical_candidates: ClassVar[int] = 1
-    """The number of sequences per example of `typical`."""
+    """The number of sequences per example of the head that `typical` returns."""
 
     labels: tuple[str, ...] = ()
     """The label names of a sequence, token or mention head, by id; one name for a regression."""
@@ -84,9 +84,9 @@ class TaskHead:
     """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
     or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
     mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
-    """Where a token or span head with an `lstm` uses the hidden states of `layers`. "input": as the input of the LSTM. "output":
-    concatenated with the output of the LSTM, which then reads the encoder's embeddings. "both": at both places, each with its own
-    mix (TagLM, arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
+    """Where a token or span head with an `lstm` uses the hidden states of `layers`. "input": as the input of the LSTM.
+    "output": concatenated with the output of the LSTM, which then reads the encoder's embeddings. "both": at both places, each
+    with its own weighted average (TagLM, arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
     crf: Annotated[str, OneOf(CRFS)] = "none"
     """For token heads. "none": each word is predicted independently, as in the paper. "free": a conditional random field over the
     words of a text, trained by the log-likelihood of the label sequence and decoded with the Viterbi algorithm (arXiv:1508.01991;
@@ -142,8 +142,9 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the head uses the "pooler" parameters. This is so for heads that read a pooled [CLS], and for
-        token-level heads of models whose pooler has the layers of the MLM head (`Architecture.classifier_pooling`)."""
+        """Returns whether the head uses the "pooler" parameters. Heads that read a pooled [CLS] use them. If the pooler
+        consists of the layers of the MLM head (`Architecture.classifier_pooling`), token-level heads use them too, unless they
+        have an LSTM, a CRF or a value of `layers` other than "last"."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler
@@ -182,7 +183,7 @@ class TaskHead:
         return 2 * self.lstm + skipped if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
-        """Returns whether the outputs of both heads mean the same. Their inputs may differ."""
+        """Returns whether the outputs of both heads have the same meaning. Their inputs may differ."""
         return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
 
     # ------------------------------------------------------------------------------------------------------ inputs and labels

@@ -25,8 +25,8 @@ EXCLUDED = -1e9
 
 
 MOST_CONSTANTS = 10
-"""The number of most frequent labels that are tried as constant predictions. The most frequent one is not enough, since a
-metric such as the F1 of one class may be higher for a rarer label."""
+"""The number of most frequent labels that are tried as constant predictions. The most frequent label alone is not enough, since
+a metric such as the F1 of one class may be higher for a rarer label."""
 
 
 class Outputs:

@@ -18,8 +18,8 @@ PADDED_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, the layers
-    of the MLM head (ModernBERT), or a dense layer with GELU if the MLM head has none (EuroBERT)."""
+    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, they are
+    the layers of the MLM head (ModernBERT) or, if the MLM head has no layers, a dense layer with GELU (EuroBERT)."""
 
     config: ModelConfig
 
@@ -107,8 +107,8 @@ def word_logits(
 
 
 def word_head(config: ModelConfig) -> str:
-    """Returns the key of the parameters that predict words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, otherwise
-    "mlm_head"."""
+    """Returns the key of the parameters that predict words: "softmax" for an LSTM language model, "lm_head" for an
+    encoder-decoder, otherwise "mlm_head"."""
     return {"bilm": "softmax", "flair": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
 

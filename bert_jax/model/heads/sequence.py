@@ -48,8 +48,9 @@ class SequenceHead(TaskHead):
         return super().positions(batch)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, the final states of
-        the LSTM, or `concat_pooling` of either the unpooled [CLS] or these states."""
+        """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, or the final
+        states of the LSTM. With pooling="concat", it is the `concat_pooling` of the final states or, without an LSTM, of the
+        unpooled [CLS]."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]
@@ -79,7 +80,7 @@ def concat_pooling(
 
 def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B P O"]:
     """Returns the final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last
-    token and the backward half at the first.
+    token and the backward half at the first token.
 
     x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
     Empty slots have a finite, meaningless vector.

@@ -17,7 +17,7 @@ from bert_jax.model.tokens import Batch
 class TokenHead(TaskHead):
     """A label for every token: logits [B, L, C].
 
-    Raises UserError for crf="iob2" if the labels follow another scheme, or if none may start a text.
+    With crf="iob2", raises UserError if the labels follow another scheme, or if no label may start a text.
     """
 
     kind = "token"

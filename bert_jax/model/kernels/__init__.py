@@ -6,13 +6,13 @@ length to memory.
     dispatch.py            the choice of the implementation on a device, with its reason
     attention_plan.py      the blocks, tiles and on-chip memory of a call, and the arguments of all kernels
     attention.py           fused attention with its gradient, over a mesh
-    attention_tpu.py       its TPU kernels
-    attention_gpu.py       its GPU kernels
+    attention_tpu.py       the TPU kernels of fused attention
+    attention_gpu.py       the GPU kernels of fused attention
     rotary_tpu.py          the TPU kernel that rotates queries and keys
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
     agreement.py           compares each kernel with the plain path on the device at hand
-    self_test.py           does so once for each kind of chip and version of JAX, and remembers the verdict
+    self_test.py           compares the kernels once for each kind of chip and version of JAX, and remembers the verdict
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ devices along its mesh axes."""
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The distribution of a kernel call; here, on a single device. `sharding.kernels.over_mesh` returns the distribution over
-    a mesh."""
+    """The distribution of a kernel call over devices. This class is for a single device. `sharding.kernels.over_mesh` returns
+    the distribution over a mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
         """Returns the index of this device's shard of a logical axis, for code on a device."""

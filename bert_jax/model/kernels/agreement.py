@@ -1,10 +1,11 @@
 """Compares each kernel with the plain path on the current device: values, gradients, packed and padded rows, windows, dropout.
 
 A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
-as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs, in the
-same dtype (in float32 a long row takes the TPU's compiler four times as long). The TPU attention kernel draws its own dropout
-masks, so there is no reference with the same mask. Instead, the rate, the scale and the independence of the masks are measured,
-and a finite difference along the gradient shows whether the backward pass drops the same elements as the forward pass."""
+as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs in
+the same dtype. (With a float32 reference, the TPU's compiler would take four times as long for a long row.) The TPU attention
+kernel draws its own dropout masks, so there is no reference with the same mask. Instead, the rate, the scale and the
+independence of the masks are measured, and a finite difference along the gradient shows whether the backward pass drops the
+same elements as the forward pass."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ from bert_jax.model.layers import Dropout, NormParameters, gather_positions, pla
 from bert_jax.model.positions import Angles, rotary_angles, rotate
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
-"""The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32
-and by 0.016 in bfloat16, where both paths round. The margin allows for the exponentials and sums of other chips."""
+"""The largest accepted difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6
+in float32 and by 0.016 in bfloat16, where both paths round. The limits leave a margin for the exponentials and sums of other
+chips."""
 SLOPE_LIMIT = 0.03
-"""The largest relative difference between a slope and its finite difference. With a wrong mask they differ by the dropout
-rate."""
+"""The largest accepted relative difference between a slope and its finite difference. With a wrong mask they differ by the
+dropout rate."""
 DEVIATIONS = 6
 """The number of standard deviations by which a mean over random masks may be off."""
 RATE = 0.25
@@ -220,8 +222,8 @@ def plain_attention(
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
     """Yields the mean, the spread and the independence of dropout masks.
 
-    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)), where
-    N is the number of keys that it sees (all L, or those in its window). The mean is 1, and the variance is rate / ((1 - rate)
+    All scores are equal and all values are 1. A query that sees N keys (all L, or the keys in its window) therefore has the
+    context (number of kept keys) / (N (1 - rate)). Over L x B x H queries, the mean is 1 and the variance is rate / ((1 - rate)
     N).
     """
     shape = (case.rows, case.length, case.heads * case.head_width)

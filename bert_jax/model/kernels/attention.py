@@ -66,7 +66,7 @@ def fused_attention(
     drawn = jnp.stack([seed, first_row])
     sequences: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
     if queried is not None:
-        assert platform == "tpu", "only a TPU's kernel computes some of the queries"
+        assert platform == "tpu", "only the TPU kernel can compute a selection of the queries"
         assert radius is None, "a radius requires that all tokens are queries"
         sequences = (sequence_ids, jnp.take_along_axis(sequence_ids, queried, axis=1))
     turned: list[Array] = []
@@ -99,8 +99,8 @@ def fused_attention(
 
 
 def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns why the attention kernel for "tpu" or "gpu" does not support heads of that width and dtype, as a clause, or None if
-    it does."""
+    """If the attention kernel for "tpu" or "gpu" does not support heads of that width and dtype, returns the reason as a
+    clause; otherwise None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"fused attention supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:

@@ -1,12 +1,12 @@
 """The GPU kernels of fused attention, in Triton. Scores stay in the registers of a thread block, tile by tile.
 
-Each program of the grid handles a block of one head of one row. The forward kernel and the query-gradient kernel hold a block of
-queries and loop over the keys, with a running softmax in float32. The kernel of the key and value gradients holds a block of keys
-and loops over the queries. Both backward kernels recompute the scores (7 products instead of 5). So no program adds to the result
-of another program, and results do not depend on the order of execution.
+Each program of the grid handles a block of one head of one row. The forward kernel and the query-gradient kernel hold a block
+of queries and loop over the keys, with a running softmax in float32. The kernel of the key and value gradients holds a block of
+keys and loops over the queries. Both backward kernels recompute the scores, so backward takes 7 products instead of 5. In
+return, no program adds to the result of another program, and results do not depend on the order of execution.
 
-Dropout uses the same words as `layers.random_words` of the whole batch's [B, H, L, L], so the masks are the same as in plain
-attention, on one device and on any mesh. A word takes about 10 integer operations per score.
+Dropout uses the same random words as plain attention (`layers.random_words` of the whole batch's [B, H, L, L]), so the masks
+are the same, on one device and on any mesh. The hash takes about 10 integer operations per score.
 
 cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe
 needs, and it would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs
@@ -84,7 +84,7 @@ class GpuPlan:
 
     @property
     def query_length(self) -> int:
-        """The padded number of queries: every token is one."""
+        """The padded number of queries: every token is a query."""
         return self.length
 
     @property
@@ -106,10 +106,10 @@ def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     """Returns the tiles of all three kernels.
 
     Ten tile sizes from 32 x 64 to 128 x 128 with 4 or 8 warps were measured on an H200. 64 x 64 with 4 warps was within 6 % of
-    the fastest for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). These kernels compile without
-    spilling registers (20 bytes at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227
-    on 10.0). This holds for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. float32 products do not use the
-    matrix unit and need many more registers."""
+    the fastest for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). At length 512, on compute
+    capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0, the chosen kernels spill no registers (in float32 at most 20 bytes) and fit
+    in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227 KiB on 10.0). float32 products do not use the matrix
+    unit and need many more registers."""
     side = 32 if jnp.dtype(dtype) == jnp.float32 else 64
     side = min(side, length & -length)  # the largest power of two that divides the row
     return Tiles(side, side, 4 if head_width < 128 else 8)
@@ -138,7 +138,7 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
     context, sums = results
     wide, _ = _shapes(plan, query.dtype)
     arrays = [x.reshape(wide.shape) for x in (*qkv, gradient)]
-    # sum over keys of weight x gradient = context . gradient of context; (1 - rate) because the kernels divide by it at the end
+    # The sum over keys of weight x gradient is context . gradient of context. The kernels divide by 1 - rate at the end.
     products = arrays[3].astype(jnp.float32) * context.reshape(wide.shape).astype(jnp.float32)
     drift = products.sum(-1).swapaxes(1, 2) * (1.0 - plan.rate)
     of_query = _call(plan, _query_kernel, "sums", ["block", "row", "row", "block", "sums", "sums"], [("block", wide)])
@@ -159,9 +159,10 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """Returns the random word of every query of these rows and heads, as in `layers.random_words`; [] without dropout.
+    """Returns the base words of `layers.random_words`, one for every query of these rows and heads; [] without dropout.
 
-    Inside a kernel, every thread would compute the words it needs, which doubles the instructions of the hash.
+    They are computed outside the kernels. Inside a kernel, every thread would compute the words that it needs, which would
+    double the instructions of the hash.
     """
     if not plan.rate:
         return []
@@ -185,8 +186,9 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """Loops over the tiles of `tiles.passed` positions that may be within the radius of the program's block `held` (all tiles
-        without a radius): state = body(positions, state). Returns the final state."""
+        """Applies state = body(positions, state) to one tile of `tiles.passed` positions after the other, and returns the final
+        state. Without a radius, it visits all tiles of the row. With a radius, it visits the tiles within reach of the
+        program's block `held`."""
         step, radius = self.tiles.passed, self.plan.radius
         start: Any = 0
         stop: Any = self.plan.length // step
@@ -222,9 +224,9 @@ def _call(
 ) -> Callable:
     """Returns a function that runs `kernel` over the grid of blocks, heads and rows.
 
-    The function takes the random words (with dropout), the sequence ids, and an array for each of `inputs`. `words`, `inputs` and
-    `outputs` name the part of each array that a program gets: "block" or "row" of [B, L, H, K], "sums" (of its block) or "all
-    sums" of [B, H, L].
+    The function takes the random words (with dropout), the sequence ids, and an array for each of `inputs`. `words`, `inputs`
+    and `outputs` name the part of each array that a program gets. Of an array [B, L, H, K], this is its "block" or the whole
+    "row"; of an array [B, H, L], the "sums" of its block or "all sums" of the row.
     """
     name = kernel.__name__.removeprefix("_").removesuffix("_kernel")
     cut = tiles(plan.length, plan.head_width, outputs[0][1].dtype)

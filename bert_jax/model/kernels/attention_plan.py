@@ -157,8 +157,8 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The offsets from a block of queries to the blocks of keys within the radius. The nearest come first: 0 is the block
-        itself."""
+        """The offsets from a block of queries to the blocks of keys within the radius. The nearest blocks come first, starting
+        with offset 0."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 
@@ -198,7 +198,8 @@ def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
 
 
 def rotates_heads(head_width: int) -> bool:
-    """Returns whether the TPU kernel of rotary positions supports this head width: whole heads fill the lanes."""
+    """Returns whether the TPU kernel of rotary positions supports this head width. It must be even and divide 128, so that
+    whole heads fill the lanes."""
     return head_width % 2 == 0 and LANES % head_width == 0
 
 

@@ -146,7 +146,8 @@ class RandomBits:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
     def draw(self, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-        """Returns a function that zeroes the same dropped elements in every array of that shape."""
+        """Draws the dropout mask of an array of `shape`. Returns a function that sets the dropped elements of such an array to
+        zero."""
         if not self.plan.rate:
             return lambda x: x
         self.drawn += 1
@@ -178,7 +179,7 @@ def _mask(
     unit: Unit, queries: Positions, keys: Positions, shift: int, there: Array | None
 ) -> Callable[[int, int, Array], Array]:
     """Returns a function of (first query, first key, scores) that masks a tile of a block's scores. The keys are `shift` blocks
-    after the queries; `there` is False if the row has no such block."""
+    after the queries. If `there` is False, one of the two blocks is outside the row."""
     plan, of_queries, ids = unit.plan, unit.query_ids[:, queries], unit.key_ids[:, keys]
     row = ids if there is None else jnp.where(there, ids, -2)
     down = jnp.broadcast_to(row, (LANES, plan.block)).T
@@ -210,9 +211,9 @@ def _loop(times: int, body: Callable[[Index, State], State], state: State) -> St
 
 
 def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int, Array | None], State], state: State) -> State:
-    """Applies body(j, state, shift, there) to each block j that block `i` sees (all, or those within the radius). Returns the
-    final state. `sign` is 1 if `i` is a block of queries and -1 if it is a block of keys; `shift` is the number of blocks from
-    queries to keys."""
+    """Applies body(j, state, shift, there) to the blocks j that block `i` sees: all blocks, or the blocks within the radius.
+    Returns the final state. `sign` is 1 if `i` is a block of queries and -1 if it is a block of keys. `shift` is the number of
+    blocks from queries to keys. `there` is False if block j is outside the row."""
     if plan.radius is None:
         others = plan.blocks if sign == 1 else plan.query_blocks
         return _loop(others, lambda j, state: body(j, state, 0, None), state)
@@ -225,7 +226,7 @@ def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int,
 
 
 def _span(block: int, i: Index) -> Positions:
-    """Returns the positions of the `i`-th of blocks of `block` positions."""
+    """Returns the positions of block number `i`, if every block has `block` positions."""
     return slice(0, block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * block, block), block)
 
 
@@ -245,7 +246,7 @@ class Unit:
     key_ids: Ref
     """The sequence ids of the row, [1, L]."""
     query_ids: Ref
-    """The sequence ids of its queries, [1, Q]; equal to `key_ids` if every token is a query."""
+    """The sequence ids of the row's queries, [1, Q]; equal to `key_ids` if every token is a query."""
 
 
 class ForwardRefs(NamedTuple):
@@ -285,8 +286,8 @@ def _units(plan: TpuPlan, seeds: Ref, ids: Sequence[Ref], refs: Refs) -> Iterato
 
 
 def _forward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
-    """Computes the context and the sums of a grid step. Pallas passes references by position: the sequence ids, then those that
-    `ForwardRefs` names."""
+    """Computes the context and the sums of a grid step. Pallas passes references by position: the sequence ids, then the fields
+    of `ForwardRefs`."""
     count = len(plan.ids_shapes)
     for unit, parts in _units(plan, seeds, refs[:count], ForwardRefs(*refs[count:])):
         _forward_unit(unit, parts)
@@ -348,8 +349,8 @@ def _initial_state(plan: TpuPlan) -> dict:
 def _backward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
     """Computes the gradients of query, key and value of a grid step.
 
-    Pallas passes references by position: the sequence ids, then those that `BackwardRefs` names. A reference to scratch memory
-    follows if a row has several blocks of keys.
+    Pallas passes references by position: the sequence ids, then the fields of `BackwardRefs`. If a row has several blocks of
+    keys, a reference to scratch memory follows.
     """
     first = len(plan.ids_shapes)
     last = first + len(BackwardRefs._fields)
@@ -409,8 +410,8 @@ def _backward_block(
     masked: Callable[[int, int, Array], Array],
     totals: dict,
 ) -> dict:
-    """Adds a block's part of the gradients to `totals`: ("query" | "key" | "value", first position, head) -> float32 [head width,
-    positions]."""
+    """Returns `totals` plus a block's part of the gradients: ("query" | "key" | "value", first position, head) -> float32 [head
+    width, positions]."""
     plan = unit.plan
     h_w, totals = plan.head_width, dict(totals)
     q_rows, k_rows, g_rows = refs.query[queries], refs.key[keys], refs.gradient[queries]
@@ -418,7 +419,7 @@ def _backward_block(
     q_heads, g_heads = _each_head(plan, _scaled(plan, q_rows)), _each_head(plan, g_rows)
     sums_of_queries = refs.sums[:, queries]
     products = g_down.astype(jnp.float32) * refs.context[queries].T.astype(jnp.float32)
-    # sum over keys of weight x gradient = context . gradient of context; (1 - rate) because `scale` divides by it at the end
+    # The sum over keys of weight x gradient is context . gradient of context. `scale` divides by 1 - rate at the end.
     drift = [products[h * h_w : (h + 1) * h_w].sum(axis=0, keepdims=True) * (1.0 - plan.rate) for h in range(plan.heads)]
 
     def start(tile: tuple[int, int, int]) -> tuple[Array, Array]:

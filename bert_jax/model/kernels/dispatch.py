@@ -1,9 +1,10 @@
 """Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and gives the reason.
 
-The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for, which
-need not be attached. When a run starts, it first changes "auto" to "plain" for kernels that disagree with the plain path on that
+The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for,
+which need not be attached. At its start, a run changes "auto" to "plain" for kernels that disagree with the plain path on that
 kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` (called through
-`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads it.
+`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads
+it.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -42,7 +43,7 @@ LONGEST = 8_192
 """The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
 SELECTED_FROM = 1_024
-"""The row length from which the TPU kernel also computes layers in which only some tokens are queries. In shorter rows, the
+"""If only some tokens of a layer are queries, the TPU kernel is used in rows of at least this many tokens. In shorter rows, the
 plain path is faster."""
 
 WIDEST = 2_048
@@ -78,9 +79,9 @@ class _Attention:
     spread: Spread
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
-        required, raises UserError. Also returns False if the layer `selects` only some tokens as queries and the plain path is
-        faster."""
+        """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If they do not and the model
+        requires the kernel, raises UserError. Also returns False if the layer `selects` only some tokens as queries and the
+        plain path is faster."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
@@ -120,7 +121,8 @@ class _ResidualNorm:
     spread: Spread
 
     def computes(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel supports the width of `model`. If not and the kernel is required, raises UserError."""
+        """Returns whether the kernel supports the norm and the width of `model`. If the model requires an unsupported kernel,
+        raises UserError."""
         from bert_jax.model.kernels.residual_norm import unsupported_width
 
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
@@ -187,7 +189,7 @@ def require_possible(config: ModelConfig) -> None:
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
-    """Returns why no kernel supports the model's attention on any device, as a clause, or None if one may."""
+    """If no kernel supports the model's attention on any device, returns the reason as a clause; otherwise None."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
     if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
@@ -198,8 +200,8 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 
 
 def _unsupported_norm(config: ModelConfig) -> str | None:
-    """Returns why the LayerNorm(x + dropout(y)) kernel does not support the model on any device, as a clause, or None if it
-    may."""
+    """If the LayerNorm(x + dropout(y)) kernel does not support the model on any device, returns the reason as a clause;
+    otherwise None."""
     if (config.norm, config.norm_scale) != ("layer_norm", True):
         return "the fused residual norm is a LayerNorm with a scale, and the model has a different norm"
     return None
@@ -215,8 +217,8 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
 
 def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`; None if it
-    can."""
+    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`; it is
+    None if the kernel can run."""
     if asked == "plain":
         return Choice(None, f"as set by model.{key}=plain")
     if reason and asked == "fused":
@@ -229,8 +231,8 @@ def _refusal(key: str, reason: str) -> UserError:
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Returns a log line with the implementations of attention (for rows of these lengths) and of the residual norm on `mesh`,
-    and the reasons. `rejected` holds the reasons why "auto" was changed to "plain" in `config`.
+    """Returns a log line about attention (in rows of these lengths) and the residual norm on `mesh`: the implementation of
+    each, with the reason. `rejected` holds the reasons why "auto" was changed to "plain" in `config`.
 
     Raises the errors of `choose_attention` and `choose_residual_norm`.
     """
@@ -251,7 +253,7 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: 
 
 
 def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns why no kernel supports attention on a device of that platform and kind, as a clause, or None if one does."""
+    """If no kernel supports attention on a device of that platform and kind, returns the reason as a clause; otherwise None."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention needs a TPU or GPU, and this is a {platform}"
     reason = _unsupported_rows(platform, kind, length, head_width, dtype)
@@ -259,8 +261,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """For a device that can run the kernel of "tpu" or "gpu", returns why the kernel does not support these rows, as a clause,
-    or None if it supports them."""
+    """If the kernel of "tpu" or "gpu" does not support these rows, returns the reason as a clause; otherwise None. The device
+    must be able to run that kernel."""
     from bert_jax.model.kernels.attention import unsupported_heads
 
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
@@ -282,8 +284,8 @@ def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dt
 
 
 def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
-    """Returns why no kernel supports LayerNorm(x + dropout(y)) on rows of `width` on that platform, as a clause, or None if one
-    does."""
+    """If no kernel supports LayerNorm(x + dropout(y)) on rows of `width` on that platform, returns the reason as a clause;
+    otherwise None."""
     if platform != "tpu":
         return f"the fused residual norm needs a TPU, and this is a {platform}"
     from bert_jax.model.kernels.residual_norm import unsupported_width
@@ -292,9 +294,9 @@ def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str 
 
 
 def _too_old(kind: str) -> str | None:
-    """Returns why GPUs of that kind cannot run the kernel, or None.
+    """If GPUs of that kind are too old for the kernel, returns the reason; otherwise None.
 
-    Also None if this machine has no such GPU: its capability is then unknown, and the compiler will reject the kernel if
+    If this machine has no such GPU, its capability is unknown. The result is then None, and the compiler rejects the kernel if
     necessary.
     """
     has = compute_capability(kind)

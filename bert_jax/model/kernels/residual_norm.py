@@ -76,7 +76,8 @@ def _with_sum(
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """Returns why the fused residual norm does not support rows of that width and dtype, as a clause, or None if it does."""
+    """If the fused residual norm does not support rows of that width and dtype, returns the reason as a clause; otherwise
+    None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if width % LANES or width > WIDEST:

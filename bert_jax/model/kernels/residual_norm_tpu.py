@@ -1,8 +1,8 @@
 """The TPU kernels of `fused_residual_norm` and `fused_pre_norm`: each reads its arrays once and writes its results once.
 
 A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from load to store. Dropout uses
-`layers.random_words`: the caller passes a random word for every row, and the kernel mixes in the columns. The random words
-arrive along the lanes, [1, block]. The kernel transposes them to the sublanes and repeats them in every lane.
+`layers.random_words`: the caller passes a random word for every row, and the kernel hashes it with the number of each column.
+The random words arrive along the lanes, [1, block]. The kernel transposes them to the sublanes and repeats them in every lane.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ LANES = 128
 PIECE = 16
 """Rows per piece: the height of a bfloat16 tile."""
 UNROLL = 4
-"""The number of pieces whose instructions the compiler may interleave, so that the pieces do not wait for the sums over the rows
-of one piece."""
+"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows, the
+compiler can use the instructions of another piece."""
 BYTES_PER_STEP = 8 << 20
 """Bytes of the four arrays of a grid step, two copies of each: one is used while the next is transferred."""
 WIDEST = 1024
-"""The widest rows whose pieces fit in the registers. At 2,048 they spill, which takes four times the cycles per element on v4."""
+"""The widest rows whose pieces fit in the registers. Pieces of width 2,048 spill, which takes four times the cycles per element
+on v4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class NormPlan:
     adds: bool = True
     """Whether there is a y, which is added to x."""
     returns_sum: bool = False
-    """Whether the sum is a result too (pre-norm). The backward pass then receives its gradient."""
+    """Whether the sum is a result too (pre-norm). The backward pass then receives the gradient of the sum."""
 
     @property
     def block(self) -> int:
@@ -89,8 +90,8 @@ def backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
     """Returns the gradients of x and y, and of scale and bias (float32).
 
-    `words` and `scale` are arguments of `forward`, and `z` is its first result. `g` is the gradient of its second result. With
-    `returns_sum`, `of_sum` is the gradient of its first result."""
+    `words` and `scale` are arguments of `forward`, which returns `z` and LayerNorm(z). `g` is the gradient of LayerNorm(z).
+    With `returns_sum`, `of_sum` is the gradient of z."""
     read = [z, g] if of_sum is None else [z, g, of_sum]
     *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)

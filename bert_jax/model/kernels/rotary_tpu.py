@@ -1,7 +1,8 @@
 """The TPU kernel of rotary positions: reads queries or keys once and writes them once, in the layout of the projections.
 
-XLA rotates [B, L, H, K] in a layout with the length along the lanes, because half a head does not fill them. It copies the arrays
-to this layout and back. These copies take 15 of the 105 ms of a ModernBERT-base step with rows of 1,024 tokens on a v5e."""
+Half a head does not fill the lanes. XLA therefore rotates [B, L, H, K] in a layout with the length along the lanes, and copies
+the arrays to this layout and back. These copies take 15 of the 105 ms of a ModernBERT-base step with rows of 1,024 tokens on a
+v5e."""
 
 from __future__ import annotations
 
@@ -35,17 +36,18 @@ class RotaryPlan:
     head_width: int
     """A divisor of 128."""
     interleaved: bool
-    """Whether a pair consists of two neighbouring dimensions (`ModelConfig.rotary_pairing`); otherwise, of dimensions i and i +
-    K/2."""
+    """Whether a pair consists of two neighbouring dimensions (`ModelConfig.rotary_pairing`). If False, a pair consists of
+    dimensions i and i + K/2."""
     interpret: bool
 
     @property
     def apart(self) -> int:
-        """The distance of the two dimensions of a pair."""
+        """The distance between the two dimensions of a pair."""
         return 1 if self.interleaved else self.head_width // 2
 
     def factors(self, angles: Float[Array, "B Q _"]) -> tuple[Float[Array, "B Q _"], Float[Array, "B Q _"]]:
-        """Returns the factors of each lane and of its partner [B, Q, 128], given the angles of the pairs of one head."""
+        """Returns two arrays [B, Q, 128], given the angles of the pairs of one head: the factor of each lane, and the factor of
+        the other dimension of its pair."""
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         heads = (jnp.stack(x, -1 if self.interleaved else -2) for x in ((cos, cos), (-sin, sin)))
         own, partner = (jnp.tile(x.reshape(*cos.shape[:2], -1), (1, 1, LANES // self.head_width)) for x in heads)

@@ -1,9 +1,9 @@
 """Kernel self-test: compares the kernels with the plain path once per kind of chip, and caches the verdict on disk.
 
-`dispatch` chooses a kernel by its shapes, but only a comparison on the device shows that the kernel is correct there. The
-comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a source file of the
-kernels changes. Since it runs programs, it cannot happen inside a trace or in `dispatch`: a run compares the kernels when it
-starts, before the first step is traced."""
+`dispatch` chooses a kernel by the shapes of its arrays, but only a comparison on the device shows that the kernel is correct
+there. The comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a source
+file of the kernels changes. Since it runs programs, it cannot happen inside a trace or in `dispatch`: a run compares the
+kernels when it starts, before the first step is traced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
-"""The files of bert_jax/model that the comparison depends on, in addition to its folder kernels."""
+"""The files of bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
 Gather = Callable[[JsonObject], Sequence[JsonObject]]
@@ -41,14 +41,15 @@ Gather = Callable[[JsonObject], Sequence[JsonObject]]
 
 
 def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
-    """Compares each kernel that this process may use with the plain path, unless this kind of chip already has a verdict.
+    """Compares the kernels with the plain path, unless this kind of chip already has a verdict. Kernels set to "plain" are not
+    compared.
 
     Returns kernel -> reason for each disagreeing kernel that `model.attention=auto` or `model.residual_norm=auto` might choose.
     `Execution.without_kernels` accepts this result.
 
     `asked` holds these two settings (default: "auto"). A required kernel ("fused") that disagrees is used with a warning. Only
-    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass `gather`;
-    a kernel that disagrees in one process is then used in none.
+    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass
+    `gather`; if a kernel disagrees in one process, no process uses it.
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
@@ -88,7 +89,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """Compares now and returns the record, which is also added to the `known` records in `path`."""
+    """Compares the kernel now and returns the record. Adds the record to the `known` records in `path`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
