@@ -132,7 +132,8 @@ class Distillation(Objective):
         return found
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the loss of `plain` with (1 - soft_weight) x MLM, plus the weighted means of the distillation terms."""
+        """Returns the loss of `plain`, in which the MLM loss has the weight 1 - soft_weight, plus the weighted means of the
+        distillation terms."""
         if "soft_loss" not in sums:
             return self.plain.loss(sums, counts)
         settings = self.distillation
@@ -158,7 +159,7 @@ class Distillation(Objective):
         return self.plain.row_losses(params, batch)
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Counts `plain`, the teacher's forward pass and the projection."""
+        """Counts the FLOPs of `plain`, of the teacher's forward pass and of the projection."""
         own, d, width = self.plain.flops(length, predictions), self.distillation, self.model.hidden_size
         if self.teacher is None:
             return own

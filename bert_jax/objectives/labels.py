@@ -33,7 +33,8 @@ class LabelLoss:
     """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
     temperature**2."""
     soft_weight: float = 0.0
-    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has 1 - soft_weight."""
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has the weight 1 -
+    soft_weight."""
     hidden_weight: float = 0.0
     """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
     arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
@@ -81,8 +82,8 @@ class Labels(Objective):
 
     @jax.named_scope("loss")
     def output_sums(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
-        """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are.
-        For regression, "correct" is 0."""
+        """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both its start
+        and its end are correct. For regression, "correct" is 0."""
         settings, head = self.loss_settings, self.head
         scores = head.answer_scores(logits.astype(jnp.float32), batch)
         weights, labels = batch["label_weights"], batch["labels"]

@@ -110,7 +110,7 @@ class Model:
         """Returns the parameters of a head, with the values that it would have as `part` of a larger model. The values depend on
         the part's name."""
         parameters = _Part(part, kind, self.config).init(key, *inputs).get("params", {})
-        return dict(parameters.get(part, {}))  # a tied decoder without bias has none
+        return dict(parameters.get(part, {}))  # a tied decoder without bias has no parameters
 
     # --------------------------------------------------------------------------------------------------------------- computation
     def encode(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L D"]:
@@ -156,7 +156,7 @@ class Model:
 
 
 class _Part(nn.Module):
-    """A wrapper that gives a module the name that it has in a larger model."""
+    """Wraps a module to give it the same name as in a larger model."""
 
     subtree: str
     kind: type[nn.Module]

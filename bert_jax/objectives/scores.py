@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
-"""The scores computed so far, by name -> a further score, or None if it cannot be computed."""
+"""A function of the scores computed so far, by name. It returns a further score, or None if that score cannot be computed."""
 
 
 @dataclasses.dataclass(frozen=True)

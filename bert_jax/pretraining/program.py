@@ -105,8 +105,8 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """Returns `teacher` with the kernels of `mesh`, and with its arrays (or their shapes) sharded like a student's without
-    ZeRO."""
+    """Returns `teacher` with the kernels for the devices of `mesh`. Its arrays (or their shapes) are sharded like the arrays of
+    a student without ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)

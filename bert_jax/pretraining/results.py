@@ -40,7 +40,7 @@ from bert_jax.training.exporting import on_host
 from bert_jax.training.steps import TrainState
 
 SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
-"""The numbers in the state of a run with a spike policy (`spikes.WatchedTrainState`) that belong to its results."""
+"""If a run has a spike policy, these numbers of its state (`spikes.WatchedTrainState`) belong to its results."""
 
 
 def results(
@@ -207,8 +207,8 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """Returns the tokenizer of the run. It comes from the exported model, which is smaller than the corpus, or from the corpus if
-    the run has not ended."""
+    """Returns the tokenizer of the run. It is read from the exported model, which is smaller than the corpus. If the run has
+    not ended, there is no exported model, and it is read from the corpus."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

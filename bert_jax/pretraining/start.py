@@ -263,8 +263,8 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
     one.
 
-    Raises UserError for three kinds of models: without a trained masked-language-model head; with a different vocabulary or
-    number of heads than the run needs; with fewer positions or token types than the run's rows have."""
+    Raises UserError if the model has no trained masked-language-model head, if it has a different vocabulary or number of heads
+    than the run needs, or if it has fewer positions or token types than the run's rows."""
     if not experiment.teacher:
         return None
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)

@@ -38,7 +38,7 @@ class TimeCategory(enum.StrEnum):
     TRAINING = "training"
     """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
-    """Steps that are computed again, since an earlier start lost them or a rollback undid them; and unfinished steps."""
+    """Unfinished steps, and steps that are computed again because an earlier start lost them or a rollback undid them."""
     WAITING = "waiting_for_data"
     """The devices are idle because the next batch is not ready."""
     COMPILING = "compiling"
@@ -85,7 +85,7 @@ class GoodputRecorder:
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, category: TimeCategory, seconds: float) -> None:
-        """Adds `seconds` of this process from before the recorder was created to `category`."""
+        """Adds to `category` the `seconds` that this process spent on it before the recorder was created."""
         with self._lock:
             self._seconds[category] += seconds
             self._began -= seconds
@@ -105,7 +105,8 @@ class GoodputRecorder:
         """Counts the time of the `with` block as training. Yields an iterator over `batches` and closes it at the end.
 
         Waiting for a batch counts as waiting once the devices are idle (`is_computing` returns False). The time after the last
-        finished step also counts as training, unless an exception ends the block, since that step will be repeated.
+        finished step also counts as training. If an exception ends the block, it does not, since the unfinished step will be
+        repeated.
         """
         with batches, self.during(TimeCategory.TRAINING):
             yield self._awaited(batches, is_computing)

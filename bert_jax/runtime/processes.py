@@ -240,7 +240,7 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 @dataclasses.dataclass(frozen=True)
 class _Ending:
     """A planned end of this process: the loop prints `words` to stderr and exits with `status`, unless the process ends on its
-    own first. It does so between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
+    own first. The loop exits between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
     others to exit."""
 
     words: str

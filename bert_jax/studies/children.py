@@ -56,7 +56,7 @@ def _stop_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs `PID COMMAND FLAGS` in this process."""
+    """Runs a command in this process. The `arguments` are PID, COMMAND and flags."""
     parent, name, *flags = arguments
     threading.Thread(target=_stop_with, args=(int(parent),), name="parent", daemon=True).start()
     sys.argv = [name, *flags]

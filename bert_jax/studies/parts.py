@@ -1,5 +1,5 @@
-"""The parts of a study, their files and their records. A part is the pretraining of an arm with a seed, an earlier state of
-such a run, or a task.
+"""The parts of a study, their files and their records. A part is the pretraining of an arm with one seed, an earlier state of
+that pretraining, or its fine-tuning on one task.
 
 The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), its workdir
 (`NAME/`), its output (`NAME.log`), and its record (`NAME.json`). The record is written last. A part is done when it has a

@@ -121,7 +121,8 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives, without their copies in fusions that continue or end a collective."""
+        """Returns the names of the program's collectives. If several fusions contain copies of one collective, only the copy in
+        the fusion that starts it is included."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
@@ -210,8 +211,8 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """Returns the name of the start instruction that `done` waits for, which is found through the operands of PASSING
-        opcodes."""
+        """Returns the name of the start instruction that `done` waits for, or "". Searches the operands of `done`, and in turn
+        the operands of instructions with PASSING opcodes."""
         waiting = list(done.operands)
         for name in waiting:
             if name in line.finish:
@@ -222,8 +223,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """Returns the collective that an instruction is or contains. Returns None for a fusion that only continues a collective,
-        since the collective counts where it starts."""
+        """Returns the instruction itself if it is a collective, otherwise the collective that it contains, or None. Returns
+        None for a fusion that only continues a collective, since the collective counts where it starts."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):

@@ -33,7 +33,8 @@ SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""The ratio of `difflib` above which a name counts as a misspelling: `v3` and `v7` have a ratio of 0.5, `v6p` and `v6` of 0.8."""
+"""A name counts as a misspelling of another name if their `difflib` ratio is above this. The ratio of `v3` and `v7` is 0.5, the
+ratio of `v6p` and `v6` is 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
