@@ -62,7 +62,7 @@ class Chip:
     """Cycles per second: the rate at which the matrix units of `peak_flops` work."""
     cores: int
     matrix_units: int
-    """Matrix units per core, counted by the products of `matrix_width` x `matrix_width` that can start in a cycle."""
+    """Matrix units per core: the number of products of `matrix_width` x `matrix_width` that can start in one cycle."""
     matrix_width: int
     links: int
     """The number of inter-chip links (ICI) of a chip: two for each dimension of the torus."""

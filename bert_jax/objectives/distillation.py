@@ -51,8 +51,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    The sum "soft_loss" over the predicted tokens is added, and the sums "hidden_difference" and "attention_divergence" over all
-    tokens if their weights are not 0. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
+    Adds the sum "soft_loss" over the predicted tokens. If their weights are not 0, adds the sums "hidden_difference" and
+    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
     evaluation, this equals `plain`."""
 
     plain: MlmNsp
@@ -71,7 +71,7 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns a copy with `self.model` set, also in its `plain`."""
+        """Returns a copy with this model, which its objective `plain` gets too."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound

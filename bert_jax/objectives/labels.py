@@ -27,8 +27,8 @@ class LabelLoss:
     label_smoothing: float = 0.0
     """The fraction of the target probability that is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As there, the weight of a label also
-    multiplies its part of the label smoothing. () weighs all labels equally."""
+    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As in PyTorch, the weight of a
+    label also multiplies its part of the label smoothing. () weighs all labels equally."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
     temperature**2."""

@@ -215,8 +215,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """Returns the usual causes of scores outside the band. Causes for which this run has evidence come first: `skipped` steps,
-    the dtype, the `fingerprint` of its corpus. All other settings are the same as the curve's (`find_curve`)."""
+    """Returns the usual causes of scores outside the band. Causes for which there is evidence in this run come first: `skipped`
+    steps, another dtype, another `fingerprint` of the corpus. All other settings are the same as the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")

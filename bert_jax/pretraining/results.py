@@ -53,8 +53,8 @@ def results(
 ) -> JsonObject:
     """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0, which happens if a few held-out rows lack
-    the most frequent token.
+    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0. This happens if there are few held-out
+    rows and none of them contains the most frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())

@@ -143,7 +143,7 @@ def _metadata(key: str) -> str | None:
 
 
 def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
-    """Returns the variables with which libtpu joins several slices, for a process of the slice with the workers `own`."""
+    """Returns the variables with which libtpu joins several slices. `own` are the workers of this process's slice."""
     return {
         "MEGASCALE_NUM_SLICES": str(len(slices)),
         "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),

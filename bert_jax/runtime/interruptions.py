@@ -76,9 +76,9 @@ class Watchdog:
     """Detects that this process makes no progress; `Processes.watched_by` then ends this process and all others.
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
-    max(`factor` x the median time of the last 101 steps, `floor` seconds). Two periods have a longer limit of max(`start`,
-    `floor`) seconds, since compiling a large model takes long: until the first step is done, and from the start of a compilation
-    to the next progress. Time in which the process was stopped (Ctrl-Z) does not count.
+    max(`factor` x the median time of the last 101 steps, `floor` seconds). Compiling a large model takes long. Therefore, the
+    limit is max(`start`, `floor`) seconds until the first step is done, and from the start of a compilation to the next
+    progress. Time in which the process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:

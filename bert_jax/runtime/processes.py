@@ -61,11 +61,12 @@ BEAT = 2.0
 SILENT = 3.5
 """The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
 GRACE = 10.0
-"""The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
+"""After another process has failed, a process has this many seconds to end on its own, since all processes may fail in the same
+way."""
 FAREWELL = 5.0
 """When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
 PARTING = 60.0
-"""At its regular end, process 0 waits for the other processes to exit, for this many seconds after their final messages."""
+"""At its regular end, process 0 waits for the other processes to exit, at most this many seconds after their final messages."""
 EARLIER = 120.0
 """When a process of an earlier start is asked to stop, it must save and end within this many seconds."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
@@ -405,7 +406,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         another process was asked to stop, or when process 0 has ended.
 
         If an earlier start's process with the same number is still running, waits for it to end, since both would write the
-        same files. It ends soon after process 0 of that start. Raises UserError if it does not."""
+        same files. Such a process ends soon after process 0 of its start. Raises UserError if it does not end in time."""
         if self.count == 1:
             yield RunShard()
             return
@@ -572,8 +573,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         for at most `PARTING` seconds after their final messages (at the time `quiet`). The others wait for the end of process
         0.
 
-        If an end is planned (`_Ending`), the loop continues until then, unless this process has failed too and is ending on its
-        own."""
+        If an end is planned (`_Ending`), the loop continues until that end, unless this process has failed too and is ending on
+        its own."""
         if self._ending and not (self._failed and self._parting):
             return False
         patience = 0.0 if self.index else PARTING

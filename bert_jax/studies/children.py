@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 POLL = 0.5
-"""Seconds between two checks of a part, and between a part's checks of the process that started it."""
+"""Seconds between two checks: of a part by the study, and of the study's process by the part."""
 LAST_LINES = 12
 
 

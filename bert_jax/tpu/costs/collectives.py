@@ -1,7 +1,7 @@
 """Models the time of a collective on a slice's network, and the bytes that it moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. The dimensions in
-`Topology.rings` wrap around; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. `Topology.rings` tells which
+dimensions wrap around. Slices communicate over their hosts' network cards. For a group of n chips and an array of b bytes (the
 array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the rate of a chip's links along the dimensions that the group

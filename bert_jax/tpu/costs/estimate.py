@@ -289,8 +289,9 @@ class Estimator:
 
 
 def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
-    """Returns (bytes read, bytes of the result that are not written) for a fusion's operand of `whole` bytes. A slice or a gather
-    reads as many bytes as its result has. An update in place writes only the updated part."""
+    """Returns two numbers for a fusion's operand of `whole` bytes: the bytes that are read, and the bytes of the fusion's
+    result that are not written. A slice or a gather reads as many bytes as its result has. An update in place writes only the
+    updated part."""
     read, replaced = 0.0, 0.0
     names = {parameter.name}
     for i in inner.instructions:

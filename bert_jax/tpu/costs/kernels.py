@@ -141,7 +141,8 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration of a custom call: Mosaic's part of it, and the limit on vector memory."""
+    """Returns the configuration of a custom call: the part for Mosaic (the compiler of kernels), and the limit on vector
+    memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
         if (start := call.text.find(f'"{name}":')) >= 0:
