@@ -69,7 +69,8 @@ class Chip:
     link_bandwidth: float
     """Bytes per second over one link in one direction."""
     network_bandwidth: float
-    """Bytes per second of a chip's share of its host's network cards, over which slices communicate."""
+    """Slices communicate over the network cards of their hosts. This is a chip's share of the cards of its host, in bytes per
+    second."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None

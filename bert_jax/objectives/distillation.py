@@ -91,7 +91,7 @@ class Distillation(Objective):
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the projection and the parameters of `plain`, which have the same values as without a teacher."""
+        """Returns the projection and the parameters of `plain`. The latter have the same values as without a teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 

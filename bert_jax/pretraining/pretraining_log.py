@@ -125,7 +125,7 @@ class PretrainingLog(RunLog):
 
     def draw_to(self, path: pathlib.Path) -> None:
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
-        from bert_jax.training.curves import draw_curves  # imports matplotlib, which the start of a run need not wait for
+        from bert_jax.training.curves import draw_curves  # imports matplotlib, which would delay the start of a run
 
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]

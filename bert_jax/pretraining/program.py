@@ -142,7 +142,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of all steps after `step`, including those of a `teacher`."""
+    """Returns the model FLOPs of all steps after `step`, including the FLOPs of a `teacher`."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

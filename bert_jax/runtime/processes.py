@@ -117,7 +117,8 @@ def git_commit() -> str:
 
 
 def code_digest() -> str:
-    """Returns the first digits of the SHA-256 of this package's files, which distinguishes copies without git."""
+    """Returns the first digits of a SHA-256 of this package's files. They distinguish copies of the code that are not git
+    checkouts."""
     here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
@@ -377,9 +378,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Starts `jax.distributed`.
 
         JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
-        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience, so that our own
-        check, which names the silent process, reacts first. JAX's barrier at the exit is not used, because process 0, which
-        runs the service, exits last."""
+        time limit, so it may react after half of the limit. The limit is therefore twice the patience. Our own check then
+        reacts first, and it names the silent process. JAX's barrier at the exit is not used, because process 0, which runs the
+        service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,

@@ -35,8 +35,8 @@ their pauses differ."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a command until it ends with a status for which a restart does not help, at most 1 + `restarts` times. Returns its
-    exit status.
+    """Runs a command, and restarts it while its exit status is one for which a restart may help, at most `restarts` times.
+    Returns the last exit status.
 
     Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
     failure. If this process receives a signal, it ends the command without a restart."""

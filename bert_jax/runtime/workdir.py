@@ -220,8 +220,8 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 
 def from_start(directory: AnyPath, path: str) -> str:
-    """Resolves a relative `path` in the configuration of a run against the directory in which the run was started, if it exists
-    there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
+    """Resolves a relative `path` in the configuration of a run: if the path exists in the directory in which the run was
+    started, returns its location there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path

@@ -146,8 +146,8 @@ class Planned:
         write_json(part.record(self.root), {"part": digest(values), **numbers})
 
     def clean_up(self, part: Part) -> None:
-        """Removes files that no later part needs: the checkpoints of a finished run and, unless they are to be kept, the
-        fine-tuned models."""
+        """Removes files that no later part needs: the checkpoints of a finished run, and its fine-tuned model if the study does
+        not keep these models."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
             states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]

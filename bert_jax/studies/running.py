@@ -49,8 +49,8 @@ PLAIN_EVERY = 60.0
 
 
 class Stopped(Exception):
-    """Raised if a part stopped early: it or the study was asked to stop, or it ended with a status after which a restart
-    resumes it."""
+    """Raised if a part stopped early: the part or the study was asked to stop, or the part ended with an exit status after
+    which the same command resumes it."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")

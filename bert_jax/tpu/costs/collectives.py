@@ -100,8 +100,8 @@ def transfer(
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
     """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`, which are named
-    after the collective and handled by a run-time library."""
+    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`. Both are named
+    after the collective, and a run-time library handles them."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices

@@ -112,8 +112,8 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
 
 
 def check_topology(arguments: Sequence[str]) -> int:
-    """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 0, or 2 with the error
-    printed if there is no such topology. `tpu_scripts/run.sh` calls it before it installs the compiler."""
+    """Checks --topology and --slices among the arguments of `aot`. Returns the exit status 0; if there is no such topology,
+    prints the error and returns 2. `tpu_scripts/run.sh` calls it before it installs the compiler."""
     given: dict[str, str] = {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         for flag in ("--topology", "--slices"):
@@ -151,7 +151,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the part of an error that names the slice whose number of chips is nearest to `chips`, and lists the known
+    """Returns a part of an error message: the slice whose number of chips is nearest to `chips`, and a list of the known
     slices."""
     chip = CHIPS[name]
     known = known_shapes(chip)

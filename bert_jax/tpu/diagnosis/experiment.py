@@ -73,7 +73,7 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 @contextlib.contextmanager
 def made(directory: AnyPath) -> Iterator[None]:
-    """Creates a local directory with its parents. At the end, those directories that did not exist before are removed if they are
+    """Creates a local directory with its parents. At the end, the directories that this created are removed if they are
     empty."""
     if is_remote(directory):
         yield
@@ -120,7 +120,7 @@ LONGEST = 20.0
 """A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""The estimate, which compiles the step for the slice, is given up after this many seconds."""
+"""The estimate compiles the step for the slice, and is given up after this many seconds."""
 
 
 def fit_checks(
