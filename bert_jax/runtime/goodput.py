@@ -1,7 +1,7 @@
 """Computes the goodput of a run from the seconds that its starts spent in each time category; `ledger.jsonl` records them.
 
-Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of the
-category `training`."""
+Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of this
+time in the category `training`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TimeCategory(enum.StrEnum):
 class GoodputRecorder:
     """Measures the time of each category since its creation, and adds up the starts of a run.
 
-    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Reading it is thread-safe.
+    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Other threads may read the recorder.
 
     >>> goodput = GoodputRecorder()
     >>> with goodput.during(TimeCategory.RESTORING):
@@ -260,7 +260,8 @@ class GoodputFile:
 
 
 def read_goodput(path: pathlib.Path) -> list[JsonObject]:
-    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. Returns none if there is no file."""
+    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. If there is no file, there are no
+    records."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

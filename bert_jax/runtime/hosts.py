@@ -1,9 +1,9 @@
 """Finds the processes of a run: from flags on any hardware, or from the slices on TPUs.
 
-GKE sets the variables that describe slices in the environment, Cloud TPU in the metadata of each VM. If several slices were
-requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one (`num_nodes`) and
-gives all hosts the same names. The hosts therefore exchange the addresses of each slice's workers, and set the variables that
-libtpu needs to join the slices."""
+Variables describe the slices: GKE sets them in the environment, and Cloud TPU sets them in the metadata of each VM. If several
+slices were requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one
+(`num_nodes`) and gives all hosts the same names. The hosts therefore exchange the addresses of each slice's workers, and set
+the variables that libtpu needs to join the slices."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ their pauses differ."""
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
     """Runs a command, and restarts it while its exit status is one for which a restart may help, at most `restarts` times.
-    Returns the last exit status.
+    Returns the last exit status, or 42 if all restarts are used up.
 
     Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
     failure. If this process receives a signal, it ends the command without a restart."""
