@@ -28,7 +28,7 @@ class LabelLoss:
     """The fraction of the target probability that is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
     """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As in PyTorch, the weight of a
-    label also multiplies its part of the label smoothing. () weighs all labels equally."""
+    label also multiplies its part of the label smoothing. If there are none, all labels have equal weight."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
     temperature**2."""
@@ -124,8 +124,8 @@ class Labels(Objective):
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
-    """Returns the mean squared difference between the student's hidden states and the teacher's of the same width, summed over
-    the tokens; float32.
+    """Returns the mean squared difference between the student's hidden states and the teacher's hidden states of the same
+    width, summed over the tokens; float32.
 
     The batch holds teacher_hidden_states [B, S, L, D], selected by `teacher_layers` if the teacher has more layers.
     """

@@ -112,11 +112,11 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` determines dropout
-        and all other randomness; None in evaluation."""
+        """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
+        `seed` determines dropout and all other randomness; None in evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens,
+        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked" (the predicted tokens),
         "pairs", "tokens" and "rows"."""
         return {
             "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),

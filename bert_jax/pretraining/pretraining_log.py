@@ -81,7 +81,7 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
-        """Returns a note with a phase's masked fraction if the held-out rows have a different one, otherwise ""."""
+        """If a phase and the held-out rows have different masked fractions, returns a note with both; otherwise returns ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""

@@ -164,8 +164,8 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
-    """Returns (the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps), as in
-    arXiv:1706.03762, section 6.1; see `load_checkpointed_model`."""
+    """Returns two values: the model with the mean weights of the last `count` checkpoints of the pretraining run in `workdir`,
+    and the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and `load_checkpointed_model`."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:

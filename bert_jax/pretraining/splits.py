@@ -25,7 +25,7 @@ FINGERPRINT = "corpus_fingerprint"
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
+    """The two splits of a corpus, and the verification of its checksums, which runs in the background during training."""
 
     train: Corpus
     eval: Corpus

@@ -80,9 +80,9 @@ PAIR_PARTS = ("pooler", "nsp_head")
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
     """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
-    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the model's.
-    Raises UserError for a model of another architecture, another vocabulary, or with undeclared parts."""
+    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run
+    without sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the
+    model's. Raises UserError for a model with another architecture, another vocabulary or undeclared parts."""
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
     wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}
@@ -156,7 +156,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
     """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
-    phases of the experiment up to its step differ from the phases of its run.
+    phases of the experiment up to the state's step differ from the phases of the state's run.
     """
     workdir, step = _workdir_and_step(experiment.init_state)
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), extra_key=FINGERPRINT)

@@ -58,8 +58,8 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds` is
-    the value of that flag for all runs."""
+    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds`
+    is the value of --hang-seconds for all runs."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds

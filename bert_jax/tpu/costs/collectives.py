@@ -5,7 +5,7 @@ dimensions wrap around. Slices communicate over their hosts' network cards. For 
 array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the rate of a chip's links along the dimensions that the group
-    all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one on a line
+    all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one direction on a line
     all-to-all                   through the narrowest cut of the longest dimension
     collective-permute           b / w                  w: the rate of one link, ICI_EFFICIENCY of its published rate
 

@@ -316,8 +316,8 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Returns the bytes of an asynchronous copy: the size of its result. The order is (result, operand, context) for a copy and
-    (operands, result, context) for a slice."""
+    """Returns the bytes of an asynchronous copy: the size of its result. The arrays of the start instruction are (result,
+    operand, context) for a copy and (operands, result, context) for a slice."""
     result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
     return float(result.bytes)
 

@@ -214,7 +214,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Returns the position after the parenthesis that closes the one at `start`."""
+    """Returns the position after the parenthesis that closes the parenthesis at `start`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found[0] == "(" else -1

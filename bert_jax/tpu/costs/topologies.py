@@ -141,8 +141,8 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Returns every slice of a generation, smallest first. Two-dimensional slices are those of FLAT. Three-dimensional slices
-    are 2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
+    """Returns every slice of a generation, smallest first. FLAT lists the two-dimensional slices. Three-dimensional slices are
+    2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
