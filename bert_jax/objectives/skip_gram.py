@@ -5,8 +5,8 @@ instead of a random window size. Pairs of frequent words have smaller weights, i
 of its own, each pair uses the N negatives of its row, each with the weight k / N; shared negatives allow matrix products (Ji et
 al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a frequent word brings its neighbours closer together;
 here, distances do not change. A negative that equals the context counts here, while word2vec.c skips it. With the 8,192
-subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping them
-would change the reference curve and the study `lineage.py`, which were measured this way."""
+subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping such
+negatives would change the reference curve and the study `lineage.py`, which were measured this way."""
 
 from __future__ import annotations
 
