@@ -71,7 +71,7 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns a copy with this model, which its objective `plain` gets too."""
+        """Returns a copy with this model; its objective `plain` gets the same model."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
