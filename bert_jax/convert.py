@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
-    """Yields a model directory of the run `source`, which exists only within the context. It holds the state after `step` steps,
-    or the mean of its `last` checkpoints. Without `step` and `last`, yields `source`."""
+    """Yields a directory with a model of the run `source`: the weights after `step` steps, or the mean of the `last`
+    checkpoints. The directory exists only within the context. Without `step` and `last`, yields `source`."""
     if step is None and last is None:
         yield source
         return

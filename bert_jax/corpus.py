@@ -115,8 +115,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
-        help="for parallel text: where the text and its translation are: two fields of JSON records, two features of a tfds "
-        "data set, or two column numbers from 1 (default: the only two fields, or columns 1,2)",
+        help="the text and its translation in parallel text: two fields of JSON records, two features of a tfds data set, "
+        "or two column numbers from 1 (default: the only two fields, or columns 1,2)",
     )
     text.add_argument(
         "--text-field",
@@ -195,8 +195,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--unused-tokens",
         type=InRange(int, _SPARE),
         metavar="N",
-        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0, plus "
-        "those that round the size up)",
+        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0); "
+        "rounding the size up to a multiple of 64 adds more",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()

@@ -39,8 +39,8 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 GIT_LFS = (
     b"version https://git-lfs.github.com/", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)",
 )  # fmt: skip
-"""The first bytes of a Git LFS pointer, which is stored in place of a file that was not fetched; a clause about it; the
-remedy."""
+"""Three values: the first bytes of a Git LFS pointer, which takes the place of a file that was not fetched; the clause about it
+in errors; the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
@@ -281,8 +281,9 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
     """Holds the lock file `path` within the block, creating it if necessary. The lock is released at the end, even by a kill, and
     is not inherited by forked processes.
 
-    If another process on this machine holds it, raises UserError with the text `refusal`, or waits if there is no such text. On a
-    file system without locks, the block runs after a warning. Yields the open lock file, in which the holder may leave a note."""
+    If another process on this machine holds the lock, raises UserError with the text `refusal`; without a `refusal`, waits for
+    the lock. On a file system without locks, logs a warning and runs the block. Yields the open lock file, in which the holder
+    may leave a note."""
     import filelock  # takes 0.04 s
 
     descriptors: list[int] = []

@@ -62,14 +62,15 @@ class Chip:
     """Cycles per second: the rate at which the matrix units of `peak_flops` work."""
     cores: int
     matrix_units: int
-    """Matrix units per core, counted by the products of `matrix_width` x `matrix_width` that can start in a cycle."""
+    """Matrix units per core: the number of products of `matrix_width` x `matrix_width` that can start in one cycle."""
     matrix_width: int
     links: int
     """The number of inter-chip links (ICI) of a chip: two for each dimension of the torus."""
     link_bandwidth: float
     """Bytes per second over one link in one direction."""
     network_bandwidth: float
-    """Bytes per second of a chip's share of its host's network cards, over which slices communicate."""
+    """Slices communicate over the network cards of their hosts. This is a chip's share of the cards of its host, in bytes per
+    second."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None

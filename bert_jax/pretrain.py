@@ -76,8 +76,8 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
-"""Keys that a resumed run may change. They do not affect the result, except for the order and rounding of sums and, in fused
-attention, the random bits of its dropout."""
+"""Keys that a resumed run may change. They do not affect the result, with two exceptions: sums may be computed in another order
+and so be rounded differently, and fused attention may use other random bits for its dropout."""
 
 
 def pretrain(

@@ -15,7 +15,7 @@ In: parameters and a batch. Out: sums and counts, the loss of their totals, and 
     translation.py       the words of a translation, by an encoder and a decoder
     skip_gram.py         skip-gram with negative sampling
     labels.py            the losses of labelled tasks
-    cross_view.py        the same, and restricted views of unlabelled text that learn the predictions
+    cross_view.py        the losses of a tagger, and of auxiliary modules that see parts of unlabelled sentences
     distillation.py      adds losses against a teacher to another objective
 """
 

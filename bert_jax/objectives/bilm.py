@@ -18,9 +18,9 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
 class Bilm(WordPrediction):
-    """Predicts the token after each position twice, by the forward and by the backward LSTM; only by the forward LSTM if the
-    predicted token is the last of its text. The loss is the mean over all predictions. ELMo's loss, the sum of the two means, is
-    twice as large."""
+    """Predicts the token after each position twice, by the forward and by the backward LSTM. Only the forward LSTM predicts the
+    last token of a text. The loss is the mean over all predictions. ELMo's loss, the sum of the two means, is twice as
+    large."""
 
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",), "flair": ("both",)}
     title: ClassVar[str] = "biLM"

@@ -25,7 +25,7 @@ class PretrainingDistillation:
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     """The divisor of both models' logits in the soft-target loss. The loss is multiplied by temperature**2."""
     soft_weight: Fraction = 0.5
-    """The weight of KL(teacher || student) at the masked tokens. The loss on the tokens themselves has 1 minus this weight."""
+    """The weight of KL(teacher || student) at the masked tokens. The MLM loss has the weight 1 - soft_weight."""
     hidden_weight: LossWeight = 0.0
     """The weight of the mean squared difference of hidden states, through a learned projection if the widths differ."""
     attention_weight: LossWeight = 0.0
@@ -33,8 +33,8 @@ class PretrainingDistillation:
     heads, and the student needs plain attention, which keeps its attention maps in memory. If the teacher has at most half as
     many layers, some layers of the student are matched with the teacher's embeddings, and learn no attention map."""
     layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
-    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with an evenly spaced
-    layer of the teacher, and embeddings with embeddings. "last": only the last layers."""
+    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student is compared with
+    one of evenly spaced layers of the teacher, and embeddings with embeddings. "last": only the last layers are compared."""
     dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
     """The dtype of the teacher's matrix products. Empty: the student's (`model.dtype`)."""
     teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0

@@ -119,8 +119,8 @@ def view_width(config: ModelConfig, head: TaskHead) -> int:
 
 
 def check_views(config: ModelConfig, head: TaskHead, *, frozen: bool) -> None:
-    """Raises UserError unless the head tags words without a CRF, and the lowest layer of the model or head has two independent
-    directions and is trained; `frozen` is `training.freeze_encoder`."""
+    """Raises UserError if the head does not tag words or has a CRF, if the lowest layer (of the model or of the head) does not
+    have two independent directions, or if that layer is not trained. `frozen` is `training.freeze_encoder`."""
     if head.kind != "token":
         raise UserError(f"config.cross_view is for tagging, not for a {head.kind} head; leave it out")
     if head.has_crf:

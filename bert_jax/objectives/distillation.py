@@ -51,8 +51,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    The sum "soft_loss" over the predicted tokens is added, and the sums "hidden_difference" and "attention_divergence" over all
-    tokens if their weights are not 0. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
+    Adds the sum "soft_loss" over the predicted tokens. If their weights are not 0, adds the sums "hidden_difference" and
+    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
     evaluation, this equals `plain`."""
 
     plain: MlmNsp
@@ -71,7 +71,7 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns a copy with `self.model` set, also in its `plain`."""
+        """Returns a copy with this model; its objective `plain` gets the same model."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
@@ -91,7 +91,7 @@ class Distillation(Objective):
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the projection and the parameters of `plain`, which have the same values as without a teacher."""
+        """Returns the projection and the parameters of `plain`. The latter have the same values as without a teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
@@ -132,7 +132,8 @@ class Distillation(Objective):
         return found
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the loss of `plain` with (1 - soft_weight) x MLM, plus the weighted means of the distillation terms."""
+        """Returns the loss of `plain`, in which the MLM loss has the weight 1 - soft_weight, plus the weighted means of the
+        distillation terms."""
         if "soft_loss" not in sums:
             return self.plain.loss(sums, counts)
         settings = self.distillation
@@ -158,7 +159,7 @@ class Distillation(Objective):
         return self.plain.row_losses(params, batch)
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Counts `plain`, the teacher's forward pass and the projection."""
+        """Counts the FLOPs of `plain`, of the teacher's forward pass and of the projection."""
         own, d, width = self.plain.flops(length, predictions), self.distillation, self.model.hidden_size
         if self.teacher is None:
             return own

@@ -39,11 +39,11 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
 
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
 
-    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (no projection
-    if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the input of every
-    layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds
-    6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors: 6 M D (L + negatives), the scores
-    of a word with all tokens of its row and with the row's negatives. Skip-gram only uses the tokens in the window."""
+    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (no
+    projection if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the
+    input of every layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds 6 ((8 N' + 7)
+    D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors, each of the M words is scored with the L tokens
+    and with the negatives of its row: 6 M D (L + negatives). Skip-gram only uses the scores with tokens in the window."""
     width, cell = model.word_width, model.intermediate_size
     if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
@@ -93,9 +93,10 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
     """Returns the FLOPs of a task's training step per row of `shape`, for encoder and head. A `frozen` encoder has no backward
     pass.
 
-    For the head: 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
-    (6 L D^2 if it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads. With frozen
-    features, their gradients are counted too (16 L I W with an LSTM), although the compiler leaves them out."""
+    For the head: 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P
+    texts (6 L D^2 if it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads (O: the
+    width of its input, C: the number of its outputs). With frozen features, their gradients are counted too (16 L I W with an
+    LSTM), although the compiler leaves them out."""
     encoder = model_row_flops(model, shape.length)
     read = shape.length if head.layout.logits_per_token else shape.slots
     products = read * head.input_width(model.hidden_size) * head.num_outputs

@@ -27,13 +27,14 @@ class LabelLoss:
     label_smoothing: float = 0.0
     """The fraction of the target probability that is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As there, the weight of a label also
-    multiplies its part of the label smoothing. () weighs all labels equally."""
+    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As in PyTorch, the weight of a
+    label also multiplies its part of the label smoothing. If there are none, all labels have equal weight."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
     temperature**2."""
     soft_weight: float = 0.0
-    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has 1 - soft_weight."""
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has the weight 1 -
+    soft_weight."""
     hidden_weight: float = 0.0
     """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
     arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
@@ -81,8 +82,8 @@ class Labels(Objective):
 
     @jax.named_scope("loss")
     def output_sums(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
-        """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are.
-        For regression, "correct" is 0."""
+        """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both its start
+        and its end are correct. For regression, "correct" is 0."""
         settings, head = self.loss_settings, self.head
         scores = head.answer_scores(logits.astype(jnp.float32), batch)
         weights, labels = batch["label_weights"], batch["labels"]
@@ -123,8 +124,8 @@ class Labels(Objective):
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
-    """Returns the mean squared difference between the student's hidden states and the teacher's of the same width, summed over
-    the tokens; float32.
+    """Returns the mean squared difference between the student's hidden states and the teacher's hidden states of the same
+    width, summed over the tokens; float32.
 
     The batch holds teacher_hidden_states [B, S, L, D], selected by `teacher_layers` if the teacher has more layers.
     """

@@ -53,9 +53,9 @@ def smoothed_cross_entropy(
 ) -> Float[Array, "*shape"]:
     """Returns the cross-entropy with label smoothing (arXiv:1512.00567, section 7), float32; 0 for IGNORED targets.
 
-    (1 - smoothing) * -log p[target] + smoothing * mean of -log p over the first `classes` columns: transformers' `LabelSmoother`.
-    Columns after the first `classes` are padding of the vocabulary. The custom derivative reads the logits once, as in
-    `cross_entropy`."""
+    As in transformers' `LabelSmoother`, it is (1 - smoothing) * -log p[target] + smoothing * mean of -log p over the first
+    `classes` columns. Columns after the first `classes` are padding of the vocabulary. The custom derivative reads the logits
+    once, as in `cross_entropy`."""
     return _smoothed_forward(logits, targets, smoothing, classes)[0]
 
 

@@ -83,7 +83,7 @@ class Model:
         return {part: parameters[part] for part in ("decoder", "lm_head")}
 
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
-        """Returns an MLM head. Its decoder is tied to the word embeddings if the model's is."""
+        """Returns an MLM head. Its decoder is tied to the word embeddings if `config.tied_decoder` is set."""
         return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
 
     def softmax(self, key: Key[Array, ""]) -> Boxed:
@@ -107,10 +107,10 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """Returns the parameters of a head, with the values that it would have as `part` of a larger model. The values depend on
-        the part's name."""
+        """Returns the parameters of a head. They have the same values as in a larger model that has this head under the name
+        `part`, since the values depend on that name."""
         parameters = _Part(part, kind, self.config).init(key, *inputs).get("params", {})
-        return dict(parameters.get(part, {}))  # a tied decoder without bias has none
+        return dict(parameters.get(part, {}))  # a tied decoder without bias has no parameters
 
     # --------------------------------------------------------------------------------------------------------------- computation
     def encode(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L D"]:
@@ -156,7 +156,7 @@ class Model:
 
 
 class _Part(nn.Module):
-    """A wrapper that gives a module the name that it has in a larger model."""
+    """Wraps a module to give it the same name as in a larger model."""
 
     subtree: str
     kind: type[nn.Module]

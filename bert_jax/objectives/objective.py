@@ -52,9 +52,9 @@ if TYPE_CHECKING:  # the steps load no corpus
     from bert_jax.data.corpus.store import Corpus
 
 MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
-"""The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is masked,
-and the targets are the tokens after the positions. CENTRES: nothing is masked, and there are only positions. TRANSLATED: texts
-and their translations."""
+"""The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is
+masked, and the targets are the tokens after the positions. CENTRES: nothing is masked, and rows have positions without targets.
+TRANSLATED: texts and their translations."""
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
 
@@ -89,10 +89,10 @@ class Objective(abc.ABC):
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
     """`model.encoder` -> the directions that the objective can train; None: all."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
-    """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived from
-    the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score that is
-    not a formula. If there is no score "loss", or if it is inherited from a class whose method `loss` is overridden, the method
-    `loss` computes the score "loss"."""
+    """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived
+    from the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score
+    that is not a formula. The method `loss` computes the score "loss" if `scores` does not contain it, or if a subclass
+    inherits this score but overrides the method."""
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
@@ -112,11 +112,11 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` determines dropout
-        and all other randomness; None in evaluation."""
+        """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
+        `seed` determines dropout and all other randomness; None in evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens,
+        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked" (the predicted tokens),
         "pairs", "tokens" and "rows"."""
         return {
             "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
@@ -143,7 +143,8 @@ class Objective(abc.ABC):
         return {}
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Returns the model FLOPs of a training step per row. None: count the matrix products of `sums` and its gradient."""
+        """Returns the model FLOPs of a training step per row. If this is None, the matrix products of `sums` and of its
+        gradient are counted."""
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -212,7 +213,7 @@ class Objective(abc.ABC):
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
     def compared(self, baselines: Mapping[str, float]) -> dict[str, float]:
-        """Returns the `baselines` that belong to a score. A subclass may have omitted some scores, and so their baselines."""
+        """Returns the `baselines` of the scores that this objective has, since a subclass may omit some scores."""
         used = {score.baseline for score in self.named_scores().values() if isinstance(score, Score)}
         return {name: value for name, value in baselines.items() if name in used}
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
-"""The scores computed so far, by name -> a further score, or None if it cannot be computed."""
+"""A function of the scores computed so far, by name. It returns a further score, or None if that score cannot be computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
 
 def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
     """Returns the NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a
-    model that does not beat it has learned nothing about NSP. {} if there is no example."""
+    model that does not beat it has learned nothing about NSP. If there is no example, returns {}."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}

@@ -1,12 +1,12 @@
 """Skip-gram with negative sampling (word2vec; Mikolov et al., arXiv:1310.4546, sections 2.2 and 2.3), as sums over a batch.
 
 Where word2vec draws at random, this objective uses the expected value. A context at distance d has the weight (W - d + 1) / W,
-instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. N negatives per row have
-the weight k / N, instead of k negatives per pair; sharing negatives allows matrix products (Ji et al., arXiv:1604.04661). Two
-differences remain. In word2vec, dropping a frequent word brings its neighbours closer together; here, distances do not change. A
-negative that equals the context counts here, while word2vec.c skips it. With the 8,192 subwords of
-`experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping them would change
-the reference curve and the study `lineage.py`, which were measured this way."""
+instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. Instead of k negatives
+of its own, each pair uses the N negatives of its row, each with the weight k / N; shared negatives allow matrix products (Ji et
+al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a frequent word brings its neighbours closer together;
+here, distances do not change. A negative that equals the context counts here, while word2vec.c skips it. With the 8,192
+subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping such
+negatives would change the reference curve and the study `lineage.py`, which were measured this way."""
 
 from __future__ import annotations
 

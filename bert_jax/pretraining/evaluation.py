@@ -1,4 +1,4 @@
-"""The held-out scores of a pretraining run and its baselines."""
+"""The held-out scores of a pretraining run, and their baselines."""
 
 from __future__ import annotations
 

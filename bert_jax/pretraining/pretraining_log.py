@@ -81,7 +81,7 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
-        """Returns a note with a phase's masked fraction if the held-out rows have a different one, otherwise ""."""
+        """If a phase and the held-out rows have different masked fractions, returns a note with both; otherwise returns ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
@@ -125,7 +125,7 @@ class PretrainingLog(RunLog):
 
     def draw_to(self, path: pathlib.Path) -> None:
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
-        from bert_jax.training.curves import draw_curves  # imports matplotlib, which the start of a run need not wait for
+        from bert_jax.training.curves import draw_curves  # imports matplotlib, which would delay the start of a run
 
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]

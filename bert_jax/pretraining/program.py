@@ -105,8 +105,8 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """Returns `teacher` with the kernels of `mesh`, and with its arrays (or their shapes) sharded like a student's without
-    ZeRO."""
+    """Returns `teacher` with the kernels for the devices of `mesh`. Its arrays (or their shapes) are sharded like the arrays of
+    a student without ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
@@ -142,7 +142,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of all steps after `step`, including those of a `teacher`."""
+    """Returns the model FLOPs of all steps after `step`, including the FLOPs of a `teacher`."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

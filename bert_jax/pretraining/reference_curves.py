@@ -40,8 +40,8 @@ WITHOUT_EFFECT = (
 )
 """Keys in which a run may differ from the curve's runs, since they affect scores less than the seed does."""
 LIKE_SIZE = 0.1
-"""Corpora are compared if their numbers of tokens differ by at most this fraction. The embedded corpus grows with the versions of
-the Python packages."""
+"""A run is compared with a curve if the numbers of tokens of their corpora differ by at most this fraction. The size of the
+embedded corpus depends on the versions of the Python packages."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
 
@@ -188,8 +188,8 @@ def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> li
 def comparison(
     curve: ReferenceCurve, step: int, scores: Mapping[str, float], titles: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Returns (whether the held-out `scores` after `step` are within the band, a sentence), or (True, "") if the curve has no
-    such step. `titles` are the `losses` of the run."""
+    """Returns two values: whether the held-out `scores` after `step` are within the band, and a sentence that reports this. If
+    the curve has no such step, returns (True, ""). `titles` are the `losses` of the run."""
     there = [name for name in titles if step in curve.measures.get(name, {}) and name in scores]
     if not there:
         return True, ""
@@ -215,8 +215,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """Returns the usual causes of scores outside the band. Causes for which this run has evidence come first: `skipped` steps,
-    the dtype, the `fingerprint` of its corpus. All other settings are the same as the curve's (`find_curve`)."""
+    """Returns the usual causes of scores outside the band. Causes for which there is evidence in this run come first: `skipped`
+    steps, another dtype, another `fingerprint` of the corpus. All other settings are the same as the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")

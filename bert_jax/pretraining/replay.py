@@ -51,9 +51,10 @@ class Replay:
     """A recomputed training step: its batch, losses and gradient norms."""
 
     step: int
-    """The step's number in the log; it reads the batch of `step` - 1."""
+    """The step's number in the log, counted from 1. The step reads batch `step` - 1, counted from 0."""
     weights_of: int
-    """The step of the weights: `step` - 1, or a later one if earlier states no longer exist."""
+    """The number of steps after which the weights were saved or recomputed: `step` - 1, or more if earlier states no longer
+    exist."""
     learning_rate: float
     sums: Sums
     """The objective's sums and counts with the step's dropout, as in the log."""

@@ -40,7 +40,7 @@ from bert_jax.training.exporting import on_host
 from bert_jax.training.steps import TrainState
 
 SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
-"""The numbers in the state of a run with a spike policy (`spikes.WatchedTrainState`) that belong to its results."""
+"""If a run has a spike policy, these numbers of its state (`spikes.WatchedTrainState`) belong to its results."""
 
 
 def results(
@@ -53,8 +53,8 @@ def results(
 ) -> JsonObject:
     """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0, which happens if a few held-out rows lack
-    the most frequent token.
+    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0. This happens if there are few held-out
+    rows and none of them contains the most frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
@@ -164,8 +164,8 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
-    """Returns (the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps), as in
-    arXiv:1706.03762, section 6.1; see `load_checkpointed_model`."""
+    """Returns two values: the model with the mean weights of the last `count` checkpoints of the pretraining run in `workdir`,
+    and the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and `load_checkpointed_model`."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:
@@ -207,8 +207,8 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """Returns the tokenizer of the run. It comes from the exported model, which is smaller than the corpus, or from the corpus if
-    the run has not ended."""
+    """Returns the tokenizer of the run. It is read from the exported model, which is smaller than the corpus. If the run has
+    not ended, there is no exported model, and it is read from the corpus."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

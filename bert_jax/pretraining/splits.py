@@ -25,7 +25,7 @@ FINGERPRINT = "corpus_fingerprint"
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
+    """The two splits of a corpus, and the verification of its checksums, which runs in the background during training."""
 
     train: Corpus
     eval: Corpus
@@ -67,9 +67,9 @@ class PhaseBatches:
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
-    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. A model
-    that training starts from may have more rows of word embeddings than its vocabulary has pieces (`pretraining_start` compares
-    the vocabularies)."""
+    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. With
+    `init_from`, the model may have more word embeddings than pieces in its vocabulary; `pretraining_start` then compares the
+    vocabularies."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(

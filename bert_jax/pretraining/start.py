@@ -80,9 +80,9 @@ PAIR_PARTS = ("pooler", "nsp_head")
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
     """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
-    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the model's.
-    Raises UserError for a model of another architecture, another vocabulary, or with undeclared parts."""
+    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run
+    without sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the
+    model's. Raises UserError for a model with another architecture, another vocabulary or undeclared parts."""
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
     wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}
@@ -156,7 +156,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
     """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
-    phases of the experiment up to its step differ from the phases of its run.
+    phases of the experiment up to the state's step differ from the phases of the state's run.
     """
     workdir, step = _workdir_and_step(experiment.init_state)
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), extra_key=FINGERPRINT)
@@ -263,8 +263,8 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
     one.
 
-    Raises UserError for three kinds of models: without a trained masked-language-model head; with a different vocabulary or
-    number of heads than the run needs; with fewer positions or token types than the run's rows have."""
+    Raises UserError if the model has no trained masked-language-model head, if it has a different vocabulary or number of heads
+    than the run needs, or if it has fewer positions or token types than the run's rows."""
     if not experiment.teacher:
         return None
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)

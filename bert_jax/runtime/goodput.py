@@ -1,7 +1,7 @@
 """Computes the goodput of a run from the seconds that its starts spent in each time category; `ledger.jsonl` records them.
 
-Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of the
-category `training`."""
+Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of this
+time in the category `training`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TimeCategory(enum.StrEnum):
     TRAINING = "training"
     """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
-    """Steps that are computed again, since an earlier start lost them or a rollback undid them; and unfinished steps."""
+    """Unfinished steps, and steps that are computed again because an earlier start lost them or a rollback undid them."""
     WAITING = "waiting_for_data"
     """The devices are idle because the next batch is not ready."""
     COMPILING = "compiling"
@@ -56,7 +56,7 @@ class TimeCategory(enum.StrEnum):
 class GoodputRecorder:
     """Measures the time of each category since its creation, and adds up the starts of a run.
 
-    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Reading it is thread-safe.
+    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Other threads may read the recorder.
 
     >>> goodput = GoodputRecorder()
     >>> with goodput.during(TimeCategory.RESTORING):
@@ -85,7 +85,7 @@ class GoodputRecorder:
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, category: TimeCategory, seconds: float) -> None:
-        """Adds `seconds` of this process from before the recorder was created to `category`."""
+        """Adds to `category` the `seconds` that this process spent on it before the recorder was created."""
         with self._lock:
             self._seconds[category] += seconds
             self._began -= seconds
@@ -105,7 +105,8 @@ class GoodputRecorder:
         """Counts the time of the `with` block as training. Yields an iterator over `batches` and closes it at the end.
 
         Waiting for a batch counts as waiting once the devices are idle (`is_computing` returns False). The time after the last
-        finished step also counts as training, unless an exception ends the block, since that step will be repeated.
+        finished step also counts as training. If an exception ends the block, it does not, since the unfinished step will be
+        repeated.
         """
         with batches, self.during(TimeCategory.TRAINING):
             yield self._awaited(batches, is_computing)
@@ -259,7 +260,8 @@ class GoodputFile:
 
 
 def read_goodput(path: pathlib.Path) -> list[JsonObject]:
-    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. Returns none if there is no file."""
+    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. If there is no file, there are no
+    records."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

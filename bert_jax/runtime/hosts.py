@@ -1,9 +1,9 @@
 """Finds the processes of a run: from flags on any hardware, or from the slices on TPUs.
 
-GKE sets the variables that describe slices in the environment, Cloud TPU in the metadata of each VM. If several slices were
-requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one (`num_nodes`) and
-gives all hosts the same names. The hosts therefore exchange the addresses of each slice's workers, and set the variables that
-libtpu needs to join the slices."""
+Variables describe the slices: GKE sets them in the environment, and Cloud TPU sets them in the metadata of each VM. If several
+slices were requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one
+(`num_nodes`) and gives all hosts the same names. The hosts therefore exchange the addresses of each slice's workers, and set
+the variables that libtpu needs to join the slices."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _metadata(key: str) -> str | None:
 
 
 def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
-    """Returns the variables with which libtpu joins several slices, for a process of the slice with the workers `own`."""
+    """Returns the variables with which libtpu joins several slices. `own` are the workers of this process's slice."""
     return {
         "MEGASCALE_NUM_SLICES": str(len(slices)),
         "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),

@@ -38,7 +38,7 @@ class Preemption:
         self._service = jax.process_count() > 1
 
     def __enter__(self) -> Preemption:
-        # Only the main thread can set handlers; a handler for SIGTERM would replace the one of JAX's service, which is in C++.
+        # Only the main thread can set handlers; a Python handler for SIGTERM would replace the C++ handler of JAX's service.
         if not self._service and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._notice)
@@ -76,9 +76,9 @@ class Watchdog:
     """Detects that this process makes no progress; `Processes.watched_by` then ends this process and all others.
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
-    max(`factor` x the median time of the last 101 steps, `floor` seconds). Two periods have a longer limit of max(`start`,
-    `floor`) seconds, since compiling a large model takes long: until the first step is done, and from the start of a compilation
-    to the next progress. Time in which the process was stopped (Ctrl-Z) does not count.
+    max(`factor` x the median time of the last 101 steps, `floor` seconds). Compiling a large model takes long. Therefore, the
+    limit is max(`start`, `floor`) seconds until the first step is done, and from the start of a compilation to the next
+    progress. Time in which the process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
@@ -118,7 +118,7 @@ class Watchdog:
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit for the start applies, which is long enough to
+        """Records that a compilation starts. Until the next progress, the limit for the start applies: it is long enough to
         wait for another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True

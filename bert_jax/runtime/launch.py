@@ -139,7 +139,7 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            # reports a lack of memory for arrays outside the steps; the code of the steps reports its own
+            # reports a lack of memory outside the steps; inside, the code of the steps reports it
             with file_errors_explained(), fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":

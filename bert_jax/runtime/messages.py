@@ -97,9 +97,9 @@ def hear(
     """Listens at `address` (HOST, PORT) until everything is `complete`, for at most `timeout` seconds. If the address of this
     machine is not clear, listens at all addresses.
 
-    `accept` is called with the first message of each process of this run and the connection. It returns whether the message was
-    expected. All other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be
-    opened.
+    For each process of this run, `accept` is called with its first message and its connection, and returns whether the message
+    was expected. All other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot
+    be opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:
@@ -157,7 +157,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
         """Waits at most `seconds` for a message of this run. Returns (its sender, the message), or None if none arrived. A
-        caller is disconnected if it sends anything else, or nothing in time."""
+        caller that sends anything else, or does not send in time, is disconnected."""
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()

@@ -61,11 +61,12 @@ BEAT = 2.0
 SILENT = 3.5
 """The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
 GRACE = 10.0
-"""The seconds that a process has to end on its own after another one has failed: all processes may fail in the same way."""
+"""After another process has failed, a process has this many seconds to end on its own, since all processes may fail in the same
+way."""
 FAREWELL = 5.0
 """When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
 PARTING = 60.0
-"""At its regular end, process 0 waits for the other processes to exit, for this many seconds after their final messages."""
+"""At its regular end, process 0 waits for the other processes to exit, at most this many seconds after their final messages."""
 EARLIER = 120.0
 """When a process of an earlier start is asked to stop, it must save and end within this many seconds."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
@@ -116,7 +117,8 @@ def git_commit() -> str:
 
 
 def code_digest() -> str:
-    """Returns the first digits of the SHA-256 of this package's files, which distinguishes copies without git."""
+    """Returns the first digits of a SHA-256 of this package's files. They distinguish copies of the code that are not git
+    checkouts."""
     here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
@@ -240,7 +242,7 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 @dataclasses.dataclass(frozen=True)
 class _Ending:
     """A planned end of this process: the loop prints `words` to stderr and exits with `status`, unless the process ends on its
-    own first. It does so between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
+    own first. The loop exits between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
     others to exit."""
 
     words: str
@@ -376,9 +378,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Starts `jax.distributed`.
 
         JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
-        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience, so that our own
-        check, which names the silent process, reacts first. JAX's barrier at the exit is not used, because process 0, which
-        runs the service, exits last."""
+        time limit, so it may react after half of the limit. The limit is therefore twice the patience. Our own check then
+        reacts first, and it names the silent process. JAX's barrier at the exit is not used, because process 0, which runs the
+        service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,
@@ -405,7 +407,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         another process was asked to stop, or when process 0 has ended.
 
         If an earlier start's process with the same number is still running, waits for it to end, since both would write the
-        same files. It ends soon after process 0 of that start. Raises UserError if it does not."""
+        same files. Such a process ends soon after process 0 of its start. Raises UserError if it does not end in time."""
         if self.count == 1:
             yield RunShard()
             return
@@ -572,8 +574,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         for at most `PARTING` seconds after their final messages (at the time `quiet`). The others wait for the end of process
         0.
 
-        If an end is planned (`_Ending`), the loop continues until then, unless this process has failed too and is ending on its
-        own."""
+        If an end is planned (`_Ending`), the loop continues until that end, unless this process has failed too and is ending on
+        its own."""
         if self._ending and not (self._failed and self._parting):
             return False
         patience = 0.0 if self.index else PARTING

@@ -27,9 +27,9 @@ SESSIONS = pathlib.Path("plugins") / "profile"
 class Profile(contextlib.AbstractContextManager["Profile"]):
     """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps, it does nothing.
 
-    The numbers count finished steps: 10:15 starts after step 10 and ends after step 15. If a loop resumes in between,
-    the profile starts there. Every process writes its own part. At the end of the `with` block, a profile that is still running
-    is written.
+    The numbers count finished steps: 10:15 starts after step 10 and ends after step 15. If a loop resumes between these steps,
+    the profile starts with the loop. Every process writes its own part. At the end of the `with` block, a profile that is still
+    running is written.
 
     >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
     ...     for batch in profile.trace_steps(batches, step, sums.check):
@@ -102,12 +102,12 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     @property
     def _place(self) -> pathlib.Path:
-        """The directory into which JAX writes. In a shared directory, processes on the same host would use the same file
-        names."""
+        """The directory into which JAX writes. Several processes get separate directories, since processes on the same host use
+        the same file names."""
         return self.directory / f".process-{jax.process_index()}" if jax.process_count() > 1 else self.directory
 
     def _collect(self) -> None:
-        """Moves this process's files to the shared directory, named after the process instead of the host."""
+        """Moves this process's files to the shared directory, and names them after the process instead of the host."""
         for path in sorted((self._place / SESSIONS).glob("*/*")):
             session = self.directory / SESSIONS / path.parent.name
             session.mkdir(parents=True, exist_ok=True)

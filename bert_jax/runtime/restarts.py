@@ -31,15 +31,15 @@ FIRST_PAUSE = 10.0
 
 LONGEST_PAUSE = 160.0
 """The longest pause in seconds. It is shorter than --start-timeout (default: 300), so that the workers of a pod still meet if
-some of them have paused for longer."""
+their pauses differ."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a command until it ends with a status for which a restart does not help, at most 1 + `restarts` times. Returns its
-    exit status.
+    """Runs a command, and restarts it while its exit status is one for which a restart may help, at most `restarts` times.
+    Returns the last exit status, or 42 if all restarts are used up.
 
-    Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. If
-    this process receives a signal, it ends the command without a restart."""
+    Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
+    failure. If this process receives a signal, it ends the command without a restart."""
     command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: do not import from the current directory
     workdir = find_workdir(arguments)
     failed: set[int] = set()

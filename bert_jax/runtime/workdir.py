@@ -52,14 +52,15 @@ def open_workdir(
 ) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
-    `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`, `"phases.*.steps"`).
-    Any other difference from the stored configuration is a UserError that shows both values; otherwise, no single configuration
-    would describe the run. A user's file (FILE.py:NAME in a value) may be moved; if its content has changed, that is a UserError
-    too, unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other files.
-    `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can resume the run.
+    `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`,
+    `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, because one
+    configuration must describe the whole run. A user's file (FILE.py:NAME in a value) may be moved; if its content has changed,
+    that is a UserError too, unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or
+    holds other files. `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can resume
+    the run.
 
-    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Otherwise, the next
-    write would create a new directory with the old name.
+    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Without this
+    check, the next write would create a new directory with the old name.
 
     If a start ends with a UserError before its first step, the directory is restored to its previous state: without a run, or
     with the old configuration."""
@@ -155,8 +156,8 @@ def own_files(directory: AnyPath) -> Mapping[str, Record]:
 
 @contextlib.contextmanager
 def recorded_files_named(directory: AnyPath) -> Iterator[None]:
-    """Adds to an error about a missing user's file the path that the run in `directory`, if there is one, has recorded for it: a
-    relative path of the configuration means another file after a change of the current directory."""
+    """If a user's file is missing and the run in `directory` has recorded a path for it, adds that path to the error. After a
+    change of the current directory, a relative path in the configuration means a different file."""
     try:
         yield
     except MissingFile as error:
@@ -197,7 +198,7 @@ def _set_file(values: Any, path: Sequence[str], file: str) -> str:
 
 
 def _with_moved_files(stored: JsonObject, config: JsonObject, same: Iterable[str]) -> JsonObject:
-    """Returns `config` with the stored paths of the user's files in the keys `same`, which have only been moved."""
+    """Returns `config` with the stored paths in the keys `same`. These keys name user's files whose content has not changed."""
     values, then = _with_lists(config), dict(flatten(stored))
     for key in same:
         _set_file(values, key.split("."), source_file(str(then[key])))
@@ -219,8 +220,8 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 
 def from_start(directory: AnyPath, path: str) -> str:
-    """Resolves a relative `path` in the configuration of a run against the directory in which the run was started, if it exists
-    there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
+    """Resolves a relative `path` in the configuration of a run: if the path exists in the directory in which the run was
+    started, returns its location there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path

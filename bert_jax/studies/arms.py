@@ -36,7 +36,7 @@ from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
-"""The value of `init_from` while a fine-tuning experiment is checked; there is no model yet."""
+"""The value of `init_from` while a fine-tuning experiment is checked, before its model exists."""
 
 
 def merged(*trees: Mapping[str, Any]) -> JsonObject:
@@ -213,7 +213,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
-    """Raises UserError for a score that the task does not have, because its split does not exist or its name is not among the
+    """Raises UserError for a score that the task does not have: the split does not exist, or the name is not among the
     baseline's scores."""
     splits = [split for split in loaded.splits if split.startswith("dev")]
     split, slash, metric = task.metric.partition("/")
@@ -277,7 +277,7 @@ def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHe
 
 @contextlib.contextmanager
 def _named(subject: str) -> Iterator[None]:
-    """Adds a subject to the start of the message of any UserError in the context, and of any error in a user's file."""
+    """If the context raises a UserError, or an error in a user's file, adds a subject to the start of the message."""
     try:
         with python_files.file_errors_explained():
             yield

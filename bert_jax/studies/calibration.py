@@ -32,7 +32,7 @@ LONG_ENOUGH = 30.0
 one period of 20 seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
-"""(command and flags, log file, title): runs a command to its end."""
+"""Runs a command to its end. The arguments are the command with its flags, the log file and a title."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +95,10 @@ def awaited_plan(
     """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. Every process except process 0
     calls this function.
 
-    While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
-    study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and
-    the speed of static vectors was 35 % higher. If nothing is measured, this function only calls `wait` until the plan
-    exists. Raises the exceptions of `measurement.run` and `wait`."""
+    While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during
+    the study. If a core of the machine is idle, the measured speed is higher than the speed in training: by 10 % for a biLM,
+    and by 35 % for static vectors. If nothing is measured, this function only calls `wait` until the plan exists. Raises the
+    exceptions of `measurement.run` and `wait`."""
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index
     while len(steps := planned(study, experiments, measurement.root)) < len(experiments):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 POLL = 0.5
-"""Seconds between two checks of a part, and between a part's checks of the process that started it."""
+"""Seconds between two checks: of a part by the study, and of the study's process by the part."""
 LAST_LINES = 12
 
 
@@ -56,7 +56,7 @@ def _stop_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs `PID COMMAND FLAGS` in this process."""
+    """Runs a command in this process. The `arguments` are PID, COMMAND and flags."""
     parent, name, *flags = arguments
     threading.Thread(target=_stop_with, args=(int(parent),), name="parent", daemon=True).start()
     sys.argv = [name, *flags]

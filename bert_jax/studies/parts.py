@@ -1,5 +1,5 @@
-"""The parts of a study, their files and their records. A part is the pretraining of an arm with a seed, an earlier state of
-such a run, or a task.
+"""The parts of a study, their files and their records. A part is the pretraining of an arm with one seed, an earlier state of
+that pretraining, or its fine-tuning on one task.
 
 The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), its workdir
 (`NAME/`), its output (`NAME.log`), and its record (`NAME.json`). The record is written last. A part is done when it has a
@@ -146,8 +146,8 @@ class Planned:
         write_json(part.record(self.root), {"part": digest(values), **numbers})
 
     def clean_up(self, part: Part) -> None:
-        """Removes files that no later part needs: the checkpoints of a finished run and, unless they are to be kept, the
-        fine-tuned models."""
+        """Removes files that no later part needs: the checkpoints of a finished run, and its fine-tuned model if the study does
+        not keep these models."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
             states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]

@@ -1,4 +1,4 @@
-"""The phases of arms that pretrain differently from BERT: those that predict every token, and ModernBERT's recipe."""
+"""The phases of arms that pretrain differently from BERT: arms that predict every token, and ModernBERT's recipe."""
 
 from __future__ import annotations
 

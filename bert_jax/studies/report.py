@@ -81,7 +81,7 @@ def _orders(table: JsonObject) -> Iterator[str]:
         said += f"; {len(shown)} of {counted(len(measured), 'pair')} beyond chance"
         if opposite:
             pairs = ", ".join(f"{pair['higher']} > {pair['lower']}" for pair in opposite)
-            said += f"; also beyond chance is the opposite of {pairs}"
+            said += f"; the opposite of {pairs} is also beyond chance"
         yield f"Expected on {one['task']}: {one['order']}; {said}."
 
 

@@ -49,8 +49,8 @@ PLAIN_EVERY = 60.0
 
 
 class Stopped(Exception):
-    """Raised if a part stopped early: it or the study was asked to stop, or it ended with a status after which a restart
-    resumes it."""
+    """Raised if a part stopped early: the part or the study was asked to stop, or the part ended with an exit status after
+    which the same command resumes it."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")
@@ -58,8 +58,8 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds` is
-    the value of that flag for all runs."""
+    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds`
+    is the value of --hang-seconds for all runs."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds
@@ -101,7 +101,7 @@ class Runner:
         waiting = [part for part in parts if not planned.is_done(part)]
         for part in parts:
             if part not in waiting:
-                planned.clean_up(part)  # the study may have been killed between writing the record and this
+                planned.clean_up(part)  # a killed study may have written the record without cleaning up
         spent = {part: seconds for part in parts if (seconds := _seconds(planned, part)) is not None}
         with Progress("study:", len(parts), "parts", plain_every=PLAIN_EVERY) as progress:
             for i, part in enumerate(waiting):
@@ -136,8 +136,8 @@ class Runner:
 
 
 def _seconds(planned: Planned, part: Part) -> float | None:
-    """Returns the time that a part has taken over all its starts. Returns None if it is not done, or if it is a state, which
-    takes only seconds."""
+    """Returns the seconds that a part has taken over all its starts. Returns None for a part that is not done, and for a state,
+    since saving a state takes only seconds."""
     record = planned.record(part)
     spent = (record or {}).get("measured", {}).get("seconds", {})
     return sum(seconds for name, seconds in spent.items() if name != "between_starts") if spent else None

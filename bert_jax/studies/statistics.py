@@ -64,7 +64,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict: "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided"."""
+        """The verdict: "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided".
+        Without scores, it is "not measured"."""
         if self.difference.mean is None:
             return "not measured"
         if not self.difference.excludes_zero:

@@ -104,8 +104,8 @@ def _whole(planned: Planned, task: str) -> float:
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
-    """Returns how many runs of an arm on a task are "failed" or "degenerate" (gave the same answer, or nearly the same, to every
-    example)."""
+    """Returns the number of runs of an arm on a task that are of this `kind`: "failed" or "degenerate". A degenerate run gives
+    every example the same answer, or nearly the same."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
     return sum(record[kind] for record in found if record is not None)
 

@@ -19,7 +19,7 @@ to 99.8 % of the rows of the small tasks, and 96 tokens for 99 % of STS-B's rows
 
 TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 1e-3}}
 """The fine-tuning settings for a model of BERT-Tiny's shape, `laptop.py:tiny`. At a learning rate of 2e-4, it only reaches the
-scores of the most frequent answers (experiments/results/studies.md, "The learning rates of the arms")."""
+scores of always giving the most frequent answer (experiments/results/studies.md, "The learning rates of the arms")."""
 
 
 def small_tasks(*names: str) -> list[JsonObject]:

@@ -144,8 +144,8 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     """Returns the training step of a task for the model configuration `model`. For a sweep, it is the step of the
     `costliest_run`, on the devices of one run.
 
-    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch
-    (four times the length for multiple choice with four candidates). With packing, a run needs fewer rows. If there is a
+    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch.
+    For multiple choice with four candidates, a row is four times as long. With packing, a run needs fewer rows. If there is a
     teacher, its predictions are part of the batch, and the teacher itself is not part of the step."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)

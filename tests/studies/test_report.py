@@ -106,8 +106,8 @@ Table 5
 50); by chance alone, 0.2 would be expected.
 - Half of the intervals are wider than ±0.030: smaller differences cannot be detected with so few seeds.
 - Expected on stsb: bert > random; the means are in this order; 1 of 1 pair beyond chance.
-- Expected on sick: bert > ltr > random; missed; the measured order is ltr > bert > random; 1 of 2 pairs beyond chance; also beyo\
-nd chance is the opposite of bert > ltr.
+- Expected on sick: bert > ltr > random; missed; the measured order is ltr > bert > random; 1 of 2 pairs beyond chance; the oppos\
+ite of bert > ltr is also beyond chance.
 - Expected on average: bert > ltr; not measured yet.
 - Runs that gave the same answer, or nearly the same, to every example: left to right on stsb (2 of 15).
 - Runs that failed, and are not included in any mean: left to right on sick (1 of 15).

@@ -1,11 +1,11 @@
 """Models the time of a collective on a slice's network, and the bytes that it moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. The dimensions in
-`Topology.rings` wrap around; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. `Topology.rings` tells which
+dimensions wrap around. Slices communicate over their hosts' network cards. For a group of n chips and an array of b bytes (the
 array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the rate of a chip's links along the dimensions that the group
-    all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one on a line
+    all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one direction on a line
     all-to-all                   through the narrowest cut of the longest dimension
     collective-permute           b / w                  w: the rate of one link, ICI_EFFICIENCY of its published rate
 
@@ -100,8 +100,8 @@ def transfer(
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
     """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`, which are named
-    after the collective and handled by a run-time library."""
+    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`. Both are named
+    after the collective, and a run-time library handles them."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices

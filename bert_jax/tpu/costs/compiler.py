@@ -93,8 +93,8 @@ chips reach over 80 % of the bandwidth."""
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The estimated rates of two programs, as fractions of the data sheet's rates. Real chips nearly reach the data sheet's
-    rates with them."""
+    """The estimated rates of two programs, as fractions of the data sheet's rates. Real chips run these programs at nearly the
+    data sheet's rates."""
 
     matmul: float
     """The rate of the matrix product, as a fraction of the peak FLOP/s."""

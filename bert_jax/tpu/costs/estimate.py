@@ -121,7 +121,8 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives, without their copies in fusions that continue or end a collective."""
+        """Returns the names of the program's collectives. If several fusions contain copies of one collective, only the copy in
+        the fusion that starts it is included."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
@@ -210,8 +211,8 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """Returns the name of the start instruction that `done` waits for, which is found through the operands of PASSING
-        opcodes."""
+        """Returns the name of the start instruction that `done` waits for, or "". Searches the operands of `done`, and in turn
+        the operands of instructions with PASSING opcodes."""
         waiting = list(done.operands)
         for name in waiting:
             if name in line.finish:
@@ -222,8 +223,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """Returns the collective that an instruction is or contains. Returns None for a fusion that only continues a collective,
-        since the collective counts where it starts."""
+        """Returns the instruction itself if it is a collective, otherwise the collective that it contains, or None. Returns
+        None for a fusion that only continues a collective, since the collective counts where it starts."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):
@@ -288,8 +289,9 @@ class Estimator:
 
 
 def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
-    """Returns (bytes read, bytes of the result that are not written) for a fusion's operand of `whole` bytes. A slice or a gather
-    reads as many bytes as its result has. An update in place writes only the updated part."""
+    """Returns two numbers for a fusion's operand of `whole` bytes: the bytes that are read, and the bytes of the fusion's
+    result that are not written. A slice or a gather reads as many bytes as its result has. An update in place writes only the
+    updated part."""
     read, replaced = 0.0, 0.0
     names = {parameter.name}
     for i in inner.instructions:
@@ -314,8 +316,8 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Returns the bytes of an asynchronous copy: the size of its result. The order is (result, operand, context) for a copy and
-    (operands, result, context) for a slice."""
+    """Returns the bytes of an asynchronous copy: the size of its result. The arrays of the start instruction are (result,
+    operand, context) for a copy and (operands, result, context) for a slice."""
     result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
     return float(result.bytes)
 

@@ -170,12 +170,12 @@ class Size:
 
 
 def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: Size, limit: float) -> Size:
-    """Returns the largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows
-    fit, and how many of the `limit` bytes they take.
+    """Returns the largest batch that fits. It is at least `fits`, a batch that fits, and smaller than `does_not`, a batch that
+    does not fit. `measure(rows)` returns whether that many rows fit, and how many of the `limit` bytes they take.
 
-    The search is a bisection, but every other step interpolates: since bytes grow about linearly with rows, the next candidate is
-    where the line through both ends crosses the limit. The search compiles three or four programs instead of log2(rows). The
-    result is exact up to 2 * CLOSE rows, and within 1/CLOSE above that."""
+    The search is a bisection in which two of three steps interpolate: since bytes grow about linearly with rows, the next
+    candidate is where the line through both ends crosses the limit. The search compiles three or four programs instead of
+    log2(rows). The result is exact up to 2 * CLOSE rows. Above, it may be too small by the fraction 1/CLOSE."""
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
         cut = (low.rows + high.rows) // 2
@@ -192,6 +192,6 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the number of
-    rows."""
+    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` is the number of bytes that do not
+    depend on the number of rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

@@ -140,8 +140,7 @@ class Computation:
 
     @functools.cached_property
     def _readers(self) -> Mapping[str, Sequence[Instruction]]:
-        """The users of each instruction's result, by the instruction's name; the users of a send include the recv of its
-        result."""
+        """Name of an instruction -> the instructions that use its result. A recv counts as a user of its send."""
         sends = {i.rendezvous: i.name for i in self.instructions if i.opcode == "send"}
         readers: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
@@ -215,7 +214,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Returns the position after the parenthesis that closes the one at `start`."""
+    """Returns the position after the parenthesis that closes the parenthesis at `start`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found[0] == "(" else -1
@@ -271,8 +270,8 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state. Both are None if
-    the scalar comes from anything else."""
+    """The source of a scalar in a loop's condition: the constant `value`, or element `index` of the loop's carried state. If
+    the scalar has another source, both fields are None."""
 
     index: int | None = None
     value: int | None = None

@@ -55,7 +55,7 @@ def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
 
 
 def main() -> None:
-    """Reads calls of kernels as JSON from standard input, and prints their schedules on the topology of the first argument."""
+    """Reads calls of kernels as JSON from standard input, and prints their schedules. The first argument names the topology."""
     calls = parse_json(sys.stdin.read())
     with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
         prepare_compiler(os.fspath(dumps))

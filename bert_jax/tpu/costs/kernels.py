@@ -37,7 +37,7 @@ READER = 2
 KERNEL = "tpu_custom_call"
 """The target of a Pallas kernel's custom call."""
 PIPELINE_STAGES = 2
-"""The additional trips of the loop over a kernel's grid that fill and drain its pipeline of copies."""
+"""The loop over a kernel's grid makes this many additional trips, which fill and drain the pipeline of copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Schedule:
     bundles: int
     """The number of bundles in the text of the schedule."""
     cycles: int
-    """The cycles of one call: the sum over all bundles of the product of the trip counts of their loops."""
+    """The cycles of one call. A bundle counts as often as the product of the trip counts of its loops."""
     trips: tuple[int, ...]
     """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the one over the
     grid."""
@@ -141,7 +141,8 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration of a custom call: Mosaic's part of it, and the limit on vector memory."""
+    """Returns the configuration of a custom call: the part for Mosaic (the compiler of kernels), and the limit on vector
+    memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
         if (start := call.text.find(f'"{name}":')) >= 0:

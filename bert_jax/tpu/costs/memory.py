@@ -87,7 +87,7 @@ def peak(module: Module) -> dict[str, int]:
 
 def _peak(module: Module, computation: Computation) -> dict[str, int]:
     holds: dict[str, list[list[int]]] = {}
-    """Name of a value -> for each of its elements, the indices of its buffers in `sizes`."""
+    """Name of a value -> for each element of the value, the indices of the element's buffers in `sizes`."""
     sizes: list[int] = []
     makers: list[str] = []
     born: dict[int, list[int]] = {}

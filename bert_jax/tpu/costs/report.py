@@ -210,7 +210,7 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """Returns the sizes in GiB as text, without sizes that round to 0.00; "" if all of them do."""
+    """Returns the sizes in GiB as text, without sizes that round to 0.00; "" if none is left."""
     listed = {name: f"{size / GIB:.2f}" for name, size in sizes.items()}
     return ", ".join(f"{name} {size}" for name, size in listed.items() if size != "0.00")
 

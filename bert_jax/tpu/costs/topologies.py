@@ -33,7 +33,8 @@ SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""The ratio of `difflib` above which a name counts as a misspelling: `v3` and `v7` have a ratio of 0.5, `v6p` and `v6` of 0.8."""
+"""A name counts as a misspelling of another name if their `difflib` ratio is above this. The ratio of `v3` and `v7` is 0.5, the
+ratio of `v6p` and `v6` is 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +112,8 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
 
 
 def check_topology(arguments: Sequence[str]) -> int:
-    """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 0, or 2 with the error
-    printed if there is no such topology. `tpu_scripts/run.sh` calls it before it installs the compiler."""
+    """Checks --topology and --slices among the arguments of `aot`. Returns the exit status 0; if there is no such topology,
+    prints the error and returns 2. `tpu_scripts/run.sh` calls it before it installs the compiler."""
     given: dict[str, str] = {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         for flag in ("--topology", "--slices"):
@@ -140,8 +141,8 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Returns every slice of a generation, smallest first. Two-dimensional slices are those of FLAT. Three-dimensional slices
-    are 2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
+    """Returns every slice of a generation, smallest first. FLAT lists the two-dimensional slices. Three-dimensional slices are
+    2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
@@ -150,7 +151,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the part of an error that names the slice whose number of chips is nearest to `chips`, and lists the known
+    """Returns a part of an error message: the slice whose number of chips is nearest to `chips`, and a list of the known
     slices."""
     chip = CHIPS[name]
     known = known_shapes(chip)

@@ -73,7 +73,7 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 @contextlib.contextmanager
 def made(directory: AnyPath) -> Iterator[None]:
-    """Creates a local directory with its parents. At the end, those directories that did not exist before are removed if they are
+    """Creates a local directory with its parents. At the end, the directories that this created are removed if they are
     empty."""
     if is_remote(directory):
         yield
@@ -120,7 +120,7 @@ LONGEST = 20.0
 """A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""The estimate, which compiles the step for the slice, is given up after this many seconds."""
+"""The estimate compiles the step for the slice, and is given up after this many seconds."""
 
 
 def fit_checks(
@@ -135,9 +135,9 @@ def fit_checks(
 ) -> list[Check]:
     """Returns a check for each step of the experiment file `given`: whether it fits, and how long it takes. Compiles the steps.
 
-    `flops` is the rate measured for all devices together. If there is a `workdir`, its disk must have room for a checkpoint. If
-    `estimated` is set, the first process also runs `aot` for this slice, on TPUs only. Kernels that were `rejected` here are not
-    chosen. Every process has to call this function."""
+    `flops` is the rate measured for all devices together. If there is a `workdir`, its disk must have room for a checkpoint. On
+    TPUs, if `estimated` is set, the first process also runs `aot` for this slice. The steps do not use the `rejected` kernels,
+    which disagree with the plain path on these devices. Every process has to call this function."""
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
     found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
     return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]

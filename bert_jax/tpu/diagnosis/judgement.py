@@ -165,12 +165,12 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
 
 
 def slower(platform: str) -> float:
-    """Returns the fraction of the other devices' median below which a device counts as slow."""
+    """A device counts as slow if its rate is below a fraction of the median of all other devices. Returns this fraction."""
     return SLOWER_CPU if platform == "cpu" else SLOWER
 
 
 def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float, float]]:
-    """Returns (name, value, median of all other values) for values below `fraction` of that median."""
+    """Returns (name, value, median of all other values) for each value that is below `fraction` times this median."""
     found = []
     for name, value in values.items():
         others = [other for key, other in values.items() if key != name]

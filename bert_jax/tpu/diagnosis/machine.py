@@ -61,8 +61,8 @@ def chips(devices: list[jax.Device]) -> set[object]:
 
 
 def expected_chips(used: str) -> int | None:
-    """Returns the number of accelerators of this machine according to its device files. Returns None if JAX was configured to
-    use specific ones, or if the machine has only a CPU. `used` is the platform that JAX uses."""
+    """Returns the number of accelerators of this machine according to its device files. Returns None if an environment variable
+    restricts the devices that JAX uses, or if the machine has only a CPU. `used` is the platform that JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):
