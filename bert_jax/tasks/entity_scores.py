@@ -2,9 +2,9 @@
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
-    IOB1   I, but B on the first word of an entity that follows another of its type without a gap (CoNLL-2003 as released)
+    IOB1   I, but B on the first word of an entity directly after an entity of the same type (CoNLL-2003 as released)
     IOB2   B on the first word of every entity, I on the others (also called BIO)
-    IOE1   I, but E on the last word of an entity that is followed by another of its type without a gap
+    IOE1   I, but E on the last word of an entity directly before an entity of the same type
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 

@@ -162,9 +162,9 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns a description of degenerate predictions, or "". There are three kinds: the best start is [CLS] in every window;
-        the best start and end are at the same positions in every window; (2.0) "no answer" is predicted for every question,
-        although some have an answer."""
+        """Returns a description of degenerate predictions, or "". There are three kinds: the best start is [CLS] in every
+        window; the best start and end are at the same positions in every window; in SQuAD 2.0, "no answer" is predicted for
+        every question, although some questions have an answer."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span begins at [CLS], which is not an answer"

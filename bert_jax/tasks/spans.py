@@ -90,10 +90,10 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
     """Returns, int [tokens], the window with the most context for each token; in a tie, the first one.
 
-    For each token, a window's score is the smaller number of window tokens on one side of the token, left or right, plus
-    `per_token` for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one.
-    All windows except the last have the same length, so only three windows can be the best: the two whose middles are nearest
-    to the token, one on its left and one on its right, and the last window."""
+    For a token, the score of a window is min(left, right) + `per_token` * length (run_squad.py: 0.01), where left and right
+    count the window's tokens on each side of the token. The second term prefers a full window to a shorter last one. All
+    windows except the last have the same length, so only three windows can be the best: the two whose middles are nearest to
+    the token, one on its left and one on its right, and the last window."""
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)

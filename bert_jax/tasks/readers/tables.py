@@ -128,7 +128,7 @@ def read_table(
 
 
 def other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
-    """Returns the delimiter that a row of one cell seems to have instead of `delimiter`."""
+    """Returns the delimiter that seems to separate a row if `delimiter` does not split it, or None."""
     return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
 
 
