@@ -83,7 +83,7 @@ class TaskConfig:
     dev_rows: CountOrZero = 0
     """For faster evaluations, use only this many examples of each dev split, from its start; 0: all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
-    """For token tasks: whether the features show only the "sentence", or also the surrounding text of the "document" (paper
+    """For token tasks, the text of a feature: only the "sentence", or also the text around it in the "document" (paper
     section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
     """For token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""

@@ -51,8 +51,8 @@ _FORMS = (
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
     """Returns label -> equivalent tag, for all tags of a data set, or {} if they do not follow a single scheme.
 
-    Labels that are already tags do not change. Labels without types, such as B, M, E and S for Chinese word segmentation, are
-    tags only if B and either E or L are among them, since other labels may be single letters too."""
+    Labels that are already tags do not change. Other single letters may be labels too. So labels without types, such as B, M, E
+    and S for Chinese word segmentation, are tags only if B and either E or L are among them."""
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
         return {label: label for label in given}

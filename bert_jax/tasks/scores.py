@@ -10,9 +10,9 @@ set, because the last digit of a float sum depends on this order. Predictions ar
 predictions for unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official
 scripts at run time, and torchmetrics only has 1.1 and needs PyTorch.
 
-A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may be
-rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two,
-with its name.
+A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may
+be rare in the evaluated split, and another constant prediction may score higher there. The baseline is therefore the better of
+these two predictions, with its name.
 
 The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
 tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its

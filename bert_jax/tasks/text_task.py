@@ -320,7 +320,7 @@ def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 _ENTAILMENT = {"precision": macro_precision, "recall": macro_recall, "accuracy": accuracy}
-"""Macro-averaged scores over the three labels, and accuracy, in the order of the tables in the literature on SICK."""
+"""Precision and recall are means over the three labels. The order is the usual order of tables in the literature on SICK."""
 _VALUES = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
 """The metrics of SICK's competition (SemEval 2014, task 1)."""
 _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {

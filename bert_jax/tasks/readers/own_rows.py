@@ -122,8 +122,9 @@ def read_columnar(
 ) -> Iterator[tuple[Location, JsonObject]]:
     """Yields the rows of a Parquet or Arrow file as Python values, each with its location.
 
-    wanted: the columns to read (all others are None); None: all columns. by_name: whether class numbers are replaced by their
-    names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read."""
+    wanted: the columns to read; the values of all other columns are None. wanted=None: all columns are read. by_name: whether
+    class numbers are replaced by their names. Raises UserError for a file that is missing, damaged, of another format, or in a
+    codec that pyarrow does not read."""
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
         if repeated := [name for name in names if names.count(name) > 1]:
