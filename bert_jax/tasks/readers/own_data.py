@@ -78,11 +78,11 @@ TEXT_COLUMNS = {
     "span": ("question", "context"),
     "choice": ("prompt", "choices"),
 }
-"""The settings of `OwnDataConfig` with the columns of texts, by kind of head."""
+"""Kind of head -> the settings of `OwnDataConfig` that name columns of text."""
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Returns text field -> its column(s), for fields whose columns have a different name."""
+    """Returns setting -> its column or columns of text, for columns whose names differ from the setting."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}

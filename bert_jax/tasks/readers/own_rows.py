@@ -218,8 +218,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the class names of a ClassLabel, or of a list of ClassLabels, as `datasets` or a README.md on the hub writes it.
-    Returns () for any other feature."""
+    """Returns the class names of a ClassLabel, or of a list of ClassLabels. `feature` is written as in `datasets`, or as in a
+    README.md on the hub. Returns () for any other feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
