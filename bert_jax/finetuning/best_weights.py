@@ -62,8 +62,8 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none: the last step is always
-        evaluated, so somebody has removed the files."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are no weights: since the last
+        step is always evaluated, somebody has then removed the files."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
@@ -84,8 +84,8 @@ class BestWeights:
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """Returns the logits of the best weights on a split. If this process ran the evaluation that selected the weights, its
-        logits are reused. Any other split is evaluated once, with a log line."""
+        """Returns the logits of the best weights on a split. If this process has already computed them, they are reused.
+        Otherwise, the split is evaluated once, with a log line."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -94,8 +94,8 @@ class BestWeights:
         return job.predicted[split]
 
     def ensure_saved(self) -> None:
-        """Waits until the best weights are on disk. Call it before saving a state, since a run that resumes from it does not
-        repeat earlier evaluations."""
+        """Waits until the best weights are on disk. Call this before a state is saved: a run that resumes from the state does
+        not repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
         except UserError:  # already logged; there may be space on the disk again
@@ -103,9 +103,9 @@ class BestWeights:
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
     def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
-        """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
-        task's head. The model card has the scores of `results`, if available. This is a collective that every process must
-        call."""
+        """Exports the best weights as a model to the directory's model/, with the tokenizer of `start`, the run's model
+        configuration and the task's head. If `results` has scores, the model card shows them. This is a collective that every
+        process must call."""
         job, best = self._job, self.found
         kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
         params = on_host(kept, job.mesh)

@@ -67,8 +67,9 @@ def _without_segments(feature: Feature) -> Feature:
 
 
 def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Model) -> Corpus | None:
-    """Opens the unlabelled text for cross-view training of the task's `head`, or returns None without one. Raises UserError if
-    the model or the head does not support cross-view training, or if the corpus has a different vocabulary or no sentence."""
+    """Opens the unlabelled text for cross-view training of the task's `head`, or returns None if no corpus is set. Raises
+    UserError if the model or the head does not support cross-view training, or if the corpus has a different vocabulary,
+    contains translations or has no sentence."""
     directory = experiment.cross_view.corpus
     if not directory:
         return None

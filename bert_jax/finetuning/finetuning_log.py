@@ -69,7 +69,7 @@ class FinetuningLog(RunLog):
             yield
 
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the loss, the accuracy of heads that have one, and the loss of cross-view training."""
+        """Returns the loss, the accuracy (if the head has one), and the loss of cross-view training (if the run uses it)."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)

@@ -66,7 +66,7 @@ class Inputs:
 class Job:
     """One run, `experiment` on `devices`: its data, batches and compiled functions, with files in `directory`.
 
-    In a sweep, `prefix` starts its log lines. Raises UserError for more than 2^31 - 1 steps.
+    In a sweep, its log lines start with `prefix`. Raises UserError for more than 2^31 - 1 steps.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Job:
         require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
-        """The logits of the best weights so far by split, if they have been computed."""
+        """Split -> the logits of the best weights so far, if they have been computed."""
 
     @functools.cached_property
     def evaluations(self) -> frozenset[int]:

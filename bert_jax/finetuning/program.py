@@ -40,7 +40,7 @@ def finetuning_program(
 ) -> Program:
     """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
 
-    Runs share the program if they differ only in settings that do not affect it, as the runs of a sweep do."""
+    The program is cached: runs share it if they differ only in settings that do not affect it, such as most runs of a sweep."""
     training = experiment.training
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
     unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
@@ -57,7 +57,7 @@ def finetuning_program(
 
 
 NOT_COMPILED = ("epochs", "batch_size", "learning_rate", "warmup_fraction", "class_weights", "label_smoothing")
-"""The fields of `TrainingConfig` that do not affect the program, or only through `LabelLoss`."""
+"""The fields of `TrainingConfig` that do not affect the program, or affect it only through `LabelLoss`."""
 
 
 @functools.cache  # few entries: one mesh per parallel run
@@ -108,8 +108,9 @@ def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.g
 
 
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
-    """Returns the experiment's loss settings for these training `features`. Raises UserError unless there is one class weight per
-    label."""
+    """Returns the experiment's loss settings for these training `features`. Raises UserError if class weights or label
+    smoothing are set for a head that does not support them, or if the number of class weights differs from the number of
+    labels."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
     takes = task.head.outputs.takes_class_weights and bool(labels)
     if takes and weights == (0.0,):
@@ -144,7 +145,7 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
     """Returns a function that adds the teacher's outputs to a batch: "teacher_logits" and, if the loss compares hidden states,
-    "teacher_hidden_states" [R, N+1, L, D] for as many layers as the student has. Without a teacher it adds nothing."""
+    "teacher_hidden_states" [R, N+1, L, D], where N is the number of the student's layers. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch
     config, head = resolve(teacher.config, mesh), teacher.head

@@ -44,8 +44,8 @@ def with_pooling(
     """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns (experiment, note
     for the log or "").
 
-    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these keys request the [CLS]
-    of such a model, which sees no other token, or if the task's head can only read [CLS]."""
+    `own` is the task's head and `given` are the keys set on the command line. The [CLS] of such a model sees no other token, so
+    UserError is raised if these keys request [CLS], or if the task's head can only read [CLS]."""
     head = experiment.head_config(own)
     if not head.reads_pooler:
         return experiment, ""
@@ -129,7 +129,7 @@ def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, hea
 
 
 def weights_fingerprint(name: str) -> str:
-    """Returns the SHA-256 of a model's weight files (directory, workdir or hub name)."""
+    """Returns the SHA-256 of the weight files of the model `name` (a directory, a workdir or a hub name)."""
     directory = find_model_directory(name)
     digest = hashlib.sha256()
     for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # a single file, or an index and its shards
@@ -149,8 +149,9 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """Loads the teacher of a distillation, or returns None. Raises UserError if the teacher's task, vocabulary or (if hidden
-    states are compared) hidden size differs from the student's, or if the teacher reads fewer tokens than the student."""
+    """Loads the teacher of a distillation; returns None if no teacher is set. Raises UserError if a head has a CRF; if teacher
+    and student differ in task, vocabulary or (if hidden states are compared) hidden size; or if the teacher reads fewer tokens
+    than `config.task.length`."""
     name = experiment.distillation.teacher
     if not name:
         return None

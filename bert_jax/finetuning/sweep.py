@@ -65,7 +65,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
     `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that
     finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0 waits for
-    the others, compares all runs and calls `finish`.
+    the other processes, compares all runs and calls `finish`.
 
     Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files.
     """
@@ -130,14 +130,14 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
 
 def _waiting(run: Run) -> bool:
-    """Returns whether this process was asked to stop while waiting for the others."""
+    """Returns whether this process was asked to stop while waiting for the other processes."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """Returns the groups of devices on which runs train in parallel. A single run, or devices_per_run=0, has one group of all
-    devices. Raises UserError if devices_per_run does not divide the devices of a process."""
+    """Returns the groups of devices on which runs train in parallel. For a single run, or if devices_per_run=0, there is one
+    group with all devices. Raises UserError if devices_per_run does not divide the devices of a process."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
         return [devices]
@@ -196,7 +196,7 @@ def _trained(
 
 
 def _stored(directory: AnyPath) -> JsonObject | None:
-    """Returns the results of a run finished by an earlier start, or None."""
+    """Returns the stored results of a run that an earlier start of the sweep has finished, or None."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
     except (OSError, ValueError):
@@ -205,8 +205,8 @@ def _stored(directory: AnyPath) -> JsonObject | None:
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:
-    """Returns a message about files that finished runs could not save. For a single run, this is the run's own message. For a
-    sweep, it is the number of such runs, then the name and the message of each."""
+    """Returns messages about files that finished runs could not save; [] if all files are saved. For a single run, this is the
+    run's own message. For a sweep, the first message counts these runs, and then each run has a message with its name."""
     found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
     if len(finished) == 1 or not found:
         return [reason for _, reason in found]
@@ -215,7 +215,8 @@ def _unsaved(finished: Sequence[RunResult]) -> list[str]:
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:
-    """Removes the weights of all finished runs except the best run, since a grid of 27 BERT-Base models would fill a disk."""
+    """Removes the checkpoints of all finished runs, and the best weights of all runs except the best run. Otherwise, a grid of
+    27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             remove_tree(run.durable(other.directory / folder))

@@ -81,7 +81,7 @@ def _format_bytes(size: float) -> str:
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
     """Raised with remedies if memory runs out. It is also a JaxRuntimeError, so that this process ends immediately: in a run
-    with several processes, the others are waiting for it."""
+    with several processes, the other processes are waiting for this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +153,8 @@ def host_memory() -> int | None:
 
 
 def memory_shortage(error: BaseException) -> DoesNotFit | None:
-    """Returns which memory is too small, according to an error. Returns None for other errors, and for vmem, since that is a bug
-    in a kernel of bert_jax."""
+    """Returns the memory that is too small, according to `error`. Returns None if the error has another cause, or if vmem is
+    too small, which is a bug in a kernel of bert_jax."""
     shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
         return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)

@@ -30,8 +30,8 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
     """Returns the distribution of a kernel call over the ambient mesh, for logical axes of these `sizes`.
 
-    The call is split by the current logical rules, along the mesh axes that divide it and are not manual yet. Devices along other
-    axes repeat the work.
+    The current logical rules split the call along mesh axes that are not manual yet, if their size divides the logical axis.
+    Devices along other axes repeat the work.
     """
     split = automatic_axes()
     if not split:
@@ -51,7 +51,7 @@ class _MeshParts(Parts):
     """The mesh axes that are not manual yet."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """Returns the index of this device's shard of a logical axis, for code on a device."""
+        """Returns the index of this device's shard of a logical axis. Call it in code that runs on each device."""
         along = dict(self.axes)[axis]
         return jnp.uint32(jax.lax.axis_index(along) if along else 0)
 

@@ -116,8 +116,8 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
 
 
 def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Returns the number of TPU devices along each dimension of their box, including the cores of a chip, or () if they do not
-    fill it."""
+    """Returns the dimensions of the box that TPU devices fill, or () if they do not fill a box. If a chip has several cores,
+    they are the last dimension."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
@@ -125,8 +125,8 @@ def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
 
 
 def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Returns the dimensions of the box of chips that `devices` enumerate in row-major order, slowest first. Returns
-    (len(devices),) if they are in another order, on several slices, or not TPUs."""
+    """If `devices` enumerate a box of TPU chips in row-major order, returns the dimensions of the box, slowest first. If they
+    are in another order, on several slices, or not TPUs, returns (len(devices),)."""
     whole = (len(devices),)
     if devices[0].platform != "tpu" or len({_slice_index(device) for device in devices}) > 1:
         return whole

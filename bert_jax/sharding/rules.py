@@ -37,7 +37,7 @@ ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
 """Rules for activations: rows are split over `data` and `fsdp`; the model width is not split, since `fsdp` splits the rows."""
 
 MIN_ZERO_SIZE = 2**15
-"""The number of elements per layer below which an array stays replicated, since a collective would cost more than it saves."""
+"""Arrays with fewer elements per layer stay replicated over "data", since a collective would cost more than it saves."""
 
 BATCH = PartitionSpec(dict(RULES)["batch"])
 """Every array of a batch is split along its rows, the first dimension."""
@@ -102,9 +102,9 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
     """Returns the `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter
     (ZeRO, arXiv:1910.02054). `abstract` holds the shapes.
 
-    An array is split along its first unsplit dimension divisible by the size of "data", except the stacked layers. An array
-    without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its sharding. The last dimension is the
-    worst choice, since it fills the lanes of a TPU.
+    An array is split along its first dimension that is not split yet and is divisible by the size of "data". The dimension of
+    stacked layers is skipped. An array without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its
+    sharding. The last dimension is the worst choice, since it fills the lanes of a TPU.
     """
     parts = mesh.shape["data"]
     if not supports_zero(mesh):
@@ -133,8 +133,8 @@ def data_axis_spec(spec: PartitionSpec) -> PartitionSpec:
 
 
 def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
-    """Returns ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over this axis, which must not
-    name it."""
+    """Returns ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over this axis. Such code must
+    not name the axis."""
 
     def left(axes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         return tuple(axis for axis in axes if axis != manual) if isinstance(axes, tuple) else axes
@@ -162,8 +162,8 @@ def shard_count(axes: tuple[str, ...]) -> int:
 
 
 def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """Returns `spec` without manual axes and axes that do not divide the dimension in `sizes`. Devices along the removed axes
-    repeat the work."""
+    """Returns `spec` without two kinds of axes: manual axes, and axes whose size does not divide the dimension (`sizes`).
+    Devices along the removed axes repeat the work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
         axes = tuple(axis for axis in mesh_axes(entry) if axis in there)

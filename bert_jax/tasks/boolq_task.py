@@ -1,7 +1,7 @@
 """BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044), as pairs of question and passage.
 
-Reads the authors' files, train.jsonl and dev.jsonl with "question", "passage" and "answer", or SuperGLUE's,
-train.jsonl, val.jsonl and test.jsonl with "label" instead of "answer".
+Reads the authors' files (train.jsonl and dev.jsonl, with the fields "question", "passage" and "answer") or SuperGLUE's files
+(train.jsonl, val.jsonl and test.jsonl, with "label" instead of "answer").
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILES = {"train": ("train.jsonl",), "dev": ("dev.jsonl", "val.jsonl"), "test": 
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """Loads BoolQ from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
+    """Loads BoolQ from `config.data_dir`, or from the tfds catalogue if `data_dir` is empty. The test set may be absent.
 
     Raises UserError for missing or invalid files.
     """

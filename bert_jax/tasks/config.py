@@ -25,7 +25,7 @@ class OwnDataConfig:
     dev: PathText | None = None
     test: PathText | None = None  # the columns of labels and answers may be missing
     delimiter: str | None = None  # None: depends on the suffix: comma for .csv, TAB for .tsv and .txt
-    quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
+    quotes: bool | None = None  # whether fields may be in double quotes; None: only in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
     id: str | None = None  # None: the index of the row, from 0
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # for a sequence head
@@ -33,9 +33,9 @@ class OwnDataConfig:
     text_b: str | None = None
     label: Name = "label"
     words: Name = "words"
-    labels: Name = "labels"  # in CoNLL-U: upos, unless this is xpos
+    labels: Name = "labels"  # in CoNLL-U: "xpos", or the default for upos
     document: str | None = None  # None: every sentence is a separate document
-    # in a table with one word per row: the column with the number of its sentence; None: the column "Sentence #", if any
+    # if each row of a table is a word: the column that numbers the sentences; None: the column "Sentence #", if any
     sentence: str | None = None
     question: Name = "question"
     context: Name = "context"
@@ -45,7 +45,7 @@ class OwnDataConfig:
     choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
     separator: Name | None = None  # the separator of the items of a list in a cell; None: spaces, but not between choices
-    # by number; (): the names in the file (Parquet, Arrow), or all labels in the training file, sorted
+    # in the order of their numbers; (): the names in the file (Parquet, Arrow), or all labels in the training file, sorted
     label_names: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class TaskConfig:
     dev_rows: CountOrZero = 0
     """For faster evaluations, use only this many examples of each dev split, from its start; 0: all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
-    """For token tasks: whether the features show only the "sentence", or also the surrounding text of the "document" (paper
+    """For token tasks, the text of a feature: only the "sentence", or also the text around it in the "document" (paper
     section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
     """For token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""

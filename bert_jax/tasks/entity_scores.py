@@ -2,9 +2,9 @@
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
-    IOB1   I, but B on the first word of an entity that follows another of its type without a gap (CoNLL-2003 as released)
+    IOB1   I, but B on the first word of an entity directly after an entity of the same type (CoNLL-2003 as released)
     IOB2   B on the first word of every entity, I on the others (also called BIO)
-    IOE1   I, but E on the last word of an entity that is followed by another of its type without a gap
+    IOE1   I, but E on the last word of an entity directly before an entity of the same type
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
@@ -51,8 +51,8 @@ _FORMS = (
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
     """Returns label -> equivalent tag, for all tags of a data set, or {} if they do not follow a single scheme.
 
-    Labels that are already tags do not change. Labels without types, such as B, M, E and S for Chinese word segmentation, are
-    tags only if B and either E or L are among them, since other labels may be single letters too."""
+    Labels that are already tags do not change. Other single letters may be labels too. So labels without types, such as B, M, E
+    and S for Chinese word segmentation, are tags only if B and either E or L are among them."""
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
         return {label: label for label in given}

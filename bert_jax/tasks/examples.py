@@ -1,6 +1,6 @@
 """Labelled examples before tokenisation: one class for each kind of task.
 
-`label` and `labels` are None, and `answers` is empty, in test sets without labels.
+In test sets without labels, `label` and `labels` are None, and `answers` is empty.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class ChoiceExample:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The prompt with the correct choice, or only the prompt if it is unknown. Wrong choices are not text of the domain."""
+        """The prompt and the correct choice; only the prompt if the correct choice is unknown. Wrong choices are not text of
+        the domain."""
         return (self.prompt,) if self.label is None else (self.prompt, self.choices[self.label])
 
 

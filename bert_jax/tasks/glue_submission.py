@@ -23,7 +23,7 @@ from bert_jax.tasks.readers.tables import parse_number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
-    """Returns the predictions in the files of `directories`, by the names of `SUBMISSION`.
+    """Returns name in `SUBMISSION` -> the predictions in the file with this name, from all `directories`.
 
     Raises UserError for a directory that does not exist or has no prediction files, for a file in two directories, and for a row
     out of order.

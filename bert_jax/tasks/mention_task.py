@@ -2,7 +2,7 @@
 
 A text is one sequence; the head reads the first pieces of the pronoun and of both names. If a text is too long, only a window
 around these three mentions is read. If they are too far apart for one window, only the tokens nearest to each mention are read.
-GAP's development file is the training set and its validation file the dev set, as its authors intend."""
+As GAP's authors intend, the development file is the training set, and the validation file is the dev set."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class MentionTask:
         return MentionHead(labels=LABELS)
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns one feature for each example, in order. The first call for a split reports how many texts have mentions inside
-        a token, and how many were shortened."""
+        """Returns one feature for each example, in order. The first call for a split reports how many texts have mentions
+        inside a token, and in how many texts tokens between mentions are omitted."""
         features, inexact, broken = [], [], []
         for i, example in enumerate(self.splits[split]):
             reading = read_mentions(tokenizer, example, self.length - 2)
@@ -132,8 +132,8 @@ class MentionTask:
         return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """Reports the texts whose `EncodedText` is not `exact` (the ids `inexact`), and the texts whose `EncodedText`
-        `is_broken`."""
+        """Reports two lists of texts by their ids: `inexact`, whose `EncodedText` is not `exact`, and `broken`, whose
+        `EncodedText` `is_broken`."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
@@ -199,7 +199,7 @@ def _corefers(answers: np.ndarray) -> np.ndarray:
 
 
 def load(config: TaskConfig, say: Say = note) -> MentionTask:
-    """Loads GAP from `config.data_dir`, or from the tfds catalogue if it is empty. The test set may be missing.
+    """Loads GAP from `config.data_dir`, or from the tfds catalogue if `data_dir` is empty. The test set may be missing.
 
     Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are computed by
     gender."""

@@ -54,8 +54,8 @@ class Published:
 
 @functools.cache
 def published(task: str) -> tuple[Published, ...]:
-    """Returns the published rows of a task, in the order of the file; () for a task without any. The task of a translation run on
-    WMT14 is "newstest2014" with its languages, such as "newstest2014 en-de"."""
+    """Returns the published rows of a task, in the order of the file; () if there are none. For a translation run on WMT14, the
+    task is "newstest2014" and the languages, such as "newstest2014 en-de"."""
     return tuple(row for table in _tables() for row in _rows(table, task))
 
 

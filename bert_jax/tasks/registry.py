@@ -30,7 +30,7 @@ _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in mod
 NAMES = tuple(_TASKS)
 """The values of `TaskConfig.name`, except FILE.py:NAME."""
 EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
-"""The experiment in experiments/finetune/ of each task, with its argument."""
+"""Each task's experiment in experiments/finetune/, with its argument."""
 KEY = "config.task.name"
 _WANTED = "a file with tasks defines NAMES, KIND and load (see bert_jax/tasks/__init__.py)"
 _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline", "degeneracy", "write_predictions")
@@ -84,7 +84,7 @@ def task_name(config: TaskConfig) -> str:
 
 
 def _with_local_files(config: TaskConfig) -> TaskConfig:
-    """Returns `config` with local copies of data in a bucket."""
+    """Downloads data that is in a bucket, and returns `config` with the paths of the local copies."""
 
     def local(path: str | None, key: str) -> str | None:
         if not path or not is_url(path):

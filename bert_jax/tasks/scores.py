@@ -10,9 +10,9 @@ set, because the last digit of a float sum depends on this order. Predictions ar
 predictions for unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official
 scripts at run time, and torchmetrics only has 1.1 and needs PyTorch.
 
-A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may be
-rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two,
-with its name.
+A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may
+be rare in the evaluated split, and another constant prediction may score higher there. The baseline is therefore the better of
+these two predictions, with its name.
 
 The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
 tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its
@@ -43,8 +43,8 @@ class Baseline:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The scores of the constant prediction, with the names of `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The value of the task's main metric for the constant prediction and, if the task has one, for a better rule; the keys
-    describe these rules."""
+    """Rule -> the value of the task's main metric. The rules are the constant prediction and, for token tasks, each word's most
+    frequent label in training."""
 
     @property
     def bar(self) -> float:
@@ -69,7 +69,7 @@ ALIKE = "all predictions are the same"
 
 
 def scorer(metrics: Mapping[str, Metric]) -> Callable[[str, np.ndarray, np.ndarray], dict[str, float]]:
-    """Returns a function (split, predictions, labels) -> the scores by `metrics`, which are the same for every split."""
+    """Returns a function (split, predictions, labels) -> scores. It uses the same `metrics` for every split."""
     return lambda split, predictions, labels: {name: metric(predictions, labels) for name, metric in metrics.items()}
 
 
@@ -105,8 +105,8 @@ def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
-    """For each class, computes the fraction of the examples with this class in `these` that also have it in `others`. Returns the
-    mean over all classes."""
+    """For each class, takes the examples with this class in `these`, and computes which fraction also has it in `others`.
+    Returns the mean over all classes."""
     classes = [(these == c, others == c) for c in np.unique([these, others])]
     return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
 
@@ -200,10 +200,10 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     """Returns a description of degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few
     examples, paper section 4.1); "" for all other predictions.
 
-    Predictions are degenerate if all are the same although the labels differ. For a regression, there are two
-    more cases. A prediction is not finite. Or the predictions are nearly the same (their standard deviation is below 1 % of the
-    labels' standard deviation) and in no useful order (Spearman's correlation is within three standard errors of 0). Nearly
-    equal predictions in the right order are not degenerate, since the correlations ignore scale."""
+    Predictions are degenerate if all are the same although the labels differ. In a regression, they are also degenerate if one
+    of them is not finite, or if they are nearly the same (their standard deviation is below 1 % of the labels' standard
+    deviation) and in no useful order (Spearman's correlation is within three standard errors of 0). Nearly equal predictions in
+    the right order are not degenerate, since the correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""
@@ -308,7 +308,7 @@ def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float
     """Returns the metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over
     questions.
 
-    A question without a prediction scores 0. Raises ValueError if there is no question, or one without a gold answer.
+    A question without a prediction scores 0. Raises ValueError if there are no questions, or if a question has no gold answer.
     """
     _require_questions(gold)
     unanswerable = [question for question, answers in gold.items() if not answers]
@@ -332,9 +332,10 @@ def squad2_scores(
     computed for the questions with and without an answer, if there are any.
 
     no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
-    `Answer.no_answer_margin`. Predictions should then be the texts of the best span, never "": if `no_answer` exceeds
-    `threshold`, "" replaces the prediction. "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh" are then the
-    results of `find_threshold`. Raises UserError for a question without a prediction or without `no_answer`.
+    `Answer.no_answer_margin`. With `no_answer`, predictions must be the texts of the best spans, never "": if `no_answer`
+    exceeds `threshold`, "" replaces the prediction. The results of `find_threshold` are then added: "best_exact",
+    "best_exact_thresh", "best_f1" and "best_f1_thresh". Raises UserError for a question without a prediction or without
+    `no_answer`.
     """
     _require_questions(gold)
     for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
@@ -361,7 +362,8 @@ def squad2_scores(
 
 
 def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) -> dict[str, float]:
-    """Returns {question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
+    """Returns {question id: score} for `find_threshold`. The score is the exact match or F1 of SQuAD 2.0, in [0, 1], before any
+    threshold.
 
     Gold answers that are empty after `normalise` are ignored. If none is left, the gold answer is ""."""
     scores = {}
@@ -389,14 +391,14 @@ def find_threshold(
     prediction is "".
 
     scores: the `question_scores`. The official search starts with "" for every question. It then accepts the predictions one by
-    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) Between equal values
-    of `no_answer`, it may report a score that no threshold gives. (2) If answering "" to every question is best, it reports the
-    threshold 0, which gives these answers only if all values are above 0. (3) A prediction such as "the" loses a point,
-    although it normalises to "". Use `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the
-    reported score."""
+    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) Of several questions with
+    the same `no_answer`, it may accept only some, and report a score that no threshold gives. (2) If answering "" to every
+    question is best, it reports the threshold 0, which gives these answers only if all values are above 0. (3) If a question
+    has no answer, a prediction such as "the" loses a point, although it normalises to "". Use `attainable` for a threshold to
+    predict with; `squad2_scores` at this threshold gives the reported score."""
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
-    # the threshold above all values, which gives "" for every question
+    # a threshold below all values, which gives "" for every question
     below = float(np.nextafter(no_answer[order[0]], -np.inf)) if attainable and order else 0.0
     best, threshold = current, below
     for i, question in enumerate(order):

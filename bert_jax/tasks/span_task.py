@@ -97,9 +97,9 @@ class SpanTask:
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns the windows of every question, in order. A feature has no target if the answers of the question are unknown, or
-        are not contained in the tokens of its context. The first call for a split reports the number of such questions, and how
-        many answers start or end inside a token."""
+        """Returns the windows of every question, in order. A feature has no target if the question's answers are unknown, or if
+        no token of the context belongs to an answer. The first call for "train" reports how many questions have no answer in
+        the context, and how many answers start or end inside a token."""
         contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most contexts have several questions
         features: list[Feature] = []
         questions: list[_EncodedQuestion] = []
@@ -137,8 +137,8 @@ class SpanTask:
 
         SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, for all questions, and for the questions with an answer
         (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. The official
-        script also cuts between questions with equal margins, and reports a threshold of 0 if answering nothing is best, so
-        best_f1 and best_exact may be scores that no threshold attains."""
+        script may separate questions with equal margins, and reports a threshold of 0 if "no answer" to every question is best.
+        So best_f1 and best_exact may be scores that no threshold attains."""
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:
@@ -162,9 +162,9 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns a description of degenerate predictions, or "". There are three kinds: the best start is [CLS] in every window;
-        the best start and end are at the same positions in every window; (2.0) "no answer" is predicted for every question,
-        although some have an answer."""
+        """Returns a description of degenerate predictions, or "". There are three kinds: the best start is [CLS] in every
+        window; the best start and end are at the same positions in every window; in SQuAD 2.0, "no answer" is predicted for
+        every question, although some questions have an answer."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span begins at [CLS], which is not an answer"
@@ -203,7 +203,7 @@ class SpanTask:
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[tuple[str, Answer]]:
-        """Yields (id, best spans) of each question, before the threshold."""
+        """Yields (id, `best_spans`) of each question, before the tuned threshold is applied."""
         if split not in self._encoded:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
@@ -236,8 +236,8 @@ class SpanTask:
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """Returns `answer_tokens` of the target answer. This is the first answer that consists of whole tokens, otherwise the first
-    that contains any token."""
+    """Returns `answer_tokens` of the target answer. This is the first answer that consists of whole tokens; if there is none,
+    the first answer that overlaps a token."""
     around = None
     for text, start in example.answers:
         if start is not None:
@@ -254,8 +254,9 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 
     offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer starts or ends inside a
     token, the offset may be wrong: in some files it is the first match of the text, such as "ten" in "contenders". The other
-    matches of the text are then tried, the nearest first. If none consists of whole tokens, the tokens that cover the answer at
-    `start` are returned. Returns None if no token covers the answer, because the tokenizer drops all of its characters."""
+    matches of the text are then tried, the nearest first. If no match consists of whole tokens, the tokens that cover the
+    answer at `start` are returned. Returns None if no token covers the answer, because the tokenizer drops all of its
+    characters."""
 
     def held(place: int) -> tuple[tuple[int, int] | None, bool]:
         tokens = np.flatnonzero((offsets[:, 0] < place + len(text)) & (offsets[:, 1] > place))
@@ -282,9 +283,9 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
     """Returns the task `config.name`, one of NAMES, from its files.
 
-    SQuAD's files are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; if it is empty, the examples come from
-    the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of them is impossible. Raises UserError for
-    missing or invalid files, and for impossible questions in SQuAD 1.1.
+    SQuAD's files are train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json, in `config.data_dir`; if
+    `data_dir` is empty, the examples come from the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of
+    them is impossible. Raises UserError for missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is not a question answering task; {nearest(config.name, NAMES)}")
@@ -326,8 +327,8 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
 
 
 def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
-    """Returns the positions in the window of the first and the last of the context's `tokens`, int32 [2]; (0, 0), the [CLS], if
-    `tokens` is None or the window does not contain all of them."""
+    """`tokens` are the first and the last token of an answer in the context. Returns their positions in the window, int32 [2];
+    (0, 0), the position of [CLS], if `tokens` is None or the window does not contain the whole answer."""
     if tokens is None or tokens[0] < window.context_start or tokens[1] >= window.context_start + window.context_length:
         return np.zeros(2, np.int32)
     return np.array(tokens, np.int32) + np.int32(window.offset - window.context_start)

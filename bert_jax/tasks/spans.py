@@ -90,10 +90,10 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
     """Returns, int [tokens], the window with the most context for each token; in a tie, the first one.
 
-    The score of a window for a token is the number of tokens to its left or to its right, whichever is smaller, plus `per_token`
-    for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one. All windows
-    except the last have the same length, so only three windows can be the best: the two whose middles are nearest to the token on
-    either side, and the last one."""
+    For a token, the score of a window is min(left, right) + `per_token` * length (run_squad.py: 0.01), where left and right
+    count the window's tokens on each side of the token. The second term prefers a full window to a shorter last one. All
+    windows except the last have the same length, so only three windows can be the best: the two whose middles are nearest to
+    the token, one on its left and one on its right, and the last window."""
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)
@@ -113,7 +113,7 @@ class Span:
     text: str
     start: int
     end: int
-    start_logit: float  # for "no answer": the logits of [CLS] in the window in which their sum is lowest
+    start_logit: float  # for "no answer": the logits of [CLS] in the window with their lowest sum
     end_logit: float
     probability: float  # the softmax over the scores of the n-best list
 
@@ -153,7 +153,7 @@ class SpanSearch:
     n_best: int = 20
     """The maximum length of the n-best list."""
     candidates: int = 20
-    """The number of best starts, and of best ends, in a window; all pairs of them are tried as spans."""
+    """In each window, this many best starts and as many best ends are tried, in all pairs."""
     max_answer_tokens: int = 30
     may_be_unanswerable: bool = False
     """Whether "no answer" is added to the n-best list (SQuAD 2.0)."""
@@ -175,12 +175,13 @@ def best_spans(
 ) -> Answer:
     """Returns the best answers to a question, and the prediction among them.
 
-    start_logits, end_logits: an array float [>= n] for each of `windows`, which has n tokens; further positions are padding.
+    start_logits, end_logits: for each of `windows`, an array float [>= n]. The window has n tokens; further positions are
+    padding.
 
     Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window. A high logit elsewhere therefore cannot displace an answer. The original searches for both (20 of each) in the
-    whole row, and then drops those outside the context. Spans with the same text count once, with their best score. White space
-    around an answer is removed.
+    the window. A high logit elsewhere therefore cannot displace an answer. The original takes the 20 best starts and the 20
+    best ends of the whole row, and then drops positions outside the context. Spans with the same text count once, with their
+    best score. White space around an answer is removed.
 
     "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if its score is higher. If
     there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
@@ -225,8 +226,8 @@ def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarr
 def _candidates(
     starts: np.ndarray, ends: np.ndarray, windows: Sequence[Window], most: int, max_answer_tokens: int
 ) -> Iterator[tuple[int, int, float, float]]:
-    """Returns (first and last token in the context, their logits) of every valid span, highest sum first. Ties are ordered by
-    window, then by start."""
+    """Yields (first token, last token, start logit, end logit) of every valid span; tokens are numbered in the context. The
+    highest sum of both logits comes first. Ties are ordered by window, then by start logit, highest first."""
     legal_start, legal_end = np.zeros(starts.shape, bool), np.zeros(starts.shape, bool)
     for may_start, may_end, window in zip(legal_start, legal_end, windows, strict=True):
         may_start[: len(window.input_ids)] = window.max_context

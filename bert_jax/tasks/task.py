@@ -35,12 +35,12 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """The name of the metric among `scores` by which models are selected; higher is better."""
+        """The name of the metric in `scores` that selects the best model; higher is better."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
-        """The examples by split: "train"; "dev", or several names that start with "dev", the first of which selects the model;
-        and "test", or several names that start with "test"."""
+        """The examples by split. The names are "train", "dev" and "test". Several names may start with "dev" or "test"; the
+        first dev split selects the model."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """Returns the features of a split: its examples as tokens of this tokenizer."""

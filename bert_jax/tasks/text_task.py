@@ -159,7 +159,7 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _scored(self, split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Returns the result of `score`. Raises UserError unless it holds numbers, one of them the `metric`."""
+        """Returns the result of `score`. Raises UserError if this is not a dict of numbers, or if the `metric` is missing."""
         found = self.score(split, predictions, labels)
         if not isinstance(found, dict) or not all(isinstance(x, int | float | np.number) for x in found.values()):
             raise UserError(f"{self.name}: score returns {found!r:.100}; it must return a dict of numbers, name -> score")
@@ -169,7 +169,7 @@ class TextTask:
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
         """Returns a label as a number: its id, or the value for a regression. For a multi-label task, returns for each label
-        whether it applies. Raises UserError for a label of another kind, or one that the head does not have."""
+        whether it applies. Raises UserError for a label of another kind, or for a label that the head does not have."""
         label, wanted = example.label, _LABELS[self.head.problem]
         if not isinstance(label, wanted):
             needs = "a name" if wanted == (str,) else "a tuple of names" if wanted == (tuple,) else "a number"
@@ -193,7 +193,7 @@ class TextTask:
         return known, np.array([self._target(examples[i]) for i in known])
 
     def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the predictions for all examples, in the form of labels."""
+        """Returns the predictions for all examples as an array, in the form of `_labels`."""
         return self.head.outputs.predictions(np.stack(logits).astype(np.float64))
 
     def _shown(self, prediction: np.ndarray) -> Label:
@@ -320,7 +320,7 @@ def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 _ENTAILMENT = {"precision": macro_precision, "recall": macro_recall, "accuracy": accuracy}
-"""Macro-averaged scores over the three labels, and accuracy, in the order of the tables in the literature on SICK."""
+"""Precision and recall are means over the three labels. The order is the usual order of tables in the literature on SICK."""
 _VALUES = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
 """The metrics of SICK's competition (SemEval 2014, task 1)."""
 _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {

@@ -45,7 +45,7 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
         raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")
     try:
         examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
-    except UserError as error:  # its message names keys instead of our flags
+    except UserError as error:  # the message names keys of the configuration; this command has flags
         raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
     found = list(documents(example.texts for example in examples))
     try:

@@ -1,11 +1,11 @@
 """Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-A word's predicted tag is the tag of its first piece (paper section 5.3), and does not depend on the other words: an I may follow
-an O. With a CRF (`head.crf`), the tags of the words that a feature labels are predicted jointly. Every word of a split is
-labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer sentence is divided between
-words into parts of at most half the length. Each part's feature then also shows a quarter of the length on either side, if the
-sentence has that much. With context="document", the rest of the feature shows the surrounding words of the document, without
-separators."""
+A word's predicted tag is the tag of its first piece (paper section 5.3). It does not depend on other predicted tags: an I may
+follow an O. With a CRF (`head.crf`), the tags of the words that a feature labels are predicted jointly. Every word of a split
+is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer sentence is divided
+between words into parts of at most half the length. Each part's feature then also shows a quarter of the length on either side,
+if the sentence has that much. With context="document", the rest of the feature shows the surrounding words of the document,
+without separators."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class TokenTask:
         return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Returns the scores of `predictions`, the labels of every sentence of the split, in the scheme used for training."""
+        """`predictions` are labels for every sentence of the split, in the scheme used for training. Returns their scores."""
         known = [(example, predictions[i]) for i, example in enumerate(self.splits[split]) if example.labels is not None]
         if not known:
             return {}
@@ -255,8 +255,8 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     if words_only and looks_like_tags(tags):
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         say(
-            f"WARNING: {where} has the label {words_only[0]!r}, which is not a tag in the scheme of the others, so the metric is "
-            "accuracy over words; correct it to get F1 over entities (tags such as O, B-PER and I-PER)"
+            f"WARNING: {where} has the label {words_only[0]!r}, which is not a tag in the scheme of the other labels, so the "
+            "metric is accuracy over words; correct it to get F1 over entities (tags such as O, B-PER and I-PER)"
         )
     if other := {label: tag for label, tag in meant.items() if label != tag}:
         say(f"{config.name}: the tags {', '.join(other)} are read as {', '.join(other.values())}")
@@ -283,7 +283,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
 
 
 def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
-    """Returns the file of each split in `config.data_dir`; {} if it is empty. The test set may be absent."""
+    """Returns the file of each split in `config.data_dir`; {} if `data_dir` is empty. The test set may be absent."""
     found: dict[str, pathlib.Path] = {}
     directory, (_, names) = pathlib.Path(config.data_dir), _FILES[config.name]
     for split in SPLITS if config.data_dir else ():
@@ -346,7 +346,7 @@ def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> n
 
 
 def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]]:
-    """Returns the indices of the examples that form one text: the sentences of a document, or single sentences."""
+    """Returns, for each text, the indices of its examples. A text is a document or a single sentence."""
     if context == "sentence":
         return ([i] for i in range(len(examples)))
     documents: dict[int, list[int]] = {}
@@ -356,8 +356,8 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """Returns the words [first, end) of a sentence, divided into the ranges that a feature labels. `starts` are the first pieces
-    of all words of the text; `room` is the number of pieces in a feature."""
+    """Divides the words [first, end) of a sentence into ranges. A feature labels the words of one range. `starts` are the first
+    pieces of all words of the text; `room` is the number of pieces in a feature."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []

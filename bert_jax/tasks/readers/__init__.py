@@ -1,9 +1,9 @@
-"""Labelled data in the official formats, the user's own and TensorFlow Datasets, as the examples of `tasks/examples.py`.
+"""Reads labelled data (official formats, the user's own data, TensorFlow Datasets) as the examples of `tasks/examples.py`.
 
 In: the files of a data set. Out: lists of examples, or errors that name file, line and column.
 
     tables.py      text files in rows and columns
-    conll.py       words to tag in columns: CoNLL
+    conll.py       words and their tags in columns: CoNLL
     conllu.py      treebanks: CoNLL-U, for tagging and for `analysis`
     squad.py       questions about contexts: SQuAD 1.1 and 2.0
     swag.py        multiple choice: SWAG and CODAH

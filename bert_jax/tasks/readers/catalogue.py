@@ -47,7 +47,7 @@ class DataSet:
 
 
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "ax": ("premise", "hypothesis")}
-"""The columns of the texts, for tasks where their names are not the names in the official files."""
+"""The names of the text columns in tfds, for tasks in which they differ from the names in the official files."""
 _UNKNOWN = -1  # the label of a test set
 
 

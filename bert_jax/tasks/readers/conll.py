@@ -30,11 +30,11 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     """Returns the sentences of a CoNLL file: one word per line, columns separated by TABs or else spaces, an empty line after
     each sentence.
 
-    word, tag: the indices of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are
-    returned unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#"
-    at the start of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words
-    decide whether columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that
-    end a sentence. Raises UserError for an invalid file."""
+    word, tag: the indices of the columns, from 0; -1 is the last column. tag=None: the file has no labels. Tags are returned
+    unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#" at the
+    start of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words decide
+    whether columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a
+    sentence. Raises UserError for an invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)
@@ -94,10 +94,10 @@ def ends_sentence(line: str) -> bool:
 class _Columns:
     """The division of a file's lines into columns, and the lines that are comments.
 
-    A line that starts with "#" can be a comment only before the first word of a sentence. There, it is a comment if it has more
-    or fewer columns than the lines of words. If it has the same number of columns, and "#" would be its word, it is compared
-    with the words of the file. Such a line is a word if each of its other columns holds "#", or a value that this column has
-    for some word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If the
+    A line that starts with "#" can be a comment only before the first word of a sentence. At such a place, it is a comment if
+    it has more or fewer columns than the lines of words. If it has the same number of columns, and the first column is "#", it
+    may be the word "#". It is a word if the value in every other column fits: "#", a value that some word has in this column,
+    or an entity tag if all words have entity tags in this column. Otherwise it is a comment, such as "# sentence 7". If the
     file has only one such line, the line is a word unless all words have entity tags and the line has none. A line "# id ..."
     is always a comment, and starts a sentence."""
 
@@ -181,7 +181,8 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
 
 
 def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
-    """Returns the comments among the lines `begun`, which start with "#" and have as many columns as `words`."""
+    """`begun` are lines that start with "#" and have as many columns as `words`. Returns the indices of the comments among
+    them."""
     if word:  # the word "#" would not be in the first column
         return set(begun)
     others = range(1, len(words[0])) if words else ()

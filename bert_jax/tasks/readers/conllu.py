@@ -21,8 +21,7 @@ from bert_jax.tasks.readers.conll import ends_sentence
 from bert_jax.tasks.readers.tables import Say, is_invisible, note
 
 MOST_WORDS = 10_000
-"""The maximum number of words of a sentence. A longer sentence would not fit into any measurement, and means that the
-empty lines between sentences are missing."""
+"""The maximum number of words of a sentence. In a longer sentence, the empty lines between sentences are probably missing."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
 CONLLU = (".conllu", ".conllup", ".cupt")
@@ -54,7 +53,7 @@ class Block:
     """The index of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
-    """The lines before the words that start with "#"."""
+    """The lines that start with "#", before the words."""
     columns: tuple[str, ...] = COLUMNS
     """The names of the file's columns."""
 
@@ -79,7 +78,7 @@ class Sentence:
     places: tuple[str, ...] = ()
     """The prefix of messages about each word."""
     comments: tuple[str, ...] = ()
-    """The lines before the sentence that start with "#"."""
+    """The lines that start with "#", before the sentence."""
 
 
 def read_conllu(
@@ -88,7 +87,7 @@ def read_conllu(
     """Returns the sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without
     multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` starts a document, as -DOCSTART- does in `read_conll`.
 
-    may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
+    may_lack_tags: whether every tag may be "_", as in some test sets; labels are then None. Raises UserError for an invalid
     file; heads are not read.
     """
     if column not in TAGS:
@@ -148,9 +147,8 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
 def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     """Returns the sentence of these lines.
 
-    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not valid CoNLL-U. Also
-    raises it for heads that do not form a tree (unless they are ignored), and for a sentence without heads (if they are
-    required)."""
+    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not valid CoNLL-U, for
+    heads that do not form a tree (unless heads are ignored), and for a sentence without heads (if heads are required)."""
     words: list[tuple[Line, list[str]]] = []
     for line in block.rows:
         row = _columns(line, block.columns)
@@ -181,7 +179,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
 
 
 def _columns(line: Line, names: Sequence[str]) -> list[str]:
-    """Returns the ten columns of CoNLL-U; "_" for those that the file lacks."""
+    """Returns the ten columns of CoNLL-U; "_" for columns that the file lacks."""
     if line.problem:
         raise UserError(f"{line.place}{line.problem}")
     row = line.text.split("\t")
@@ -215,7 +213,7 @@ def _head(line: Line, text: str, count: int) -> int:
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
     """Raises UserError if the heads contain a cycle."""
-    reached = [0] * len(heads)  # for each word, the index of the word whose walk to the root reached it, from 1; 0: none
+    reached = [0] * len(heads)  # for each word, the first word, from 1, whose path to the root contains it; 0: none yet
     for word in range(len(heads)):
         at = word
         while at >= 0 and not reached[at]:

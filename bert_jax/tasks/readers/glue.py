@@ -113,7 +113,7 @@ SUBMISSION: Mapping[str, _TestSet] = {
 
 
 def glue_task(name: str) -> GlueTask:
-    """Returns the task of this name. Raises UserError for an unknown name, with the most similar one."""
+    """Returns the task of this name. Raises UserError, with the most similar name, for an unknown name."""
     if name not in TASKS:
         raise UserError(f"GLUE has no task {name!r}; {nearest(name, TASKS)}")
     return TASKS[name]
@@ -123,7 +123,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     """Returns the examples of a split in the order of the file. Ids are the "index" column of the file, or row numbers from 0 if
     there is none.
 
-    directory: the task's directory, or one with a folder per task. MRPC may be in its authors' format:
+    directory: the task's directory, or a directory with a folder for each task. MRPC may be in its authors' format:
     `msr_paraphrase_train.txt`, `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, which lists the rows of the
     training file that form the dev set.
 
@@ -190,7 +190,7 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
     """Returns a function that decides whether a row of the authors' training file belongs to the split, or None if all rows
-    do."""
+    belong to it."""
     if split == "test":
         return None
     ids = path.with_name("dev_ids.tsv")
@@ -213,9 +213,9 @@ def write_submission(
 ) -> pathlib.Path:
     """Writes NAME.tsv for each of `predictions` and a zip archive of all files. Returns the path of the archive.
 
-    predictions: label names (STS-B: numbers, which are clipped to [0, 5]) in the order of the test file, by the names of
-    `SUBMISSION`. Raises UserError for a wrong number of predictions and, if `complete` (which the leaderboard requires), for a
-    missing task."""
+    predictions: name in `SUBMISSION` -> label names in the order of the test file; for STS-B numbers, which are clipped to
+    [0, 5]. The leaderboard accepts only `complete` submissions. Raises UserError for a wrong number of predictions and, if
+    `complete`, for a missing task."""
     for name in predictions:
         if name not in SUBMISSION:
             raise UserError(f"a GLUE submission has no {name!r}; {nearest(name, SUBMISSION)}")

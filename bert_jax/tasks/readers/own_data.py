@@ -6,16 +6,16 @@
     span        question, context, answers, answer_start?       QuestionExample (or a file of SQuAD)
     choice      prompt, choices, label                          ChoiceExample
 
-A file is CSV, TSV or JSON (one object per line, or a list), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
-as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
+A file is CSV, TSV or JSON (one object per line, or a list), and may be compressed (.gz, .bz2, .xz, .zst). Parquet and Arrow may
+be a file, a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
-(A is the first), or its label in the object. Several labels may also be given as columns of 0 and 1, one for each of
-`label_names`, or as a list of 0s and 1s. Words may also be in rows of their own, with a column that numbers the `sentence`. They
-may also be in a file in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no
-column names), or in CoNLL-U, with the tags in the column upos, or xpos with labels=xpos."""
+(A is the first), or its label in the object. The labels of a multi-label text may also be columns of 0 and 1, one for each of
+`label_names`, or a list of 0s and 1s. If each row is a single word, the column `sentence` numbers the sentences. For token
+heads, a file may also be in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no column
+names), or in CoNLL-U: its tags are in the column upos, or in xpos if labels=xpos."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExampl
 SPLITS = ("train", "dev", "test")
 _MOST_SHOWN, _MOST_LISTED = 5, 30
 LARGEST = 1e6
-"""The largest label of a regression, since squares are summed in float32. Labels near 1 are learned best."""
+"""The largest absolute value of a label in a regression, since squares are summed in float32. Labels near 1 are learned
+best."""
 
 
 TEXT_COLUMNS = {
@@ -77,11 +78,11 @@ TEXT_COLUMNS = {
     "span": ("question", "context"),
     "choice": ("prompt", "choices"),
 }
-"""The settings of `OwnDataConfig` with the columns of texts, by kind of head."""
+"""Kind of head -> the settings of `OwnDataConfig` that name columns of text."""
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Returns text field -> its column(s), for fields whose columns have a different name."""
+    """Returns setting -> its column or columns of text, for columns whose names differ from the setting."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
@@ -137,7 +138,8 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
-    """Warns if all training texts have the same value or each a label of its own, or if no question has an answer."""
+    """Warns if all training texts have the same value (regression), if no two of at least 100 training texts have the same
+    label, or if no question has an answer."""
     values = {example.label for example in train if isinstance(example, TextExample)}
     if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
@@ -152,7 +154,8 @@ def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Exam
 
 
 def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say: Say) -> None:
-    """Warns about texts that usually stand for missing values, and about texts with characters that are escaped for HTML."""
+    """Warns about three kinds of texts: texts that usually stand for missing values, bytes as Python writes them, and
+    characters escaped for HTML."""
     texts = [text for e in examples if isinstance(e, TextExample) for text in (e.text, e.text_b) if text]
     if missing := [text for text in texts if text.strip() in MISSING]:
         say(
@@ -177,17 +180,17 @@ _ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2
 
 
 def _report_ids(file: str | None, examples: Sequence[Example], say: Say) -> None:
-    """Warns about an id that several examples share. Questions are refused for it."""
+    """Warns about an id that several examples share. For questions, `span_task` then raises UserError."""
     first = {example.id: i for i, example in reversed([*enumerate(examples)])}
     if repeated := [example.id for i, example in enumerate(examples) if first[example.id] < i]:
         say(
-            f"WARNING: {file}: the id {repeated[0]!r} is also that of an earlier row, so predictions cannot be told apart by it "
-            f"({counted(len(repeated), 'such row')})"
+            f"WARNING: {file}: the id {repeated[0]!r} is also the id of an earlier row, so predictions cannot be told apart by "
+            f"it ({counted(len(repeated), 'such row')})"
         )
 
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
-    """Returns the names of the classes in the training file, by number; () if it does not hold them."""
+    """Returns the names of the classes in the training file, by number; () if the file does not have names of classes."""
     first = data_files(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
     names = tuple(map(label_text, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
@@ -233,8 +236,8 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
-    """Raises UserError if the words are tags and the labels are not. Warns if the labels are numbers, or if there is only
-    one."""
+    """Raises UserError if the words are tags and the labels are not. Warns if the labels are numbers, or if there is only one
+    label."""
     words = {word for example in train if isinstance(example, WordsExample) for word in example.words}
     tags = [word for word in sorted(words) if is_tag(word) and "-" in word]
     if tags and all(map(is_tag, words)) and not as_tags(names):
@@ -287,9 +290,9 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 def read_own_data(
     config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), by_number: bool = False, say: Say = note
 ) -> list[Example]:
-    """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid.
-    `by_number`: whether the names are in the order of their numbers, so that files may have numbers instead of names. Raises
-    UserError like `load_own_data`."""
+    """Returns the examples of `split`, in the order of its files. `labels` are the valid names; (): all names are valid.
+    `by_number`: whether the index of a name is its number, so that files may have numbers instead of names. Raises UserError
+    like `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -345,8 +348,8 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Adds `start`, the number of examples in all earlier files of the split, to the number of an example, which is its id.
-    Questions are unchanged, since they have their own ids."""
+    """The id of a sentence is its number in the file. Adds `start`, the number of examples in all earlier files of the split,
+    to this id and to the document. Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
@@ -393,7 +396,8 @@ _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOS
 def _by_number(
     path: pathlib.Path, found: list[tuple[Location, Example]], known: Sequence[str], say: Say
 ) -> list[tuple[Location, Example]]:
-    """If all labels are numbers of `known` names, returns the examples with these names as labels; otherwise returns `found`."""
+    """If all labels are indices of `known`, returns the examples with the names at these indices as labels. Otherwise returns
+    `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
     if not names or not all(map(str.isdecimal, names)) or any(name.lstrip("-").isdecimal() for name in known):
@@ -433,7 +437,8 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
-    """Raises UserError if the labels of all texts are lists of 0 and 1: these may be numbers, one for each label, or names."""
+    """Raises UserError if the labels of all texts are lists of 0s and 1s. Such a list is ambiguous: it may have a 0 or 1 for
+    each label, or 0 and 1 may be the names of labels."""
     sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
     flags = {label in _FLAGS for each in sets for label in each}
     if flags != {True} or set(known) & set(_FLAGS):
@@ -615,8 +620,9 @@ def _has_spans(value: object) -> bool:
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined; a row without a sentence
-    number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
+    """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined; a row without a
+    sentence number continues the sentence. Raises UserError for a table in which most sentences (`_MOST_OF`) have only one
+    word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -746,7 +752,7 @@ _HEADER = (
 
 
 def _column_count(train: str) -> int:
-    """Returns the number of columns of the training file, 0 if it has no words in columns."""
+    """Returns the number of columns of a training file with a word on each line; 0 for any other file."""
     path = pathlib.Path(train)
     return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0
 
@@ -757,7 +763,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # a row of a sentence and as many tags as words belongs to a table, even if empty lines are between the rows
+    # a row with a sentence and a tag for each word belongs to a table, even if there are empty lines between the rows
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))

@@ -63,7 +63,7 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
         matches = sorted(above.glob(str(path.relative_to(above))))
         refuse_broken_links(matches)
         found = [file for file in matches if file.is_file() and file.name[0] != "."]
-    except OSError:  # too long, or in an unreadable directory: opening the file will report it
+    except OSError:  # the path is too long, or in an unreadable directory: opening the file will report it
         return [path]
     except ValueError as error:
         raise UserError(f"{path} is not a pattern of file names ({error}); correct it") from error
@@ -122,8 +122,9 @@ def read_columnar(
 ) -> Iterator[tuple[Location, JsonObject]]:
     """Yields the rows of a Parquet or Arrow file as Python values, each with its location.
 
-    wanted: the columns to read (all others are None); None: all columns. by_name: whether class numbers are replaced by their
-    names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read."""
+    wanted: the columns to read; the values of all other columns are None. wanted=None: all columns are read. by_name: whether
+    class numbers are replaced by their names. Raises UserError for a file that is missing, damaged, of another format, or in a
+    codec that pyarrow does not read."""
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
         if repeated := [name for name in names if names.count(name) > 1]:
@@ -217,8 +218,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the class names of a ClassLabel, or of a list of ClassLabels, as `datasets` or a README.md on the hub writes it.
-    Returns () for any other feature."""
+    """Returns the class names of a ClassLabel, or of a list of ClassLabels. `feature` is written as in `datasets`, or as in a
+    README.md on the hub. Returns () for any other feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
@@ -239,13 +240,13 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t", ".psv": "|"
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON: one object per line, or one list of objects."""
 SENTENCE = "Sentence #"
-"""The column that numbers sentences in the best known table of entities, which has a word in each row."""
+"""The column that numbers the sentences in a popular table of named entities with one word per row (ner_dataset.csv)."""
 MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
     "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!",
 ))  # fmt: skip
-"""Texts that pandas reads as missing values and may have written for them, and the errors of a spreadsheet."""
+"""Texts that pandas reads as missing values, and the error values of spreadsheets."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
@@ -307,7 +308,7 @@ class Row:
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
-        """Returns the value as a name, as `label_text` writes it."""
+        """Returns the value as text, in the form of `label_text`."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
             return label_text(value)
@@ -324,7 +325,8 @@ class Row:
         return found if found is None else self._label(name, found, known)
 
     def written(self, name: str) -> Any:
-        """Returns the value. If it is a text with a list or an object written in JSON or Python, returns that list or object."""
+        """Returns the value. If the value is the text of a list or an object in JSON or Python, returns the parsed list or
+        object."""
         value = self.value(name)
         bare = value.strip() if isinstance(value, str) else ""
         begins = bare[:2]
@@ -340,7 +342,7 @@ class Row:
             ) from error
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
-        """Returns the value as a list of the names of labels; None if it is optional and missing."""
+        """Returns the names of labels that the value lists; None if it is optional and missing."""
         items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
         return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 
@@ -407,7 +409,7 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""Matches a cell that starts with an object of the texts or the labels of choices."""
+"""Matches a cell that starts like the object of `as_choices`: {"text": or {"label":."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
@@ -428,7 +430,7 @@ def _has_choice(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def written_object(text: str) -> Any:
-    """Returns the object that a text writes in JSON or Python. Raises ValueError for any other text."""
+    """Parses the text of an object in JSON or Python. Raises ValueError for any other text."""
     with contextlib.suppress(ValueError):
         return parse_json(text)
     try:
@@ -438,7 +440,7 @@ def written_object(text: str) -> Any:
 
 
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
-    """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
+    """Parses the text of a list in the syntax of JSON, Python or numpy, and returns its items; None for any other text.
 
     Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if the text has quotes,
     commas or brackets like a list, this function raises ValueError with the problem and the remedy.
@@ -525,13 +527,13 @@ def label_text(value: str | bool | float) -> str:
 
 
 def is_markdown_line(cells: Iterable[str]) -> bool:
-    """Returns whether cells are those of the line below the names of the columns of a table in Markdown: "---" or ":--:"."""
+    """Returns whether the cells are from the line below the header of a table in Markdown: "---" or ":--:"."""
     filled = [cell.strip() for cell in cells if cell.strip()]
     return len(filled) > 1 and all(re.fullmatch(r":?-{2,}:?", cell) for cell in filled)
 
 
 def is_quoted(cell: str) -> bool:
-    """Returns whether a cell is in double quotes, with only doubled ones inside."""
+    """Returns whether a cell is in double quotes, and all double quotes inside are doubled."""
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
 
 
@@ -551,7 +553,7 @@ def _shown(value: Json) -> str:
 
 
 def several_questions(field: str, path: pathlib.Path | str) -> str:
-    """Returns the problem of a row that has questions in a list, as in MRQA, instead of one in `field`."""
+    """Returns the error message for a row with a list of questions, as in MRQA, instead of one question in `field`."""
     return (
         f"no field {field!r}, but several questions about a context, as in MRQA; give one question per line (jq -c "
         f"'select(.qas) | {{context}} + .qas[]' {pathlib.Path(path).name})"
@@ -559,7 +561,7 @@ def several_questions(field: str, path: pathlib.Path | str) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """Returns the suffix of a file name in lower case, without the suffix of a compression."""
+    """Returns the suffix of a file name in lower case, after a suffix such as .gz is removed."""
     return pathlib.Path(bare_name(path.name)).suffix.lower()
 
 
@@ -576,9 +578,9 @@ def read_own_rows(
 ) -> Iterator[Row]:
     """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file, in the order of the file; the suffix determines the format.
 
-    delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
-    them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
-    suffix, and for invalid rows. `say` reports cells whose quotes are kept.
+    delimiter, quotes: if None, the default for the suffix is used. columns: the names of a table's columns, if its first row
+    does not have them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError
+    for an unknown suffix, and for invalid rows. `say` reports cells whose quotes are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
@@ -733,8 +735,7 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
 
 
 def _is_whole_table(value: JsonObject) -> bool:
-    """Returns whether an object holds a whole table, as pandas writes it: its rows by index, or its columns with their cells by
-    row index."""
+    """Returns whether an object is a whole table as written by pandas: {row index: row}, or {column: {row index: cell}}."""
     inside = list(value.values())
     if not inside or not all(isinstance(held, dict) and held for held in inside):
         return False
@@ -760,7 +761,7 @@ def _rows_wanted(path: pathlib.Path, value: JsonObject) -> str:
 
 
 def _of_lines(path: pathlib.Path) -> str:
-    """Returns a name for the JSON lines that are made of a file of JSON."""
+    """Returns a name for the JSON Lines file to which a JSON file is converted."""
     return f"{path.stem}{'' if suffix(path) == '.json' else '-lines'}.jsonl"
 
 

@@ -32,11 +32,12 @@ _UNITS = ("utf-16-le", 2), ("utf-8", 1)
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
     """Returns the questions of a file, in its order.
 
-    A question whose `answers` is an empty list has no answer, like a question with `is_impossible`. If `answers` is missing, or
-    if it is empty although `is_impossible` is false, the answers are unknown. Answers are located by `AnswerPlaces`. An id may be
-    a whole number; a question without an id, or with an empty one, gets its number in the file, from 0. `say` reports such
-    questions, and how many answers are not at the stated place, or not in the context at all. Raises UserError for a file in
-    another format. Also raises it for two questions with the same id, since predictions are scored by id."""
+    A question has no answer if `is_impossible` is true, or if `is_impossible` is missing and `answers` is an empty list. If
+    `answers` is missing, or is empty although `is_impossible` is false, the answers are unknown. Answers are located by
+    `AnswerPlaces`. An id may be a whole number; a question without an id, or with an empty one, gets its number in the file,
+    from 0. `say` reports questions without an id or a text, and how many answers are not at the stated place, or not in the
+    context at all. Raises UserError for a file in another format, and for two questions with the same id, since predictions are
+    scored by id."""
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))
@@ -87,9 +88,9 @@ class AnswerPlaces:
         """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
         it.
 
-        The first match of these is used: `text` at `start`, counted in characters, UTF-16 units or bytes; the nearest place
-        with `text` (if `start` is None, the first one); the nearest place that differs only in white space, as in run_squad.py;
-        the nearest place that differs only in its form of Unicode (NFC, NFD). name: the id of the question."""
+        The first of these matches that exists is used: `text` at `start`, counted in characters, UTF-16 units or bytes; the
+        nearest place with `text` (if `start` is None, the first one); the nearest place that differs only in white space, as in
+        run_squad.py; the nearest place that differs only in its form of Unicode (NFC, NFD). name: the id of the question."""
         found = None if start is None else _stated_place(context, text, start)
         if found is None:
             found = nearest_place(context, text, start or 0)
@@ -117,8 +118,8 @@ class AnswerPlaces:
 
 
 def _stated_place(context: str, text: str, start: int) -> int | None:
-    """Returns the character of `context` at which `text` starts, if this is the offset `start` when counted in characters, UTF-16
-    units or bytes; otherwise None."""
+    """Returns the character of `context` at which `text` starts, if `start` is its offset in characters, UTF-16 units or bytes;
+    otherwise None."""
     if start < 0 or start > 4 * len(context):
         return None
     if context.startswith(text, start):

@@ -103,8 +103,8 @@ def read_table(
     spaced: bool = False,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, which is one
-    of the `wanted` names (None: any name); `columns` are given, but the first row holds their names instead of an example."""
+    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, and `wanted`
+    has this name or is None; `columns` are given, but the first row holds their names instead of an example."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip, spaced=spaced)
     if columns:
         first = next(rows, None)
@@ -128,7 +128,7 @@ def read_table(
 
 
 def other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
-    """Returns the delimiter that a row of one cell seems to have instead of `delimiter`."""
+    """Returns the delimiter that seems to separate a row if `delimiter` does not split it, or None."""
     return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
 
 

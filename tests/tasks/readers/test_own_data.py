@@ -745,7 +745,7 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
         (["it,x,1", "#NAME?,y,2"], "'#NAME?', which usually marks a missing value, is read as a text; fill it in"),
         (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; replace them"),
         (["b'it',x,1", "we,y,2"], "1 text written as bytes of Python, such as b'it'; write the text itself"),
-        (["it,x,1", "we,y,1"], "the id '1' is also that of an earlier row, so predictions cannot be told apart by it"),
+        (["it,x,1", "we,y,1"], "the id '1' is also the id of an earlier row, so predictions cannot be told apart by it"),
     ],
 )
 def test_what_a_table_probably_does_not_mean_gives_a_warning(tmp_path: pathlib.Path, rows: list[str], said: str):
