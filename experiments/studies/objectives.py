@@ -1,5 +1,5 @@
-r"""Measures the effect of the two objectives: without next sentence prediction, left to right, with a BiLSTM on top (paper Table
-5).
+r"""Measures the effect of BERT's two objectives. BERT is compared with a model without next sentence prediction, a
+left-to-right model, and a left-to-right model with a BiLSTM on top (paper Table 5).
 
     tpu_scripts/run.sh study --config=experiments/studies/objectives.py --workdir=runs/objectives \
         --config.corpus=runs/wikipedia_corpus --config.data=data
