@@ -189,9 +189,9 @@ own = attention_weights(params, config, tokens)  # for each layer [B, H, L, L]
 print(f"largest difference from the model's weights: {abs(weights - own[0][0, head]).max():.1e}")
 
 # %% [markdown]
-# The rest of the layer is short. Each head sums the values by its weights; a matrix mixes the heads; the result is added to the
-# input and normalised. Then a small network with one hidden layer of 512 numbers works on each token alone, and its result is
-# added and normalised too.
+# The rest of the layer is short. Each head computes the weighted sum of the values; a matrix mixes the heads; the result is
+# added to the input and normalised. Then a small network with one hidden layer of 512 numbers works on each token alone, and
+# its result is added and normalised too.
 
 # %%
 collected = jnp.einsum("BHQL,BLHK->BQHK", own[0], value)  # every head, [B, L, H, K]
@@ -381,8 +381,9 @@ for text, answer in zip(texts, classifier.classify(texts), strict=True):
 #
 # How reliable is that score? With 300 sentences it varies by a few points from one run to the next. For a claim, train several
 # seeds (`--config.sweep.seeds=[0,1,2,3,4]`). And what did pretraining add? Compare with `--config.init_random=true`, the same
-# model from random weights. On this task it does nearly as well, since single words, such as "color", give the answer away. BERT
-# gains most on tasks where words must be understood together, and after days of pretraining instead of minutes.
+# model from random weights. On this task, random weights score nearly as well after fine-tuning, since single words, such as
+# "color", give the answer away. BERT gains most on tasks where words must be understood together, and after days of pretraining
+# instead of minutes.
 #
 # ## 8. What a head looks at
 #
@@ -444,7 +445,8 @@ pretrain.main(
 
 # %% [markdown]
 # The model writes one token at a time. If the most probable token is always taken, the text repeats itself. If each token is
-# drawn at random by the predicted probabilities, the text has some grammar and no sense. That is what a minute of training buys.
+# drawn at random from the 20 most probable tokens, the text has some grammar but no sense. That is what a minute of training
+# buys.
 
 # %%
 writer = Predictor.load(WORK / "left_to_right")

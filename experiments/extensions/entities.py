@@ -3,7 +3,7 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/entities \
         --config.examples.masking=experiments/extensions/entities.py:entities
 
-The vocabulary must be cased. The first word of a sentence counts as an entity. If the entities are fewer than `rate` of the
+The vocabulary must be cased. The first word of a sentence counts as an entity. If entities make up less than `rate` of the
 tokens, other words are masked too.
 """
 

@@ -43,7 +43,7 @@ def with_orders(batch, seed):
     swapped = in_order & (sampled(jnp.zeros((*in_order.shape, 2)), batch, another_seed(seed, 1)) == 1)  # [B, P]
     in_pair = jax.nn.one_hot(number - 1, in_order.shape[1], dtype=jnp.int32)  # [B, L, P]; all 0 at padding
     second = (in_pair * types[..., None]).sum(1)  # [B, P], the tokens of the second text with its [SEP]
-    first = in_pair.sum(1) - second - 1  # likewise, without [CLS]
+    first = in_pair.sum(1) - second - 1  # [B, P], the tokens of the first text with its [SEP], without [CLS]
 
     def of_tokens(values):
         return (in_pair * values[:, None]).sum(-1)  # [B, L]

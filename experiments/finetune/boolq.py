@@ -8,7 +8,7 @@ SuperGLUE's test set are written to predictions/BoolQ.jsonl, in the format of th
 of at most 256 tokens.
 
 Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev: an accuracy clearly above 62 %, the share of the most frequent
-answer. After training on MNLI first (`glue.py:mnli`) it is several points higher, as in the paper."""
+answer. After training on MNLI first (`glue.py:mnli`), the accuracy is several points higher, as in the paper."""
 
 from ml_collections import ConfigDict
 

@@ -7,8 +7,8 @@ The grid has 18 runs for each seed, which are trained in parallel on the devices
 the best score, the mean, the standard deviation and the median, and the number of runs that give every example the same answer.
 model/ and predictions/ come from the best run on dev.
 
-Hardware: v5e:2x4. Each chip trains one run, so the grid takes about as long as three runs. Expected: the paper's
-score on dev; like the paper, report the best one of the grid."""
+Hardware: v5e:2x4. Each of the 8 chips trains one run at a time, so the grid takes about as long as three runs for one seed, and
+as seven runs for three seeds. Expected: the paper's score on dev; like the paper, report the best one of the grid."""
 
 from ml_collections import ConfigDict
 

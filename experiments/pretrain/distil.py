@@ -2,11 +2,11 @@ r"""A small model that learns from the words of a text and from a larger model's
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/distil.py --workdir=runs/distilled --config.teacher=runs/laptop
 
-The teacher is a masked language model with the vocabulary of the corpus. Here the teacher is `laptop.py`, with 4 layers of width
-256; the student has 2 layers of width 128. Half of the loss on masked words compares the student's probabilities with the
-teacher's at temperature 2. The hidden states of the student are projected to the teacher's width and compared with the teacher's
-hidden states. `--config.init_from=MODEL` starts from some of the teacher's layers instead (`convert --keep-layers=0,2`).
-`distil.py:alone` is the same student without a teacher.
+The teacher is a masked language model with the vocabulary of the corpus. Here the teacher is `laptop.py`, with 4 layers of
+width 256; the student has 2 layers of width 128. Half of the loss on masked words compares the student's probabilities with the
+teacher's at temperature 2. The hidden states of the student are projected to the teacher's width and compared with the
+teacher's hidden states. To start from some of the teacher's layers instead of random weights, set `--config.init_from` to a
+model made by `convert --keep-layers=0,2`. `distil.py:alone` is the same student without a teacher.
 
 Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration in bfloat16 on one core (AVX512-BF16): 12 minutes without a
 teacher, 23 minutes with a teacher as large as the student, and longer with a larger teacher. Expected: a held-out accuracy

@@ -1,4 +1,4 @@
-r"""Continues a model on the text of a domain, and adds its most frequent words to the vocabulary.
+r"""Continues a model on the text of a domain, and adds the domain's most frequent words to the vocabulary.
 
     tpu_scripts/run.sh corpus --source='text:papers/*.txt' --vocab=MODEL --output=runs/domain_before
     tpu_scripts/run.sh analyse vocabulary --model=MODEL --corpus=runs/domain_before --new-words=500 --output=runs/domain_words

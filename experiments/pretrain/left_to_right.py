@@ -11,9 +11,9 @@ a perplexity of 164 to 166.
 
 All tokens of a row are predicted, 6 times as many as with masks, so the model learns more from the same rows. On the other hand
 the vocabulary head computes 6 times as many rows, so a step takes longer than in `laptop.py:tiny`.
-`tests/benchmarks/benchmark_step.py --left-to-right` measures how much longer a step takes. It also measures how small the
-difference is if both make equally many predictions (`--config.phases.0.max_predictions=5`). Each row has one text, without
-segments and next sentence prediction, because the [CLS] of a left-to-right model sees no other token."""
+`tests/benchmarks/benchmark_step.py --left-to-right` measures how much longer a step takes. It also measures the difference if
+both models make equally many predictions (`--config.phases.0.max_predictions=5`). Each row has one text, without segments and
+next sentence prediction, because the [CLS] of a left-to-right model sees no other token."""
 
 from ml_collections import ConfigDict
 

@@ -12,9 +12,9 @@ constant, 1-sqrt), whose decay falls to 0 in the last phase. The rows and steps 
 The held-out rows have 15 % masked tokens, so that the model can be compared with `laptop.py`.
 
 Hardware: 2 CPU cores, 2 GiB. Duration: 26 minutes for a third of the steps (`--config.steps=3000`) in bfloat16
-(`--config.model.dtype=bfloat16`), on two cores of an AMD EPYC while tests ran. The whole run has not been made. Expected:
-better than `laptop.py` after a third of the steps. Those 3,000 steps reach a held-out MLM accuracy of 38.8 % and a perplexity
-of 33.6 (`laptop.py` after 9,000 steps: 29.4 to 30.4 %, 69 to 75).
+(`--config.model.dtype=bfloat16`), on two cores of an AMD EPYC while tests ran. The whole run of 9,000 steps has not been made.
+Expected: after a third of the steps, it is better than `laptop.py` after all steps. After 3,000 steps it reaches a held-out MLM
+accuracy of 38.8 % and a perplexity of 33.6 (`laptop.py` after 9,000 steps: 29.4 to 30.4 %, 69 to 75).
 
 A decay may branch off at a checkpoint while the main run continues:
 

@@ -8,7 +8,7 @@ r"""Stage 2 of ULMFiT (Howard and Ruder, arXiv:1801.06146): a pretrained languag
 
 MODEL needs a masked-language-model head; pretraining it is stage 1. With --config.init_new=mlm_head, a model without the head
 gets one with random weights. MODEL may also be a left-to-right LSTM, like the encoder of the paper
-(experiments/pretrain/bilm.py:forward), whose head is a "softmax". With --config.examples.max_predictions=63 it then predicts
+(experiments/pretrain/bilm.py:forward), whose head is a "softmax". With --config.examples.max_predictions=63, the LSTM predicts
 every next token of a row.
 
 As in the paper (section 3.2), the learning rate of a layer is the rate of the layer above divided by 2.6, and the schedule is the

@@ -1,4 +1,4 @@
-r"""Compares fine-tuning with using features of chosen layers, from one pretrained model (paper section 5.3 and Table 7).
+r"""Compares fine-tuning a pretrained model with training a BiLSTM on the features of its layers (paper section 5.3, Table 7).
 
     tpu_scripts/run.sh study --config=experiments/studies/layers.py --workdir=runs/layers \
         --config.corpus=runs/wikipedia_corpus --config.data=data

@@ -10,8 +10,8 @@ left-to-right Transformer, BERT, ModernBERT.
 same machine, and is then used as its authors used it. Static vectors and the layers of the biLM are frozen; a BiLSTM reads them
 (for ELMo, a weighted sum of the layers, whose weights are trained). The three Transformers are fine-tuned. So the arms differ
 in more than their pretraining. On the laptop, the learning rate and the number of rows per step are the best of those that were
-tried for each arm (experiments/results/studies.md). ModernBERT uses BERT's values for both, with its own optimizer and schedule
-(`recipe.py` tests its parts one by one).
+tried for each arm (experiments/results/studies.md). ModernBERT uses BERT's learning rate and rows, with its own optimizer and
+schedule (`recipe.py` tests the parts of ModernBERT one by one).
 
 On the laptop, CoVe and Flair have their own corpora, which are the corpora of `experiments/pretrain/cove.py` and `flair.py`: the
 captions of Multi30k, and Wikipedia in characters with case. Their features are the ones that their authors used: for CoVe the
@@ -26,12 +26,12 @@ chip-hours. By the estimate of
 
 this is the time that BERT-Base takes.
 
-Expected, before it was run: on sentence tasks BERT is best, then the left-to-right model, then the biLM, then static vectors; on
-tagging the left-to-right model is worst, since it has no BiLSTM. Expected, before ModernBERT was added: it is better than BERT on
-all tasks. Expected, before CoVe and Flair were added: on tagging Flair is better than the biLM and static vectors, since endings
-and capitals reveal the part of speech of a rare word, and whether it is a name. CoVe is worse than both on all tasks, since it
-has read only 29 thousand captions. The paper compares BERT with an ELMo and a GPT of other sizes, trained on other data, so none
-of its rows is printed."""
+Expected, before it was run: on sentence tasks BERT is best, then the left-to-right model, then the biLM, then static vectors;
+on tagging the left-to-right model is worst, since it has no BiLSTM. Expected, before ModernBERT was added: ModernBERT is better
+than BERT on all tasks. Expected, before CoVe and Flair were added: on tagging Flair is better than the biLM and static vectors,
+since endings and capitals reveal the part of speech of a rare word, and whether it is a name. CoVe is worse than the biLM and
+static vectors on all tasks, since it has read only 29 thousand captions. The paper compares BERT with an ELMo and a GPT of
+other sizes, trained on other data, so none of its rows is printed."""
 
 from ml_collections import ConfigDict
 

@@ -6,8 +6,8 @@ spans.
     tpu_scripts/run.sh study --config=experiments/studies/masking.py:pod --workdir=gs://bucket/masking \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, wnut17 and ud_english_ewt (pod: glue and conll2003). The last task uses features, as in the paper:
-the encoder is frozen, so it only knows texts without masks if it saw some in pretraining.
+`data` holds the folders glue, wnut17 and ud_english_ewt (pod: glue and conll2003). The last task uses features, as in the
+paper: the encoder is frozen, so it cannot adapt to texts without [MASK].
 
 Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: about 40 minutes for each of eight arms
 and three seeds on idle cores. The pod pretrains eight BERT-Base models, each in 14 hours, or 56 chip-hours, by the estimate of

@@ -1,5 +1,5 @@
-r"""Measures the effect of the two objectives: without next sentence prediction, left to right, with a BiLSTM on top (paper Table
-5).
+r"""Measures the effect of BERT's two objectives. BERT is compared with a model without next sentence prediction, a
+left-to-right model, and a left-to-right model with a BiLSTM on top (paper Table 5).
 
     tpu_scripts/run.sh study --config=experiments/studies/objectives.py --workdir=runs/objectives \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -10,10 +10,10 @@ r"""Measures the effect of the two objectives: without next sentence prediction,
 left-to-right model predicts every token, so its output layer computes more. Its [CLS] sees no other token, so sentence tasks use
 its last token instead.
 
-Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, for each of three seeds: 15 minutes of
-pretraining on one core for BERT, 15 without next sentence prediction and 45 left to right, and 4 minutes of fine-tuning for each
-of four arms. These times are with `--config.pretrain.model.dtype=bfloat16` on a CPU that computes in bfloat16 (AMX,
-AVX512-BF16); in float32 it takes 1.5 times as long. The pod pretrains three models of BERT-Base; the cost of one is
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, for each of three seeds: 15 minutes
+of pretraining on one core for BERT, 15 without next sentence prediction and 45 left to right, and 4 minutes of fine-tuning for
+each of four arms. These times are with `--config.pretrain.model.dtype=bfloat16` on a CPU that computes in bfloat16 (AMX,
+AVX512-BF16); in float32 they are 1.5 times as long. The pod pretrains three models of BERT-Base; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.direction=left_to_right \
         --config.examples.pairs=none --config.phases.0.max_predictions=127 --config.phases.1.max_predictions=511 \

@@ -6,9 +6,9 @@ r"""Measures scores over the steps of pretraining, for a model with masked words
         --config.data=gs://bucket/data
 
 `data` holds the folders glue and wnut17 (pod: glue). The states of each run after 10, 20, 40, 60 and 80 % of its steps are kept
-(`config.checkpoints.keep_at` of pretraining), and fine-tuned in the same way as the last state. (`convert --step=N` extracts one
-by hand.) The earlier states come from the same schedule as the last one, so their learning rate has not decayed fully. figure.png
-has the curves.
+(`config.checkpoints.keep_at` of pretraining), and fine-tuned in the same way as the last state. (`convert --step=N` extracts
+one of these states by hand.) The earlier states come from the same schedule as the last one, so their learning rate has not
+decayed fully. figure.png has the curves.
 
 Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, for each seed: 15 minutes of
 pretraining on one core with masked words and 45 left to right, then six fine-tunings of each run on two tasks. This is with

@@ -11,8 +11,9 @@ and unfreezing.
 The first two commands build a corpus of the task's own texts in runs/target_corpus, where the second stage looks for it. Both
 corpora have the same vocabulary. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146) are
 tested separately. The arm "general" is fine-tuned as usual; "general, recipe" is fine-tuned with discriminative rates, the
-slanted triangle, gradual unfreezing and concat pooling. "target" first continues pretraining on the target's text; "target,
-recipe" does both. "random weights" is the model without pretraining.
+slanted triangle, gradual unfreezing and concat pooling. "target" first continues pretraining on the target's text, and is then
+fine-tuned as usual; "target, recipe" continues pretraining in the same way, and is then fine-tuned with the recipe. "random
+weights" is the model without pretraining.
 
 Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, on one core, for each seed: the first
 stage takes 4 minutes for BERT and 18 for the LSTM, the second stage takes 1 and 5 minutes, and fine-tuning takes 10 minutes. On
