@@ -80,7 +80,7 @@ def heat_map(
 ) -> None:
     """Draws `values` as colours with a scale. Names all rows and columns, or only those in a mapping.
 
-    is_light: whether the number in a cell with this value is white instead of black; None: no numbers.
+    is_light: if given, each value is written in its cell, in white if is_light(value) is true, otherwise in black.
     """
     image = axes.imshow(values, aspect="auto", **{"cmap": "Blues", "vmin": 0.0, **settings})
     for axis, names, what in ((axes.yaxis, rows, y), (axes.xaxis, columns, x)):

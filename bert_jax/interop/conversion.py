@@ -119,8 +119,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """Returns output lines that describe the `model` as it was read. The model already has the `new` parts; they are not
-    counted."""
+    """Returns output lines that describe the `model` as it was read, so without the `new` parts, which it already has."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"

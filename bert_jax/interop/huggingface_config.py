@@ -221,7 +221,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
     table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
-    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first of the parts that share a name
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # if several parts share a name, the first part
     return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 

@@ -129,7 +129,7 @@ class Sources:
     """The old rows from which each row of a new vocabulary is computed."""
 
     of: tuple[tuple[int, ...], ...]
-    """For each new id, the old ids whose rows are averaged; a single id for a piece of both vocabularies."""
+    """For each new id, the old ids whose rows are averaged. If a piece is in both vocabularies, this is a single id."""
     kept: int
     """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
@@ -141,8 +141,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`. These are the special token of the same role, or the same
-    piece, or the old tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. For a special token, this is the token of the same
+    role. For a piece of both vocabularies, it is the piece's old id. Any other piece is encoded by the old tokenizer.
 
     If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
     whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""
@@ -257,8 +257,8 @@ def average(models: Iterable[Model]) -> Model:
     """Returns the arithmetic mean of the weights of `models`. The models are read one at a time, and must only differ in their
     weights.
 
-    The sum is in float64, so the order of the models only affects its rounding. A part that is untrained in one model is marked
-    as untrained in the mean. Raises UserError naming the differences of the models."""
+    The sum is in float64, so the order of the models only affects its rounding. If a part is untrained in any of the models, it
+    is marked as untrained in the mean. Raises UserError naming the differences of the models."""
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1
@@ -293,7 +293,7 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the parameter tree after applying `change` to the arrays of the rows (`names.rows`) that `which` selects."""
+    """Returns the parameter tree with `change` applied to some arrays: `which` selects their rows in `names.rows`."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
@@ -307,8 +307,8 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Returns a function that encodes text inside a word, by the rules of `tokenizer` but only with pieces that continue a
-    word."""
+    """Returns a function that encodes a text as the continuation of a word: by the rules of `tokenizer`, but only with pieces
+    that continue a word. If `tokenizer` is not WordPiece, this is `tokenizer.encode`."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         return tokenizer.encode
