@@ -260,13 +260,13 @@ def head_from_json(
 
 
 def recorded(fields: JsonObject) -> JsonObject:
-    """Returns the fields under "bert_jax" in a `config.json`; empty in files of other writers."""
+    """Returns the fields under "bert_jax" in a `config.json`, or {} if another program wrote the file."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
 
 
 def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
-    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError if that is not a list of names."""
+    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError if they are not a list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')

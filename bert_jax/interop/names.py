@@ -79,8 +79,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W if the decoder has its own
-    vocabulary), or as NUMBER:SIZE."""
+    """Returns the row of a parameter with our own name and shape. A vocabulary axis is written as V, or as W in a decoder with
+    its own vocabulary. Any other axis is written as NUMBER:SIZE."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]

@@ -56,8 +56,9 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
-    """Changes the base of rotary positions in full layers and in `sliding` layers. If `sliding` is None, sliding layers keep
-    their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
+    """Changes the base of rotary positions to `full` in full layers, and to `sliding` in sliding layers. If `sliding` is None,
+    sliding layers keep their own base, or follow the full layers if they have none. Raises UserError if the model's positions
+    are not rotary."""
     if model.config.positions != "rotary":
         raise UserError(
             "leave --rope-theta out: only rotary positions have a base, but "
@@ -69,8 +70,8 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 
 def with_window(model: Model, tokens: int) -> Model:
-    """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
-    if the model has no sliding layers, or if `tokens` is odd or below 2."""
+    """Sets the window of sliding layers. `tokens` is the size of both sides together, as in ModernBERT's configuration. Raises
+    UserError if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
         raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:
@@ -91,8 +92,7 @@ def with_token_types(model: Model, types: int) -> Model:
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """Keeps only the layers `keep`, in ascending order. Layer 0 is the one after the embeddings. Raises UserError for invalid
-    lists."""
+    """Keeps only the layers `keep`, in ascending order. Layer 0 follows the embeddings. Raises UserError for invalid lists."""
     layers = model.config.num_layers
     if not layers or is_in_file(model.config.encoder):
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; do not choose layers")

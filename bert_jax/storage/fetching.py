@@ -239,7 +239,8 @@ def downloading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Within the `with` block, wraps every `downloading` of this thread in `measure()`, e.g. a category of the run's time."""
+    """Within the `with` block, measures every `downloading` of this thread: each runs in the context `measure()`, which may
+    e.g. add its time to a category of the run's time."""
     before = _measure.set(measure)
     try:
         yield

@@ -1,8 +1,8 @@
 """Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import the libraries for buckets.
 
 It uses gcsfs, which is also the file system of `etils.epath`. Orbax reads and writes checkpoints through epath, and TensorStore
-writes their arrays. To use an emulator, set STORAGE_EMULATOR_HOST for gcsfs and epath, and TENSORSTORE_GCS_HTTP_URL for
-TensorStore."""
+writes their arrays. If STORAGE_EMULATOR_HOST is set, gcsfs uses this emulator. TensorStore uses an emulator if
+TENSORSTORE_GCS_HTTP_URL is set."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_utf8(text: str) -> bool:
-    r"""Returns whether a text can be encoded as UTF-8. A text from JSON cannot if it has the escape of half a surrogate pair
-    ("\ud83d", half an emoji)."""
+    r"""Returns whether a text can be encoded as UTF-8. JSON can have an escape for half a surrogate pair ("\ud83d", half an
+    emoji), which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
