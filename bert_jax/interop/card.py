@@ -146,8 +146,8 @@ _USE_OF_FORM = {
 
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
-    """Returns (training, text) from the card of `directory`. If this package wrote the card and nobody has edited it, the text
-    is "". Otherwise, the text is the whole card, and only its licence and language are read for the training."""
+    """Returns (training, text) from the card of `directory`. If somebody has written or edited the card, the text is the whole
+    card, and the training has only its licence and language. Otherwise, the text is ""."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -381,8 +381,8 @@ def with_classifier_layers(model: Model, head: TaskHead) -> Model:
 def _drawing(
     config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
 ) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
-    """Returns a jitted function that draws the initial weights of `parts` with a random key. jit removes the initialisation of
-    all other parts."""
+    """Returns a jitted function that draws the initial weights of `parts`, given a random key. jit removes the initialisation
+    of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
