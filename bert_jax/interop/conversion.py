@@ -333,8 +333,8 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
         f"vocabulary: {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}); embeddings: {words.kept:,} "
-        f"kept, {words.spelt + words.unknown:,} averaged over the old pieces of the new piece ({words.unknown:,} with unknown "
-        f"pieces), {words.removed:,} removed"
+        f"kept, {words.spelt + words.unknown:,} new (each the mean of its old pieces; {words.unknown:,} with unknown pieces), "
+        f"{words.removed:,} removed"
     )
     return with_vocabulary(model, tokenizer, words), note
 
