@@ -255,7 +255,7 @@ def test_every_change_has_a_flag_and_is_reported(model, tmp_path, capsys):
         "layers: 2 -> 1 (kept: 1)",
         "position table: 40 -> 50 rows (new rows: random)",
         "token types: 3 -> 2",
-        "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 averaged over the old pieces of the new",
+        "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 new (each the mean of its old pieces;",
         "tokens that the vocabulary already had: 1 of 2",
     ):
         assert line in told

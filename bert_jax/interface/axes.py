@@ -36,7 +36,7 @@ AXES = {
     "T": "texts of a batch, independent of the rows that hold them",
     "X": "queried positions of a batch: masked tokens, scored tokens, mentions",
     # analysis
-    "A": "probes: one for every hidden state, and one for their learned mix; S + 1",
+    "A": "probes: one for every hidden state, and one for their learned weighted average (ELMo's scalar mix); S + 1",
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
     "heads": "heads of all layers, first layer first",
     "relations": "relations of a treebank by their index, from 1; 0 marks words that are not counted",

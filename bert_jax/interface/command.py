@@ -70,9 +70,9 @@ def _checked_and_run(module: str, check: str) -> int | None:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits with a status. 0: it returns None or 0. 2: a `UserError`, too little host memory, a
-    device that JAX does not find, or an operating-system error with a known remedy. 130: Ctrl-C. 141: the reader of standard
-    output has closed it.
+    """Runs the `main` of a command and exits with its status, or 0 if it returns None. After an error, the status is 2 for a
+    `UserError`, too little host memory, a device that JAX does not find, or an operating-system error with a known remedy; 130
+    after Ctrl-C; 141 if the reader of standard output has closed it.
 
     An exception in a user's file (FILE.py:NAME in a setting) is shown with the lines of that file. Text and file names are UTF-8
     in every locale. Closed standard streams are opened on the null device first.
@@ -178,8 +178,8 @@ def _jax_refusal(error: Exception) -> UserError | None:
 
 
 def _start_parsing_xla_flags() -> Callable[[], str]:
-    """Starts parsing XLA_FLAGS in another process, since XLA aborts the process if a flag is wrong. Returns a function that waits
-    for the result and returns the problem, or ""."""
+    """Starts parsing XLA_FLAGS in another process, since XLA aborts the process if a flag is wrong. Returns a function that
+    waits for the result and returns what is wrong with the flags, or ""."""
     if not os.environ.get("XLA_FLAGS", "").strip() or not sys.executable:
         return lambda: ""
     program = [sys.executable, "-P", "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
@@ -242,7 +242,7 @@ def _signal_main_thread() -> None:
 
 
 def choose_command(program: str, description: str | None, commands: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """Returns the command of `program` named by the first of `arguments`, or None after printing the requested help.
+    """Returns the first of `arguments`, which names a command of `program`. If help is requested, prints it and returns None.
 
     `commands` maps each command to its summary. Raises UserError for an unknown command.
     """
@@ -278,8 +278,8 @@ def _in_utf8() -> None:
 
 
 def _prepare_streams() -> None:
-    """Opens closed standard streams on the null device. Otherwise, the next opened file would get a stream's descriptor and
-    receive the printed text. Also prints unencodable characters as backslash escapes."""
+    """Opens closed standard streams on the null device. Otherwise, the next opened file would get the descriptor of a closed
+    stream, and printed text would be written to it. Also prints unencodable characters as backslash escapes."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -315,7 +315,8 @@ class _Results(io.TextIOWrapper):
 
 
 class _Shown(_Results):
-    """A standard stream for human readers: texts and names from files cannot control the terminal."""
+    """A standard stream for human readers. Control characters are escaped, so that texts and names from files cannot control
+    the terminal."""
 
     def write(self, text: str) -> int:
         """Writes `text` with control characters escaped, except those that start a progress line."""

@@ -38,7 +38,7 @@ def plain(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Returns `text` for a legend; without this, matplotlib omits labels that start with "_"."""
+    """Changes `text` so that a legend shows it. matplotlib omits labels that start with "_"."""
     return f"\u2009{text}" if text.startswith("_") else text
 
 
@@ -78,9 +78,10 @@ def heat_map(
     label: str = "",
     **settings: Any,
 ) -> None:
-    """Draws `values` as colours with a scale. Names all rows and columns, or only those in a mapping.
+    """Draws `values` as colours with a scale. Names all rows and columns. If `rows` or `columns` is a mapping, names only its
+    keys.
 
-    is_light: whether the number in a cell with this value is white instead of black; None: no numbers.
+    is_light: if given, each value is written in its cell, in white if is_light(value) is true, otherwise in black.
     """
     image = axes.imshow(values, aspect="auto", **{"cmap": "Blues", "vmin": 0.0, **settings})
     for axis, names, what in ((axes.yaxis, rows, y), (axes.xaxis, columns, x)):

@@ -31,8 +31,8 @@ PAGE_FORMATS = ("html", "json", *FIGURE_FORMATS)
 def expand_home(path: str, given: str) -> str:
     """Expands `~` or `~USER` at the start of `path` to the home directory. Other paths are returned unchanged.
 
-    A shell does not expand `~` after `=`, so without this `--to=~/m` would create a directory named `~`. `given` is the flag or
-    key with its value; it is used in the UserError that is raised if the home directory does not exist."""
+    A shell does not expand `~` after `=`, so `--to=~/m` would otherwise create a directory named `~`. Raises UserError with
+    `given`, the flag or key with its value, if there is no such user or HOME is not set."""
     if not path.startswith("~"):
         return path
     expanded = os.path.expanduser(path) if os.environ.get("HOME", "/") else path  # noqa: PTH111 - keeps the text of a pattern
@@ -91,8 +91,8 @@ def format_flag(parser: Flags, pages: bool = False) -> None:
 
 
 def in_formats(name: str, formats: Sequence[str]) -> list[str]:
-    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
-    returned unchanged."""
+    """Returns one file name per format for the figure `name`, which ends in .png. If `name` does not end in .png, returns it
+    unchanged."""
     return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 
@@ -104,8 +104,8 @@ def flag(default: Any, text: str, metavar: str | None = None, name: str = "") ->
 def add_option_flags(parser: Flags, options: type, *names: str) -> None:
     """Adds the flags of an options dataclass, or only the flags of its fields `names`.
 
-    A bool becomes a switch that negates its default, a tuple of numbers a repeatable flag, a tuple of words a comma-separated
-    list. Ranges and allowed words come from the annotations.
+    A bool becomes a switch that negates its default. A tuple of numbers becomes a flag that may be repeated. A tuple of words
+    becomes a flag with a comma-separated list. Ranges and allowed words come from the annotations.
     """
     for field in dataclasses.fields(options):
         if "flag" not in field.metadata or (names and field.name not in names):
@@ -188,7 +188,7 @@ class FlagParser(argparse.ArgumentParser):
         self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
         """Returns the hint for an unknown argument, or "" if there is none."""
         self.may_be_in_bucket: Collection[str] = ()
-        """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); other flags reject one."""
+        """The flags whose value may be a path in a bucket (gs://BUCKET/PATH). Other flags reject such a path."""
 
     def group(self, title: str, description: str | None = None) -> Flags:
         """Returns the group of flags with this title, creating it if necessary."""
@@ -268,7 +268,8 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _expanded(value: Any, flag: str) -> Any:
-    """Returns the value of a flag with home directories expanded. No other flag accepts a value that starts with `~`."""
+    """Returns the value of a flag with home directories expanded. This applies to all flags, since a value that starts with `~`
+    can only be a path."""
     if isinstance(value, list):
         return [_expanded(item, flag) for item in value]
     if not isinstance(value, str | pathlib.Path) or not os.fspath(value).startswith("~"):

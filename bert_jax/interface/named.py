@@ -40,8 +40,8 @@ def is_in_file(value: str) -> bool:
 
 
 def split_named(value: str) -> tuple[str, str, str | None]:
-    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). Missing parts are empty; rest is None without a second
-    colon. A plain NAME or NAME:REST has the file ""."""
+    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). A plain NAME or NAME:REST has the file "". A missing
+    name is "", a missing rest is None."""
     if match := IN_FILE.fullmatch(value):
         return match["file"], match["name"] or "", match["rest"]
     name, colon, rest = value.partition(":")
@@ -87,7 +87,7 @@ def file_module(value: str, key: str) -> ModuleType:
 
 def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
     """Raises UserError unless a user's `function`, called `what` in the message, can be called with these positional arguments,
-    for example "step, steps", or with these and `more`."""
+    for example "step, steps". With `more`, it may need further arguments."""
     try:
         signature = inspect.signature(function)
         (signature.bind_partial if more else signature.bind)(*arguments.split(", "))

@@ -91,7 +91,7 @@ EVALUATION_PROGRESS_DELAY = 2.0
 
 @contextlib.contextmanager
 def evaluation_progress(what: str, unit: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of (units scored, all units) that shows the progress of the evaluation of `what`, after a delay of 2 s.
-    The `unit` is "rows" or "examples"."""
+    """Yields a function that shows the progress of an evaluation: function(units scored, all units). In the first 2 s, it shows
+    nothing. `what` follows "evaluating" in the line; the `unit` is "rows" or "examples"."""
     with Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY) as progress:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None

@@ -111,8 +111,8 @@ def loaded_for(file: pathlib.Path, flag: str) -> None:
 
 @contextlib.contextmanager
 def file_errors_explained() -> Iterator[None]:
-    """Converts exceptions that pass through a user's file (see `loaded_for`), also sys.exit, to a UserError with the part of the
-    traceback that starts in the file. Other exceptions are not changed.
+    """Converts an exception that passes through a user's file (see `loaded_for`) to a UserError, with the part of the traceback
+    that starts in the file. sys.exit in the file also becomes a UserError. Other exceptions are not changed.
 
     Every command runs inside this context (`interface/command.py`), and so does every run within its workdir
     (`runtime/launch.py`). Functions that call a user's function need not handle its exceptions."""
@@ -121,7 +121,7 @@ def file_errors_explained() -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        # a generator that raises StopIteration ends with a RuntimeError, whose traceback does not pass through it
+        # Python converts a StopIteration in a generator to a RuntimeError, whose traceback lacks the generator
         fault = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
         frames = traceback.extract_tb(fault.__traceback__)
         file = next((frame.filename for frame in reversed(frames) if frame.filename in _loaded_for), None)

@@ -76,7 +76,7 @@ class NamedIn(OneOf):
     """The allowed names of a string. FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
 
     def error(self, value: str) -> str:
-        """Returns the error text for an unknown name, or "" for FILE.py:NAME, which is checked when it is loaded."""
+        """Returns the error text for an unknown name. FILE.py:NAME is checked when it is loaded, so its text is ""."""
         return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME loads your own"
 
 
@@ -91,7 +91,8 @@ def _written(bound: Any) -> str:
 
 
 def range_error(value: float, interval: Interval) -> str:
-    """Returns the error text for a value outside the range, "must be at least 1 and at most 9"; "" for a value inside it."""
+    """Returns the error text for a value outside the range, such as "must be at least 1 and at most 9", or "" if the value is
+    inside the range."""
     if isinstance(value, float) and not math.isfinite(value):
         return ", ".join(filter(None, ("must be a finite number", range_text(interval))))
     inside = (

@@ -146,8 +146,8 @@ _USE_OF_FORM = {
 
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
-    """Returns (the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From
-    an edited card, only the licence and the language are read."""
+    """Returns (training, text) from the card of `directory`. If somebody has written or edited the card, the text is the whole
+    card, and the training has only its licence and language. Otherwise, the text is ""."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

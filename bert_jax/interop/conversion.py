@@ -59,8 +59,8 @@ from bert_jax.storage.paths import checked, is_remote
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the
-    original.
+    """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, a checkpoint of the
+    original BERT, or word vectors.
 
     If a checkpoint only states "gelu", the exact form is assumed, and `Model.notes` reports this.
     """
@@ -119,8 +119,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """Returns output lines that describe the `model` as it was read. The model already has the `new` parts; they are not
-    counted."""
+    """Returns output lines that describe the `model` as it was read, so without the `new` parts, which it already has."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -293,7 +292,7 @@ def _shape(array: JsonObject) -> str:
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
-    UserError if one of them is the output directory."""
+    UserError if a source is the output directory, or if a head of a model reads a pooler that the model lacks."""
     target = os.path.realpath(flags.to)
     if pathlib.Path.cwd().is_relative_to(target):  # the user's shell would remain in the replaced directory
         raise UserError(f"--to={flags.to} is the current directory, or holds it, and would be replaced; name another directory")
@@ -334,8 +333,8 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
         f"vocabulary: {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}); embeddings: {words.kept:,} "
-        f"kept, {words.spelt + words.unknown:,} averaged over the old pieces of the new piece ({words.unknown:,} with unknown "
-        f"pieces), {words.removed:,} removed"
+        f"kept, {words.spelt + words.unknown:,} new (each the mean of its old pieces; {words.unknown:,} with unknown pieces), "
+        f"{words.removed:,} removed"
     )
     return with_vocabulary(model, tokenizer, words), note
 
@@ -358,8 +357,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """Returns the new task head of --new. Returns None if there is none, or if no --labels are given, since the model's head may
-    provide them."""
+    """Returns the new task head of --new. Returns None if there is none. Also returns None if it needs labels and no --labels
+    are given, since the model's own head may provide them."""
     kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None

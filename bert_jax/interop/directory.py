@@ -58,8 +58,9 @@ class Unwritable(UserError):
 
 @contextlib.contextmanager
 def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -> Iterator[pathlib.Path]:
-    """Yields a temporary directory next to `directory` to write into. If the context ends without an exception, it is renamed to
-    `directory`. If `directory` is a symbolic link, the target of the link is replaced, and the link is kept.
+    """Yields a temporary directory next to `directory` to write into. If the context ends without an exception, the temporary
+    directory is renamed to `directory`. If `directory` is a symbolic link, the target of the link is replaced, and the link is
+    kept.
 
     An older directory of that name is moved aside until the new one is in place. The older directory must be empty, or an export
     of this package in the format `form`, a key of FORMATS: no other directory is deleted. Files in it that do not belong to the
@@ -129,8 +130,8 @@ def _resolved(directory: pathlib.Path) -> pathlib.Path:
 def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
     """Creates `temporary` if it does not exist, and holds its lock in the context. Yields its descriptor.
 
-    Raises Unwritable if another process holds the lock because it is writing to `directory`, or if `temporary` is a symbolic link
-    or a file. The lock ends together with its process."""
+    If another process holds the lock, it is writing to `directory`, and Unwritable is raised. Also raises Unwritable if
+    `temporary` is a symbolic link or a file. When a process ends, its lock ends."""
     descriptor = None
     while descriptor is None:
         try:
@@ -197,8 +198,8 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 
 def signed_card(text: str, facts: JsonObject) -> str:
-    """Returns a card that ends in a comment, from which `card_facts` reads `facts` if the text is unchanged. Bytes of file names
-    that are not UTF-8 are escaped."""
+    """Returns the card `text` with a comment at its end, which has `facts` and a hash of the text. `card_facts` reads the facts
+    if the text is unchanged. Bytes of file names that are not UTF-8 are escaped."""
     text = text.encode("utf-8", "backslashreplace").decode()
     content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"

@@ -19,7 +19,7 @@ from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
 WRITTEN = (*FORMATS, "bert_jax")
-"""The formats of exports. "bert_jax" is a directory like "huggingface", which may also hold an encoder-decoder that
+"""The formats of exports. "bert_jax" writes the same directory as "huggingface", but it also accepts encoder-decoders that
 transformers does not support."""
 FORMATS_OF_FLAG = {
     "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"), "function": ("stablehlo",),
@@ -94,11 +94,11 @@ def flag_parser(description: str | None) -> FlagParser:
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the seed of random weights")
     changes = parser.group("changes")
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
-    of_positions = "new rows of the position table: the table repeated, or random (default: copied)"
+    of_positions = "new rows of the position table: copied repeats the table, random draws them (default: copied)"
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
     of_theta = "change the base of rotary positions in full layers and, if given, in sliding layers"
     changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help=of_theta)
-    of_window = "change the number of tokens that a sliding layer sees on both sides together"
+    of_window = "change the window of sliding layers to N tokens, both sides together"
     changes.add_argument("--window", type=POSITIONS, metavar="N", help=of_window)
     of_types = "resize the token-type table to N rows; new rows are copies of type 0"
     changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)

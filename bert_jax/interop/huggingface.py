@@ -77,14 +77,14 @@ from bert_jax.model.pretraining import (
     with_fixed_tables,
 )
 
-if TYPE_CHECKING:  # loaded with the models that have them
+if TYPE_CHECKING:  # loaded only for models that have them
     from bert_jax.interop.sentence_transformers import TextVectors
     from bert_jax.model.heads.head import TaskHead
 
 log = logging.getLogger(__name__)
 
 FILES = FORMATS["huggingface"][1]
-METADATA = {"format": "pt"}  # transformers 4 rejects a file that does not name the framework of its layout
+METADATA = {"format": "pt"}  # transformers 4 rejects a file whose metadata names no framework
 ROLES = {"pad": "padding", "sep": "end token"}
 """The names of special tokens in messages, by role."""
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -125,12 +125,12 @@ class Model:
 
     @property
     def counts(self) -> ParameterCounts:
-        """The number of parameters that a file of this model holds. Padding rows do not count, and neither does the first
-        layer's norm if the model has none."""
+        """The number of parameters that a file of this model holds. The padding rows of the vocabulary are not counted. If the
+        first layer has no norm before its attention, the unused entry for this norm is not counted."""
         table = {row.ours: row for row in rows(self.config, self.head)}
         sizes, wanted = dict[str, int](), axis_sizes(self.config, self.head)
         for path, array in flatten_dict(self.params, sep="/").items():
-            row = table.get(path)  # None for a part of a head that its settings leave out
+            row = table.get(path)  # None if the settings of the head leave this parameter out
             kept = array[row.first :] if row and row.first else array
             sizes[path] = int(kept.size)
             for axis, letter in enumerate(row.our_axes.split() if row and not row.stacked else ()):
@@ -242,11 +242,11 @@ def import_model(
 ) -> Model:
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
-    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, and the parts or tensors
-    (by name, `*` as a wildcard) in `drop` are removed. The word embeddings are padded to a multiple of `vocab_multiple` rows. A
-    directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the casing needs `lowercase`.
-    `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of another
-    shape."""
+    Missing or unexpected parts are errors unless they are declared. The parts `new` get random weights. `drop` lists the parts
+    and tensors to remove (tensors by name, `*` as a wildcard). The word embeddings are padded to a multiple of `vocab_multiple`
+    rows. A directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the casing needs
+    `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
+    another shape."""
     from bert_jax.interop.locate import find_model_directory
 
     check_parts(new.names)
@@ -367,8 +367,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
 
 
 def with_classifier_layers(model: Model, head: TaskHead) -> Model:
-    """If the `classifier_pooling` uses layers before a classifier and they are missing, initialises them from the dense layer and
-    norm of the MLM head, as in transformers."""
+    """Adds the layers that `classifier_pooling` uses before a classifier, if the model lacks them. As in transformers, they are
+    copies of the dense layer and the norm of the MLM head."""
     config, words = model.config, model.params.get("mlm_head")
     begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
     if not begins or words is None or "pooler" in model.params:
@@ -381,7 +381,8 @@ def with_classifier_layers(model: Model, head: TaskHead) -> Model:
 def _drawing(
     config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
 ) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
-    """Returns a jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
+    """Returns a jitted function that draws the initial weights of `parts`, given a random key. jit removes the initialisation
+    of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
@@ -437,7 +438,7 @@ def _check_outputs(
 
 
 def labels_needed(given: int, part: str, outputs: int) -> str:
-    """Returns the error message for a number of labels that differs from the number of a head's outputs."""
+    """Returns the error message if the number of labels differs from the number of a head's outputs."""
     return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
 
 
@@ -470,8 +471,8 @@ def read_model_config(directory: pathlib.Path) -> JsonObject:
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
-    """Raises UserError if the vocabulary has more pieces than the model has word embeddings. The opposite is common, since tables
-    are padded to a round size."""
+    """Raises UserError if the vocabulary has more pieces than the model has word embeddings. Fewer pieces are common, since
+    embedding tables are padded to a round size."""
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
@@ -491,8 +492,8 @@ def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str,
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    """Raises UserError if `ours`, the fields of an export of this package, has the hash of a different vocabulary, since ids
-    would then mean different words."""
+    """Raises UserError if the model was exported with another vocabulary, since ids would then mean different words. `ours` are
+    the fields under "bert_jax", which have the hash of the model's vocabulary."""
     found = tokenizer.vocabulary.sha256
     written = ours.get("vocabulary_sha256", found)
     if written != found:
@@ -504,8 +505,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
 
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
-    """If the only difference between `tokenizer` and the vocabulary of `directory` is that some unused pieces have new names,
-    returns a clause about these pieces; otherwise (). BERT's authors recommend this way of adding words."""
+    """Compares `tokenizer` with the vocabulary of `directory`. If they differ only in the names of unused pieces ([unused0],
+    ...), returns a clause about the renamed pieces; otherwise (). BERT's authors recommend such renaming to add words."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
@@ -526,8 +527,8 @@ def _check_recorded(ours: JsonObject, fields: JsonObject, family: Family, tokeni
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the pooling of a directory's text vectors. Returns None if the directory names no pooling, or a pooling that is not
-    implemented here; `embed` reports the latter."""
+    """Returns the settings of a directory's text vectors. Returns None if the directory names no pooling, or a pooling that is
+    not implemented here; in the second case, `embed` reports it."""
     from bert_jax.interop.sentence_transformers import read_text_vectors
 
     with contextlib.suppress(UserError):
@@ -560,10 +561,10 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """Returns the fields of config.json that this package does not use, and those whose spelling an export keeps, such as
-    `hidden_act`, which has several names for the same function. Without a task head, this includes the fields about labels. It
-    never includes `auto_map`, which names code that is not exported. If the vocabulary has changed, it includes neither the
-    tokenizer class nor the ids of special tokens."""
+    """Returns the fields of config.json that exports copy. This package does not use them, or an export keeps their spelling,
+    e.g. in `hidden_act`, which has several names for the same function. Without a task head, this includes the fields about
+    labels. It never includes `auto_map`, which names code that is not exported. If the vocabulary has changed, it includes
+    neither the tokenizer class nor the ids of special tokens."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()
@@ -575,9 +576,9 @@ def _adapt_tokenizer(directory: pathlib.Path, model: Model) -> None:
     """Adapts the saved tokenizer files to the model, for transformers.
 
     Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
-    it, they do not truncate, and longer texts raise an IndexError in the model. For a model without token types, also writes that
-    its tokenizer returns none, since the model would not accept them. The texts of a translator end with [SEP] and do not start
-    with [CLS], which only tokenizer.json can express."""
+    it, they do not truncate, and longer texts raise an IndexError in the model. If the model has no token types, also writes
+    that the tokenizer returns none, since the model would not accept them. The texts of a translator end with [SEP] and do not
+    start with [CLS]. This is written to tokenizer.json, since no other file can express it."""
     config, tokenizer, rules = model.config, model.tokenizer, directory / TOKENIZER_JSON
     settings = read_object(directory / TOKENIZER_CONFIG) | {"model_max_length": config.max_position}
     inputs = settings.get("model_input_names")

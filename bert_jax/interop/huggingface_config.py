@@ -221,7 +221,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
     table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
-    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first of the parts that share a name
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # if several parts share a name, the first part
     return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 
@@ -260,13 +260,13 @@ def head_from_json(
 
 
 def recorded(fields: JsonObject) -> JsonObject:
-    """Returns the fields under "bert_jax" in a `config.json`; empty in files of other writers."""
+    """Returns the fields under "bert_jax" in a `config.json`, or {} if another program wrote the file."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
 
 
 def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
-    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError if that is not a list of names."""
+    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError if they are not a list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')

@@ -52,7 +52,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     path = local_model(path)
     name, path = os.fspath(path), pathlib.Path(path)
     for candidate in (path, path / "model"):
-        # the second one only exists if an export was killed while it exchanged the directories
+        # the second path only exists if an export was killed while it exchanged the directories
         for directory in (candidate, aside(candidate)):
             if (directory / CONFIG).is_file() and weights_file(directory):
                 return directory
@@ -123,7 +123,8 @@ def _not_a_directory(path: pathlib.Path) -> str:
 
 ADAPTER = "adapter_config.json"
 _OF_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack", ".gguf", ".ot"}
-"""Suffixes of files with weights, which a message names if none of them is read."""
+"""Suffixes of weights files. If a directory has no weights under a name that is read, an error lists its files with these
+suffixes."""
 
 
 def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:

@@ -2,9 +2,9 @@
 (`families/`).
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
-[out, in]. Each row of a table has both names and both layouts. The layouts determine shapes, transposes, and how heads and fused
-matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our own name, with dots, and our
-own layout."""
+[out, in]. Each row of a table has both names and both layouts. The layouts determine shapes, transposes, and how heads and
+fused matrices are split. If a parameter is not in the family's table, e.g. in a head without a transformers class, its tensor
+has our own name, with dots, and our own layout."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. Each axis is written as V (W if the decoder has its own
-    vocabulary), or as NUMBER:SIZE."""
+    """Returns the row of a parameter with our own name and shape. A vocabulary axis is written as V, or as W in a decoder with
+    its own vocabulary. Any other axis is written as NUMBER:SIZE."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -94,7 +94,8 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format. In our format, only V may be larger, because of padding."""
+    """Returns the size of every axis letter in the other format. In our format, V and W may be larger, since vocabularies are
+    padded."""
     return {
         "V": config.vocab_size,
         "W": config.decoder_vocab_size or config.vocab_size,
@@ -130,7 +131,7 @@ def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[i
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Returns the size of an axis, which is a letter (a key of `sizes`) or a number and its size ("1:1")."""
+    """Returns the size of an axis, which is written as a letter (a key of `sizes`) or as NUMBER:SIZE."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 
@@ -179,9 +180,9 @@ def params_from_tensors(
     """Converts tensors by name in the other format to our float32 parameter tree, with zeros in the padding rows of the
     vocabulary.
 
-    The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises a UserError that names `source` and lists, by their names in `tensors`, all other tensors that are missing,
-    unexpected or of a different shape, tensors of integers, and values that are not finite."""
+    The pooler and the heads may be missing as a whole, unless they are `required`. The parts in `drop` are left out. Raises
+    UserError naming `source` if other tensors are missing, unexpected, of a different shape or integers, or if values are not
+    finite. The error lists the tensors by their names in `tensors`."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:
@@ -216,7 +217,7 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # the first layers lack the parameter; its values are not read
+            if row.first:  # the first layers lack the parameter; the model does not read the values that fill their entries
                 blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
                 layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
@@ -228,8 +229,7 @@ def params_from_tensors(
 def _without_fixed_positions(
     tensors: dict[str, np.ndarray], config: ModelConfig, wanted: np.ndarray, source: str
 ) -> dict[str, np.ndarray]:
-    """Removes the position table from `tensors`. Raises UserError unless its rows equal the `wanted` ones, within the file's
-    precision."""
+    """Removes the position table from `tensors`. Raises UserError unless the table equals `wanted` in the file's precision."""
     name = export_family(config).position_table
     table = np.asarray(tensors.get(name, ()))
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
@@ -241,7 +241,7 @@ def _without_fixed_positions(
 
 
 def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
-    """Returns tensor name -> its row. For a tensor with several parts, returns the row of the first part."""
+    """Returns tensor name -> its row. If a tensor has several rows, one for each of its parts, returns the first row."""
     expected: dict[str, Row] = {}
     for row in rows(config, head):
         for name in their_names(row, config):
@@ -250,8 +250,8 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
 
 
 def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
-    """Returns the subtree of our parameters to which a tensor of the other format belongs, "" for none. For heads, this only
-    depends on the module's name."""
+    """Returns the subtree of our parameters to which a tensor of the other format belongs, "" for none. A tensor of a head is
+    recognised by its module's name alone."""
     if name in expected:
         return expected[name].subtree
     module = name.split(".")[0]
@@ -271,8 +271,9 @@ def wrapper_prefix(names: Collection[str], family: Family) -> str:
 
 
 def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
-    """Returns, for each name in a file, its name in the family's table: without the prefix of a wrapper, with the current
-    suffixes, and with the prefix of a plain encoder. The names of our own encoders are not changed."""
+    """Returns the name of a tensor in a file -> its name in the family's table. The prefix of a wrapper is removed, and old
+    suffixes are replaced by the current ones. In the file of a plain encoder, names lack the family's prefix, which is added.
+    The names of our own encoders are not changed."""
     family = export_family(config)
     if not family.table:
         return {name: name for name in names}
@@ -291,9 +292,9 @@ def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, st
 def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
     """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
 
-    Raises UserError for a copy that differs from its tied tensor. Also raises it for buffers whose values differ from those in
-    transformers by more than rounding (numpy versions differ in the last digits), since they are not supported. In a model
-    without `tied_decoder`, the decoder's weight is a separate tensor."""
+    Raises UserError for a copy that differs from its tied tensor. In a model without `tied_decoder`, the decoder's weight is
+    not a copy. Also raises UserError for a buffer with other values than in transformers, since only these are supported.
+    Differences of rounding are allowed, since numpy versions differ in the last digits."""
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
@@ -332,8 +333,8 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
 
 
 def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
-    """Returns the remedy for `unused` tensors: a `convert` flag with patterns that match these tensors and none of the `needed`
-    ones. `mark` separates the parts of a name."""
+    """Returns the remedy for `unused` tensors: a `convert` flag with patterns that match these tensors but no tensor in
+    `needed`. `mark` separates the parts of a name."""
     patterns: dict[str, None] = {}
     for name in unused:
         parts = name.split(mark)

@@ -24,7 +24,7 @@ _OLD_MODES = {
     "cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
 }  # fmt: skip
-"""Current name of a pooling -> the end of its key before release 6; there was one key per pooling."""
+"""Current name of a pooling -> the end of its old key. Before release 6, there was one key per pooling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +36,14 @@ class TextVectors:
     normalise: bool = False
     """Whether vectors are scaled to length 1."""
     longest: int | None = None
-    """The maximum number of tokens in a text, including [CLS] and [SEP]; None: as many as the model reads."""
+    """The maximum number of tokens in a text, including [CLS] and [SEP]. None: the model's own limit."""
     unknown: str = ""
     """The settings that are not implemented here."""
 
 
 def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the settings of the model directory `source`, or of its parent directory in the format of older releases; None if
-    there are none. Raises UserError for files that are not in this format."""
+    """Returns the settings in the model directory `source`, or None if there are none. In the format of older releases, they
+    are in the parent directory of `source`. Raises UserError for files that are not in this format."""
     directory = source if (source / MODULES).is_file() else source.absolute().parent
     if directory != source and transformer_folder(directory) != source.absolute():
         return None

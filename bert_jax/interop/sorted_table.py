@@ -87,7 +87,8 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 
 def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Encodes `entries` in ascending order as one block; TensorFlow starts a new block after 256 kB, but reads any size."""
+    """Encodes `entries` in ascending order as one block; TensorFlow starts a new block after 256 kB, but it reads blocks of any
+    size."""
     table = b""
 
     def append(block: bytes) -> bytes:
@@ -100,7 +101,7 @@ def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
     data = append(_encode_block(entries))
     metadata = append(_encode_block({}))
     last = max(entries)
-    # the index may have any key that is not below the last one; TensorFlow writes the first byte plus one
+    # the block's key in the index may be `last` or any later key; TensorFlow writes the first byte of `last`, plus one
     index = append(_encode_block({bytes([last[0] + 1]) if last else b"": data}))
     return table + (metadata + index).ljust(FOOTER_BYTES - 8, b"\0") + struct.pack("<Q", MAGIC)
 

@@ -132,8 +132,8 @@ def _exported(
 
 
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
-    """Returns the forward pass, a function from int32 [B, L] arrays (one for each of INPUTS) to named outputs. Outputs have no
-    padding of the vocabulary; the parameters are constants."""
+    """Returns the forward pass, a function of one int32 [B, L] array for each of INPUTS, which returns outputs by name. The
+    parameters are constants in it. Outputs over the vocabulary have no padding."""
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_layers=True)
     shapes = our_shapes(config, model.head)
 

@@ -56,8 +56,9 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
-    """Changes the base of rotary positions in full layers and in `sliding` layers. If `sliding` is None, sliding layers keep
-    their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
+    """Changes the base of rotary positions to `full` in full layers, and to `sliding` in sliding layers. If `sliding` is None,
+    sliding layers keep their own base, or follow the full layers if they have none. Raises UserError if the model's positions
+    are not rotary."""
     if model.config.positions != "rotary":
         raise UserError(
             "leave --rope-theta out: only rotary positions have a base, but "
@@ -69,8 +70,8 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 
 def with_window(model: Model, tokens: int) -> Model:
-    """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
-    if the model has no sliding layers, or if `tokens` is odd or below 2."""
+    """Sets the window of sliding layers. `tokens` is the size of both sides together, as in ModernBERT's configuration. Raises
+    UserError if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
         raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
     if tokens < 2 or tokens % 2:
@@ -91,8 +92,7 @@ def with_token_types(model: Model, types: int) -> Model:
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """Keeps only the layers `keep`, in ascending order. Layer 0 is the one after the embeddings. Raises UserError for invalid
-    lists."""
+    """Keeps only the layers `keep`, in ascending order. Layer 0 follows the embeddings. Raises UserError for invalid lists."""
     layers = model.config.num_layers
     if not layers or is_in_file(model.config.encoder):
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; do not choose layers")
@@ -129,7 +129,7 @@ class Sources:
     """The old rows from which each row of a new vocabulary is computed."""
 
     of: tuple[tuple[int, ...], ...]
-    """For each new id, the old ids whose rows are averaged; a single id for a piece of both vocabularies."""
+    """For each new id, the old ids whose rows are averaged. If a piece is in both vocabularies, this is a single id."""
     kept: int
     """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
@@ -141,8 +141,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`. These are the special token of the same role, or the same
-    piece, or the old tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. For a special token, this is the token of the same
+    role. For a piece of both vocabularies, it is the piece's old id. Any other piece is encoded by the old tokenizer.
 
     If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
     whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""
@@ -257,8 +257,8 @@ def average(models: Iterable[Model]) -> Model:
     """Returns the arithmetic mean of the weights of `models`. The models are read one at a time, and must only differ in their
     weights.
 
-    The sum is in float64, so the order of the models only affects its rounding. A part that is untrained in one model is marked
-    as untrained in the mean. Raises UserError naming the differences of the models."""
+    The sum is in float64, so the order of the models only affects its rounding. If a part is untrained in any of the models, it
+    is marked as untrained in the mean. Raises UserError naming the differences of the models."""
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1
@@ -293,7 +293,7 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the parameter tree after applying `change` to the arrays of the rows (`names.rows`) that `which` selects."""
+    """Returns the parameter tree with `change` applied to some arrays: `which` selects their rows in `names.rows`."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
@@ -307,8 +307,8 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Returns a function that encodes text inside a word, by the rules of `tokenizer` but only with pieces that continue a
-    word."""
+    """Returns a function that encodes a text as the continuation of a word: by the rules of `tokenizer`, but only with pieces
+    that continue a word. If `tokenizer` is not WordPiece, this is `tokenizer.encode`."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         return tokenizer.encode

@@ -57,7 +57,7 @@ class Entry:
 
 
 class Bundle(Mapping[str, np.ndarray]):
-    """A mapping from names to tensors, each read and verified on access, in its stored type; the arrays are read-only.
+    """A mapping from names to tensors. A tensor is read and verified on access. Its array is read-only and has the stored type.
 
     `entries` has the shapes of all tensors. Accessing a tensor that is damaged, partitioned or of a type that is not in `DTYPES`
     raises a UserError that names it."""
@@ -266,7 +266,7 @@ def _encode_entry(entry: Entry) -> bytes:
 
 
 def _message(data: bytes) -> dict[int, list[int | bytes]]:
-    """Decodes a protocol buffer message of any type: from field numbers to their values."""
+    """Decodes a protocol buffer message of any type. Returns field number -> the values of the field."""
     fields: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):

@@ -95,7 +95,7 @@ class Notes:
     step: int | None
     """The checkpoint's global_step."""
     first_moments: dict[str, PyTree[np.ndarray]] | None = None
-    """With `read_slots`: a tree like the parameters' (zero in the vocabulary's padding), for the `mu` of our optimizers."""
+    """The tree for the `mu` of our optimizers, with zeros in the vocabulary's padding; None without `read_slots`."""
     second_moments: dict[str, PyTree[np.ndarray]] | None = None
     """The same as `first_moments`, for `nu`."""
 
@@ -280,7 +280,7 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
 
 
 def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str, str]:
-    """Returns the optimizer's tensors, for any optimizer: tensor name -> name of its slot, such as "adam_m".
+    """Returns the tensors of the optimizer, whatever optimizer it is: tensor name -> name of its slot, such as "adam_m".
 
     A slot of a variable NAME is called NAME/SLOT. A slot has the variable's shape, or that shape without one axis (Adafactor's
     sums). A slot with a name in `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape."""

@@ -1,9 +1,9 @@
 """Makes the first weights of a larger Transformer from a trained smaller one, as ModernBERT-large was made from ModernBERT-base
 (arXiv:2412.13663, appendix A.3; `initialization.py` and `model.py` of its code).
 
-Width: each array of the small model is placed in the middle of the larger one, and the rest is filled by wraparound, along every
-axis whose size differs (Phi, arXiv:2306.11644). Heads stay whole. Depth: layer i of N is a copy of layer round(i n / N) of n
-(Gopher, arXiv:2112.11446), even if the two have different types of attention."""
+Width: along every axis whose size differs, the small array is placed in the middle of the larger array and repeated on both
+sides (Phi, arXiv:2306.11644). Heads stay whole. Depth: with N layers made from n, layer i is a copy of layer round(i n / N)
+(Gopher, arXiv:2112.11446), even if the two layers have different types of attention."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ def tiled(model: Model, wanted: Architecture) -> Model:
 
 
 def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray, " _"]:
-    """Returns, for each of `large` positions, the index of its source. The `small` positions start at `offset`, by default in the
-    middle, and are repeated on both sides."""
+    """Returns, for each of `large` entries along an axis, the index of its source among `small` entries. The small array starts
+    at `offset`, by default in the middle, and is repeated on both sides."""
     return (np.arange(large) - ((large - small) // 2 if offset is None else offset)) % small
 
 
 def layer_sources(small: int, large: int) -> Int[np.ndarray, " _"]:
-    """Returns, for each of `large` layers, the layer of `small` ones that it copies. With at least twice as many layers, the
-    published formula can exceed the last layer; the last layer is used then."""
+    """Returns, for each of the `large` layers of the new model, which of the `small` layers of the old model it copies. If the
+    new model has at least twice as many layers, the published formula can exceed the last layer; the last layer is then
+    used."""
     return np.array([min(round(layer * small / large), small - 1) for layer in range(large)])
 
 

@@ -25,7 +25,7 @@ NOT_READ = ("tf_model.h5", "flax_model.msgpack")
 
 
 def weights_file(directory: pathlib.Path) -> pathlib.Path | None:
-    """Returns the file of `directory` with its tensors, or the index of several such files; None if it has neither."""
+    """Returns the file with the tensors of `directory`, or the index if there are several files; None if it has neither."""
     return next((directory / name for name in READ if (directory / name).is_file()), None)
 
 
@@ -40,7 +40,8 @@ def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
-    """Raises a UserError with the text `refusal`, whose {found} names the tensor, if a float tensor has NaN or infinity."""
+    """If a float tensor has NaN or infinity, raises UserError with the text `refusal`, in which {found} becomes a description
+    with the tensor's name."""
 
     def is_finite(x: np.ndarray) -> bool:
         # if the sum is finite, so are its terms; computing it is six times as fast

@@ -46,7 +46,8 @@ from bert_jax.storage.records import without_bom
 FASTTEXT = b"\xba\x16\x4f\x2f"
 """The first bytes of a fastText model, whose `.bin` format differs from word2vec's."""
 LARGEST_RATIO = 1100
-"""The highest compression ratio of gzip, rounded up; a header is wrong if its words could not fit in the file."""
+"""The highest compression ratio of gzip, rounded up. If the words that a header states could not fit in the file, the header is
+wrong."""
 WIDEST = 1 << 16
 _LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
@@ -99,9 +100,9 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
 def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
     """Returns the static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
 
-    If the directory has a tokenizer, or `vocabulary` is given, its pieces must be words of the file, in any order. Otherwise, all
-    words of the file become the vocabulary. A special token that is missing in the file gets the mean of all vectors. Raises
-    UserError that names the line or word at which the file is wrong, or the pieces without a vector."""
+    If the directory has a tokenizer, or `vocabulary` is given, its pieces must be words of the file, in any order. Otherwise,
+    all words of the file become the vocabulary. A special token that is missing in the file gets the mean of all vectors. If
+    the file is wrong, raises UserError naming the line or word. Also raises it for pieces without a vector."""
     file = find_vectors(path)
     assert file is not None, path
     found = vocabulary or (path if path.is_dir() and vocabulary_files(path) else None)
@@ -135,11 +136,11 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
 def read_vectors(
     path: pathlib.Path, wanted: Sequence[str] | None = None, *, room: int = 0
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
-    """Returns (the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
+    """Returns (words, vectors, clauses that report what was left out). The vectors start with `room` rows without values.
 
     With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs several
-    times in the file, its first vector is used, or its first two if `wanted` has the word twice. Raises UserError naming the
-    line or word that is wrong."""
+    times in the file, its first vector is used. If `wanted` has the word twice, its first two vectors are used. Raises
+    UserError naming the line or word that is wrong."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}
@@ -185,7 +186,7 @@ def read_vectors(
         unfilled = {place: piece for piece, several in places.items() for place in several}
         left = seen - (len(wanted) - len(unfilled)) - len(twice)
         for place, piece in unfilled.items():
-            if piece in row_of:  # a word with more places in `wanted` than vectors in the file
+            if piece in row_of:  # `wanted` has the word more often than the file
                 table[room + place] = table[room + row_of[piece]]
         found = [place for place, piece in enumerate(wanted) if piece in row_of]
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]
@@ -205,7 +206,7 @@ def _count_lines(path: pathlib.Path) -> int:
 
 
 class _NotVectors(UserError):
-    """A file does not start like a file of word vectors."""
+    """Raised if a file does not start like word vectors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,14 +214,14 @@ class _Form:
     """The format of a file of vectors, from its beginning."""
 
     count: int | None
-    """The number of words; None without a first line that states it."""
+    """The number of words; None if the file's first line does not state it."""
     width: int
     is_binary: bool
 
 
 def _read_form(path: pathlib.Path) -> _Form:
-    """Returns the format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that
-    cannot be right."""
+    """Returns the format of the vectors in a file. Raises _NotVectors if the file does not start like word vectors, and
+    UserError if its first line cannot be right."""
     start = read_start(path)
     if start.startswith(FASTTEXT):
         raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
@@ -258,8 +259,8 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
 
 
 def _rows(path: pathlib.Path, form: _Form) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
-    """Yields for each vector (its place in the file, as text for error messages; its word, or None if the word is not UTF-8; the
-    vector)."""
+    """Yields (place, word, vector) for each vector. The place is a text for error messages, such as "line 7"; the word is None
+    if it is not UTF-8."""
     with _opened(path) as file:
         if form.count is not None:
             file.readline()
@@ -315,7 +316,8 @@ def _binary_rows(
 
 
 def _packed(path: pathlib.Path) -> str:
-    """Returns the suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
+    """Returns the suffix of a file's compression, such as ".gz", or "" if it is not compressed. The first bytes of the file
+    show this, so its name may have another suffix."""
     found = recognise(read_start(path))
     return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 
@@ -335,8 +337,8 @@ def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _with_specials(
     words: list[str], table: Float32[np.ndarray, "R D"], lowercase: bool | None
 ) -> tuple[Tokenizer, Float32[np.ndarray, "V D"]]:
-    """Returns (a tokenizer whose pieces are special tokens and the words, their vectors). The first rows of `table`, one for each
-    special token, have no values yet; the words' vectors follow."""
+    """Returns (a tokenizer, the vectors of its pieces). The pieces are the special tokens that `words` lacks, and the words. In
+    `table`, there is first a row without values for each special token; the vectors of the words follow."""
     there = set(words)
     absent = [names[0] for names in SPECIAL_NAMES.values() if not there & set(names)]
     certain, _ = infer_casing(words)

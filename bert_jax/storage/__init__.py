@@ -1,6 +1,6 @@
 """Local disks and Google Cloud Storage buckets. The only folder that interprets paths; does not import jax.
 
-In: a path, local or `gs://BUCKET/PATH`. Out: local files and directories, and copies in the bucket for files that belong there.
+In: a path, local or `gs://BUCKET/PATH`. Out: local files and directories; files written for a bucket are uploaded to it.
 
     paths.py      recognises paths in a bucket and mistakes; the cache directory
     objects.py    objects in a bucket: lists, reads, writes; errors of the storage in one sentence

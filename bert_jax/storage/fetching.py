@@ -34,7 +34,7 @@ _ROOM = 64 << 20  # bytes that are kept free
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The size and modification time of a local file when its content was equal to this generation of the object."""
+    """The size and modification time that a local file had when it was a copy of this generation of the object."""
 
     generation: str
     size: int
@@ -43,7 +43,7 @@ class Copy:
 
 
 def copy_record(file: pathlib.Path, generation: str) -> Copy:
-    """Returns the record of a file that equals the object of this generation."""
+    """Returns the record of a local file that is a copy of this generation of the object."""
     facts = file.stat()
     return Copy(generation, facts.st_size, facts.st_mtime_ns)
 
@@ -63,8 +63,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since files
-        with recorded names may be deleted later."""
+        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since the
+        recorded files may be deleted later."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -114,7 +114,7 @@ def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
     """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is the flag or key
-    of the path. A directory is copied with its subdirectories if `deep`, and only the files whose names are `wanted`.
+    of the path. From a directory, the files with `wanted` names are copied; with `deep`, also those in its subdirectories.
 
     The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
     is mistyped, does not exist, cannot be read, or does not fit on the local disk.
@@ -171,7 +171,7 @@ def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequenc
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     """Returns whether the parts of a path match a pattern as in a shell. Hidden names match only patterns that start with a dot,
     and `**` matches any number of directories."""
-    reached = {0}  # the parts of the pattern that may come next
+    reached = {0}  # indices of the parts of the pattern that may match the next name
     for name in names:
         for place in sorted(reached):  # `**` may also stand for nothing
             while place < len(patterns) - 1 and patterns[place] == "**":
@@ -239,7 +239,8 @@ def downloading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Within the `with` block, wraps every `downloading` of this thread in `measure()`, e.g. a category of the run's time."""
+    """Within the `with` block, measures every `downloading` of this thread: each runs in the context `measure()`, which may
+    e.g. add its time to a category of the run's time."""
     before = _measure.set(measure)
     try:
         yield

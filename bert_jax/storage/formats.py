@@ -36,8 +36,8 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def refuse_pipe(path: pathlib.Path) -> None:
-    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
-    would wait for one forever."""
+    """Raises UserError if `path` is a pipe or a device. The caller reads the file several times. Also, opening a pipe that has
+    no writer would never return."""
     try:
         mode = path.stat().st_mode
     except OSError:  # opening it will report the reason
@@ -127,8 +127,8 @@ def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | 
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
     `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files according to their names. If so, a compressed file is only reported if its name lacks
-    the suffix of its compression (the remedy is another name), or if it is compressed twice."""
+    whether the reader decompresses files according to their names. A reader that decompresses reports a compressed file in two
+    cases: its name lacks the suffix of its compression (the remedy is another name), or it is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
@@ -159,7 +159,7 @@ def unicode_encoding(head: bytes) -> str:
         if head.startswith(mark):
             return name
     units = len(head) // 4
-    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # at each of the four bytes of a unit
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # the zero bytes at each of the four places in a unit
     if units < 2 or min(zeros) > 0.1 * units:
         return ""
     if zeros[2] == zeros[3] == units:

@@ -1,9 +1,9 @@
 """The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
 Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
-seconds, the holder counts as dead, and the start takes the lock over, with a precondition again, so that only one start gets
-the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
-immediately."""
+seconds, the holder counts as dead, and the start takes the lock over. This write also has a precondition, so that only one
+start gets the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken
+over immediately."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
     """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that already holds it.
 
-    If this process is stopped for so long that another start takes the lock over, `leave` ends this process with an exit
-    status."""
+    If this process is stopped or has no connection for `STALE` seconds, another start may take the lock over. `leave` then ends
+    this process with an exit status."""
     lock = _Lock(f"{directory}/{name}", str(directory), leave)
     try:
         yield

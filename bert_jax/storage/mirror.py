@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 
 def is_input(name: str) -> bool:
-    """Returns whether the file `name` is needed to resume: everything except checkpoints, weights and hidden files."""
+    """Returns whether a run that resumes needs a local copy of the file `name`: any file except checkpoints, weights and hidden
+    files."""
     parts = name.split("/")
     left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
     return not left_out and not name.endswith(".safetensors")
@@ -50,7 +51,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """
 
     def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
-        """`last` are files that mark a directory as complete; they are uploaded after the others."""
+        """`last` are files that mark a directory as complete; they are uploaded after all other files."""
         self.remote, self._last = remote, last
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
@@ -80,8 +81,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
         """Makes the `wanted` files of the directory equal to those in the bucket.
 
-        If nothing in the bucket has changed since this machine uploaded it, the local files are kept, since a killed process may
-        have written more after the upload.
+        If nothing in the bucket has changed since this machine's uploads, the local files are kept. They may be newer, since a
+        killed process may have written more after its last upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
@@ -100,8 +101,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     def _is_ours(self, name: str, item: Item) -> bool:
         """Returns whether an object is unchanged since this machine uploaded or downloaded it, and the local file still exists.
 
-        Also True if the local file starts with the object's content: the process was killed after uploading but before recording
-        the upload, and had written more in the meantime.
+        Also returns True if the local file starts with the object's content. In this case, the process was killed after an
+        upload, before it could record the upload, and it had written more in the meantime.
         """
         known, file = self._known.get(name), self.directory / name
         if not file.is_file():
@@ -176,9 +177,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Uploads the remaining files. After an error, only uploads the files that the background upload would have uploaded. If
-        the upload fails, raises a UserError that names the local files. If another error is already being raised, logs a warning
-        instead."""
+        """Uploads the remaining files. After an error, uploads them only if `start` was called. If the upload fails, raises a
+        UserError that names the local files. If another error is already being raised, logs a warning instead."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -207,8 +207,8 @@ def uploaded(
     """Yields `output`, the directory given by the flag `name`. If it is in a bucket, yields a local directory, which is uploaded
     at the end of the block if there was no error.
 
-    The local directory contains the `wanted` files of the bucket. `exact` removes all other objects from the bucket. `last` are
-    uploaded after the others."""
+    The local directory contains the `wanted` files of the bucket. With `exact`, objects without a local file are removed from
+    the directory in the bucket. The files `last` are uploaded after all other files."""
     remote = checked(output, name)
     if not is_remote(remote):
         yield remote

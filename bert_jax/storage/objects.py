@@ -1,7 +1,8 @@
 """Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import the libraries for buckets.
 
 It uses gcsfs, which is also the file system of `etils.epath`. Orbax reads and writes checkpoints through epath, and TensorStore
-writes their arrays. If STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) are set, they use an emulator instead."""
+writes their arrays. If STORAGE_EMULATOR_HOST is set, gcsfs uses this emulator. TensorStore uses an emulator if
+TENSORSTORE_GCS_HTTP_URL is set."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
-"""The timeouts for connecting and for waiting without receiving data; after them, a request is retried."""
+"""The timeouts for connecting and for waiting without receiving data. After a timeout, the request is retried."""
 _IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
 
 
@@ -59,8 +60,8 @@ def file_system() -> Any:
 
 @functools.cache
 def set_up() -> None:
-    """Sets up gcsfs for this process without connecting: without cached listings, since other processes write too, and without
-    messages about credentials."""
+    """Sets up gcsfs for this process; does not connect. Listings are not cached, since other processes write too. Messages
+    about credentials are hidden."""
     # An experimental feature of gcsfs queries a second service for every bucket, which requires additional permissions.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
@@ -76,7 +77,7 @@ def set_up() -> None:
     for protocol in ("gs", "gcs"):
         fsspec.config.conf[protocol] = settings
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # our own errors include the relevant part
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # our own errors include the relevant part of these messages
     warnings.filterwarnings("ignore", module=r"google\..*|gcsfs.*")
 
 
@@ -145,8 +146,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], data: bytes, generation: str | None = None) -> str:
-    """Writes an object and returns its new generation. With `generation`, only overwrites that generation ("0": no object), and
-    raises FileExistsError otherwise."""
+    """Writes an object and returns its new generation. With `generation`, writes only if the object has this generation ("0":
+    if there is no object), and otherwise raises FileExistsError."""
     bucket, key = split(path)
     url = file_system().base.replace("/storage/v1/", f"/upload/storage/v1/b/{urllib.parse.quote(bucket)}/o")
     with explained(path):
@@ -157,7 +158,8 @@ def write(path: str | os.PathLike[str], data: bytes, generation: str | None = No
 
 
 def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
-    """Removes an object if it exists. With `generation`, only removes that generation, and raises FileExistsError otherwise."""
+    """Removes an object if it exists. With `generation`, removes it only if it has this generation, and otherwise raises
+    FileExistsError."""
     bucket, key = split(path)
     with explained(path), contextlib.suppress(FileNotFoundError):
         file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
@@ -191,8 +193,8 @@ def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
 
 
 def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
-    """Downloads an object to a file, calling `arrived` with the numbers of received bytes. Raises StorageError if the object has
-    changed since `item` was listed."""
+    """Downloads an object to a file, calling `arrived` with the numbers of received bytes. Raises StorageError if the object's
+    size is no longer the size in `item`."""
     bucket, key = split(path)
     with explained(path):
         if item.size <= _IN_ONE_REQUEST:

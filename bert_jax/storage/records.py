@@ -1,9 +1,9 @@
 """Reads the records of files in bounded memory: lines of text, rows of a table, rows of Parquet and Arrow.
 
-    for line in text_lines(path): ...                                 # also of a file that is compressed
+    for line in text_lines(path): ...                                 # the file may be compressed
     for row in table_rows(name, numbered(text_lines(path)), ","): ... # cells, with the number of their first line
     with open_columns("parquet", path) as file:
-        for batch in file.batches(["text"], 1_000, 2_000): ...        # those row groups, that column
+        for batch in file.batches(["text"], 1_000, 2_000): ...        # only these rows and this column
 
 Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record and
 how to handle invalid ones.
@@ -63,7 +63,7 @@ class Location:
 
 
 def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yields (first byte, line with its line end) for each line that starts at byte `start` or later.
+    """Yields (the position of its first byte, the line with its line end) for each line that starts at byte `start` or later.
 
     A line of more than `most` bytes is cut to its first `most` bytes (`is_cut`); the rest is skipped."""
     place = start
@@ -155,8 +155,8 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_utf8(text: str) -> bool:
-    r"""Returns whether a text can be encoded as UTF-8. JSON may contain an escape for half a surrogate pair ("\ud83d", half an
-    emoji)."""
+    r"""Returns whether a text can be encoded as UTF-8. JSON can have an escape for half a surrogate pair ("\ud83d", half an
+    emoji), which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -277,8 +277,8 @@ class ColumnFile:
         return [(about.row_group(i).num_rows, _bytes(about, i, leaves)) for i in range(about.num_row_groups)]
 
     def batches(self, columns: Collection[str], start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """Yields small record batches of the rows [start, stop) with some columns, in file order. Only the row groups of these
-        rows are read; in an Arrow file, earlier batches are skipped."""
+        """Yields small record batches of the rows [start, stop) with the given columns, in file order. In a Parquet file, only
+        the row groups of these rows are read; in an Arrow file, earlier batches are skipped."""
         first = 0
         names = [name for name in self.schema.names if name in columns]
         is_parquet = hasattr(self._content, "metadata")
@@ -306,7 +306,8 @@ class ColumnFile:
 
 
 def _leaves(about: Any, columns: Collection[str]) -> list[int]:
-    """Returns the indices of the column chunks of a row group with these columns, including nested ones."""
+    """Returns the indices of the column chunks that these columns have in every row group. A nested column has several
+    chunks."""
     paths = (about.schema.column(i).path for i in range(about.num_columns))
     return [i for i, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
 

@@ -84,7 +84,7 @@ def test_a_head_is_described_with_its_problem_and_labels(vocabulary):
     assert part_lines(span, ["span_head"])[1] == "span_head: classification, 2 outputs without names"
 
 
-VOCABULARY = "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 averaged over the old pieces of the new piece "
+VOCABULARY = "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 new (each the mean of its old pieces; "
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ VOCABULARY = "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 ave
         (["--token-types=1"], ["token types: 3 -> 1"]),
         (
             ["--add-tokens=TOKENS"],
-            [f"{VOCABULARY}(0 with unknown pieces), 0 removed", "tokens that the vocabulary already had: 1 of 2"],
+            [f"{VOCABULARY}0 with unknown pieces), 0 removed", "tokens that the vocabulary already had: 1 of 2"],
         ),
         (
             ["--replace-vocab=VOCABULARY", "--cased"],
             [
-                "vocabulary: 140 -> 7 pieces (cased); embeddings: 6 kept, 1 averaged over the old pieces of the new piece "
-                "(1 with unknown pieces), 134 removed"
+                "vocabulary: 140 -> 7 pieces (cased); embeddings: 6 kept, 1 new (each the mean of its old pieces; "
+                "1 with unknown pieces), 134 removed"
             ],
         ),
     ],

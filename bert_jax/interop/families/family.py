@@ -39,7 +39,7 @@ class Row:
     split: tuple[int, int] = (0, 1)
     """(i, n): the array is the i-th of n equal parts of the other format's tensor, along its first axis."""
     when: Callable[[ModelConfig], bool] | None = None
-    """Whether a model has the parameter under this name; None: every model that has the parameter."""
+    """Whether a model stores the parameter under this name. None: all models that have the parameter."""
     first: int = 0
     """The first layer with the parameter. Our array has no entries for earlier layers."""
 
@@ -107,7 +107,7 @@ class KeyLike(Protocol):
 
 
 REQUIRED = object()
-"""The default of a required key; without the key, the model's shape is unknown."""
+"""The default of a key that config.json must have, since the model's shape would be unknown without it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +120,9 @@ class Key:
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """The value in the other format -> our value, for values that differ. Several values of the other format may correspond to
-    one of ours. Exports then write the value that the model was read with, or else the first of them."""
+    """The value in the other format -> our value, for values that differ. Several values of the other format may mean the same
+    value of ours. Exports then write the value that the model was read with, if it has that meaning; otherwise the first of the
+    several values."""
     also: tuple[str, ...] = ()
     """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
@@ -244,7 +245,8 @@ class TokenId(Written):
     carried: bool = False
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the id if the tokenizer has one for the role; otherwise the value that the model was read with."""
+        """Returns the value that the model was read with if the key is `carried`; otherwise the tokenizer's id, if it has the
+        role."""
         if self.carried and carried.get(self.theirs) is not None:
             return {self.theirs: carried[self.theirs]}
         return {self.theirs: ids[self.role]} if self.role in ids else {}
@@ -287,16 +289,16 @@ class Family:
     causal: str = ""
     """The class of a left-to-right language model."""
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Names of copies of a tied tensor that some files also contain -> the name of the tensor."""
+    """The name of a copy of a tied tensor -> the name of the tensor. Only some files contain the copies."""
     untied_bias: tuple[str, str] = ("", "")
-    """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
+    """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old endings of tensor names -> the current ones."""
     omitted: tuple[str, ...] = ()
     """Biases that some files leave out; they are then zero."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
-    """Buffers of transformers, which some versions saved: their names, their content, and a function from their size to their
-    values."""
+    """Buffers that some versions of transformers saved: name -> (its first values for messages, a function from its size and
+    the configuration to all values)."""
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
     """Keys with the ids of special tokens -> the role of the token in the vocabulary. Other ids are not supported."""
     position_table: str = ""
@@ -308,7 +310,7 @@ class Family:
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """Returns a map from the copies of tensors that a model's files may contain to these tensors."""
+        """Returns the name of a copy -> the name of its tied tensor, for the copies that a model's files may contain."""
         return self.tied if config.tied_decoder else {}
 
     @property

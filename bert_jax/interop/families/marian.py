@@ -33,8 +33,8 @@ class TargetVocabulary:
     names: ClassVar[tuple[str, ...]] = ("share_encoder_decoder_embeddings", "decoder_vocab_size")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the number of words of a target with its own table; 0 if it shares the source's table. Raises UserError for a
-        shared table with two sizes."""
+        """Returns the size of the target's vocabulary if it has its own table, or 0 if it shares the source's table. Raises
+        UserError for a shared table with two sizes."""
         shared, size = fields.get("share_encoder_decoder_embeddings", True), fields.get("decoder_vocab_size")
         size = read["vocab_size"] if size is None else size
         if not isinstance(shared, bool) or isinstance(size, bool) or not isinstance(size, int):
@@ -57,10 +57,10 @@ class TargetVocabulary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MarianFamily(Family):
-    """The Marian family. Its word table has a different name if the target has its own table."""
+    """The Marian family. If the target has its own word table, the source's word table has a different name."""
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """The copies of the word tables, in files that contain them."""
+        """Returns the name of a copy of a word table -> the name of the table. A file need not contain the copies."""
         shared = _shares(config)
         tables = {SOURCE: SHARED, TARGET: SHARED} if shared else {}
         return tables | ({"lm_head.weight": SHARED if shared else TARGET} if config.tied_decoder else {})
@@ -74,8 +74,8 @@ class MarianFamily(Family):
 
 
 def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObject:
-    """Returns the content of generation_config.json. The target starts with the padding token, which is never generated. At
-    `max_length` tokens, the target is ended. `ids` are the ids of the special tokens by role."""
+    """Returns the content of generation_config.json. The target starts with the padding token, which is never generated. If the
+    target reaches `max_length` tokens, its last token is the end token. `ids` are the ids of the special tokens by role."""
     return {
         "pad_token_id": ids["pad"], "decoder_start_token_id": ids["pad"], "bad_words_ids": [[ids["pad"]]],
         "eos_token_id": ids["sep"], "forced_eos_token_id": ids["sep"], "max_length": min(512, config.max_position),
@@ -90,8 +90,8 @@ CHANGES_TOKENS: Mapping[str, Json] = {
     "force_words_ids": None, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "guidance_scale": 1.0,
     "do_sample": False,
 }  # fmt: skip
-"""Keys of generation_config.json that change which tokens transformers generates, but that `translate` does not apply -> the
-value that has no effect."""
+"""Keys of generation_config.json that `translate` does not apply, although transformers does and then generates other tokens ->
+the value with which a key has no effect."""
 
 
 def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:

@@ -50,8 +50,8 @@ STATED = ("activation_function", "rotary_emb_fraction", "qkv_proj_bias", "mlp_fc
 
 
 def current_keys(fields: JsonObject, source: str) -> JsonObject:
-    """Returns a config.json with the keys of transformers, given one with the keys of nomic's own code. Raises UserError if both
-    kinds of keys are present and contradict each other, and for another architecture."""
+    """Replaces the keys of nomic's own code in a config.json by the keys of transformers. Raises UserError if both kinds of
+    keys are present and contradict each other, or if a setting is not supported."""
     own = "n_embd" in fields and "hidden_size" not in fields
     for name, value in ONLY.items():
         if fields.get(name, "missing" if own and name in STATED else value) != value:

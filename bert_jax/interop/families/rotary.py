@@ -22,7 +22,7 @@ AS_GLOBAL = (None, -1)
 
 @dataclasses.dataclass(frozen=True)
 class RotaryTheta:
-    """The base of rotary positions, if it is the same in all layers: "rope_parameters", and an older key."""
+    """The base of rotary positions, if it is the same in all layers. It is in "rope_parameters", and in an older key."""
 
     default: float
     old: str = "rope_theta"
@@ -34,7 +34,8 @@ class RotaryTheta:
         return ("rope_parameters", self.old, "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the base. Raises UserError for any other type of rotary positions, or if two keys give different bases."""
+        """Returns the base. Raises UserError if the type of rotary positions is not "default", or if two keys give different
+        bases."""
         found = {
             "rope_parameters": read_theta(fields.get("rope_parameters"), "rope_parameters", source),
             "rope_scaling": read_theta(fields.get("rope_scaling"), "rope_scaling", source),
@@ -49,8 +50,8 @@ class RotaryTheta:
 
 @dataclasses.dataclass(frozen=True)
 class RotaryThetas:
-    """The bases of full and of sliding layers: in "rope_parameters", with a group for each type of layer, and in two older
-    keys."""
+    """The bases of full and of sliding layers. They are in "rope_parameters", which has a group for each type of layer, and in
+    two older keys."""
 
     full: float
     sliding: float
@@ -58,8 +59,8 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for an unsupported type of
-        rotary positions, for unknown names of groups, and for two different bases of the same layers."""
+        """Returns both bases. If they are equal, the base of sliding layers is None. Raises UserError for an unsupported type
+        of rotary positions, for unknown names of groups, and for two different bases of the same layers."""
         scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses it for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
@@ -102,7 +103,8 @@ class RotaryThetas:
 
 @dataclasses.dataclass(frozen=True)
 class LayerTypes:
-    """The attention of each layer: "layer_types", or "every n-th layer is full", starting with the first."""
+    """The attention of each layer. "layer_types" lists all layers; "global_attn_every_n_layers" is a number n, and layers 0, n,
+    2n, ... are full."""
 
     every: int
     carried: bool = True
@@ -150,8 +152,8 @@ class Window:
     names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the radius. Raises UserError if it is not a whole number, or if "sliding_window" has another size, which
-        transformers would use instead."""
+        """Returns the radius. Raises UserError if "local_attention" is not a whole number. Also raises it if "sliding_window"
+        differs from the radius, since transformers would use "sliding_window"."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UserError(f"{source}: local_attention={value!r} must be a whole number from 0")
@@ -191,7 +193,7 @@ class KeyValueHeads:
 
 @dataclasses.dataclass(frozen=True)
 class HeadWidth:
-    """"head_dim", which must be the quotient of width and heads."""
+    """"head_dim", which must be hidden_size / num_attention_heads."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("head_dim",)
