@@ -97,7 +97,7 @@ class OrderConfig:
 
     order: Name
     """Arms from the highest to the lowest score: "bert > left_to_right, bilm > static". Arms separated by commas are not
-    compared."""
+    compared with each other."""
     tasks: tuple[Name, ...] = ()
     """The tasks for which the order was expected; "average" is the mean over all tasks. Empty: all tasks and their mean."""
 
@@ -161,7 +161,7 @@ class StudyExperiment:
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """Returns the arm that pretrains the model of `arm`: itself, or the arm in `shares`."""
+        """Returns the arm that pretrains the model of `arm`: the arm in `shares`, or `arm` itself."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property

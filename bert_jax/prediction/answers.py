@@ -284,7 +284,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # of a failed record; other records go to `_row` directly
+        self._row(self._nan())  # only failed records come here: `answer` calls `_row`
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

@@ -72,7 +72,7 @@ class Prompts(NamedTuple):
     ids: Int[Array, "B T"]
     real: Bool[Array, "B T"]
     keys: Key[Array, " B"]
-    """The keys of the random numbers of each text."""
+    """The key of the random numbers of each text."""
 
 
 class Knobs(NamedTuple):
@@ -315,7 +315,8 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns `scores` of token number `number` (from 1). At a text's limit, only the end token keeps its score."""
+    """Returns `scores` of token number `number` (from 1). With `forced_end`, at a text's limit, the end token has the score 0
+    and all other tokens have -inf."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
@@ -394,7 +395,7 @@ def _most_probable(
     logits: Float[Array, "X V"], number: Int[Array, ""], search: Search
 ) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
     """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the number of
-    the token, counted from 1; at the limit of a text, only the end token is possible.
+    the token, counted from 1. With `forced_end`, only the end token is possible at the limit of a text.
 
     A text's 2 W best continuations are among the 2 W best continuations of each of its hypotheses. Only the log-probabilities
     of these are computed, so the softmax over all words is not stored."""

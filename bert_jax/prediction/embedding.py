@@ -35,8 +35,8 @@ class Embed:
     error."""
 
     pooling: str | None = None
-    """"mean": over all tokens (for a static model, over the text's tokens); "cls": the state of [CLS]; "pooler": the output of
-    the trained pooler."""
+    """"mean": the mean over all tokens (in a static model, without [CLS] and [SEP]); "cls": the state of [CLS]; "pooler": the
+    output of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"

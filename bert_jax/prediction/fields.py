@@ -60,7 +60,7 @@ USUAL_COLUMNS = frozenset({
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
     "title",
 })  # fmt: skip
-"""If the first line consists of these words, it names columns, as in GLUE and other data sets."""
+"""If the first line consists only of these words, it names columns, as in GLUE and other data sets."""
 
 Lines: TypeAlias = Iterator[tuple[int, bytes]]
 """The numbered lines of a file, from 1."""
@@ -191,8 +191,8 @@ class FileReader:
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:
-        """Yields the records of JSON objects, one per line or all in one list. Text that only starts like JSON is read as
-        lines."""
+        """Yields the records of JSON objects, one per line or all in one list. Text that starts like JSON but is not JSON is
+        read as lines."""
         begun: list[tuple[int, bytes]] = []
         first = b""
         for number, first in lines:

@@ -104,15 +104,16 @@ class BatchShape:
     pad_id: int = 0
 
     def most_rows(self, length: int) -> int:
-        """Returns the number of rows of a full batch of rows of `length` tokens."""
+        """Returns the number of rows of a full batch, if each row has `length` tokens."""
         return self.devices * max(1, self.tokens // length)
 
 
 def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
     """Packs every item once into batches.
 
-    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens. The number X of query positions is 8,
-    32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than `shape.longest`."""
+    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens per device. The number X of query
+    positions is 8, 32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than
+    `shape.longest`."""
     for length, rows in _packings(items, shape):
         most = shape.most_rows(length)
         for start in range(0, len(rows), most):

@@ -200,7 +200,7 @@ def _open_pipe(path: str) -> IO[bytes] | None:
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return None  # the error occurs when the file is opened
+        return None  # the error is reported when the file is opened
     named = "pipe:[" not in os.path.realpath(path)  # a shell's pipe, <(zcat FILE), has a writer from the start
     last = time.monotonic() + WRITER_SECONDS
     first = b""

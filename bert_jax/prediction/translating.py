@@ -47,7 +47,7 @@ class Translation:
     ids: tuple[int, ...]
     """The ids of its tokens, without the end token."""
     log_probability: float
-    """The natural logarithm of its probability. An end token that was forced by the limit does not count."""
+    """The natural logarithm of its probability. In beam search, an end token that was forced by the limit does not count."""
     score: float
     """The score by which hypotheses were compared: the log-probability divided by the length penalty."""
 

@@ -40,12 +40,12 @@ ITEM = "state"  # passed in every call: otherwise Orbax infers the name from the
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
-_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the pause in seconds: at most 2 s in total, and only after a failed save
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the seconds between them: at most 2 s in total, only after a failed save
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
 # Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, each
-# would wait for the directories of the other until it times out.
+# run would wait for directories of the other run, until a timeout.
 _save_lock = threading.Lock()
 
 

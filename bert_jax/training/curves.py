@@ -45,8 +45,8 @@ def draw_curves(
     """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and a panel for the
     learning rate. `path` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn separately for each phase,
-    since each phase has its own held-out rows."""
+    `phases`: (first step, label) of every phase. A vertical line marks the start of each phase after the first. Baselines are
+    drawn separately for each phase, since each phase has its own held-out rows."""
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [

@@ -100,8 +100,8 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns an index for each of this device's `rows`. It counts the rows of a microbatch over all devices, and determines
-    the random masks of the row (`Tokens.rows`)."""
+    """Returns the index of each of this device's `rows`, counted over all devices of a microbatch. The index determines the
+    random masks of the row (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 

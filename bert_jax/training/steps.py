@@ -54,7 +54,7 @@ class TrainState:
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the state before the first step."""
-    # three buffers, since a shared one could not be donated
+    # three buffers, since a shared buffer could not be donated
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
