@@ -130,7 +130,7 @@ class StudyExperiment:
     only_tasks: tuple[Name, ...] = ()
     """The names of the tasks to run; empty: all."""
     reference: str = ""
-    """The arm with which the others are compared. Default: the first."""
+    """The arm with which all other arms are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
     seeds: tuple[Seed, ...] = (0, 1, 2)
     """The seeds. With each seed, every model is pretrained once, and every arm is fine-tuned on every task."""
@@ -166,7 +166,7 @@ class StudyExperiment:
 
     @property
     def reference_arm(self) -> ArmConfig:
-        """The arm with which the others are compared."""
+        """The arm with which all other arms are compared."""
         return self.arm(self.reference) if self.reference else self.arms[0]
 
     def _chosen(self) -> StudyExperiment:

@@ -40,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """The token that pads texts which end before the others."""
+    """The token that pads a text that ends before other texts of the batch."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -208,7 +208,7 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
 
 # ------------------------------------------------------------------------------------------------------ one token after another
 class _Texts(NamedTuple):
-    """B texts, each of which gets one more token at a time."""
+    """B texts. Each step of the loop adds one token to each text."""
 
     number: Int[Array, ""]  # tokens so far
     last: Int[Array, " B"]  # the token to read next

@@ -66,7 +66,8 @@ def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
 class Engine:
     """A model with parameters on all local devices. Batches are split over the devices by rows.
 
-    XLA splits the programs over the devices. It cannot split kernels, so predictions do not use them (`dispatch.resolve`)."""
+    XLA splits the programs over the devices. XLA cannot split Pallas kernels, so predictions do not use the fused kernels
+    (`dispatch.resolve`)."""
 
     def __init__(self, model: Model):
         self.model = model

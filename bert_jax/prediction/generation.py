@@ -42,7 +42,7 @@ class Generate:
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
         """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but
-        not on the other texts of the batch: if the input is a pipe, these depend on timing."""
+        not on the other texts of the batch. If the input is a pipe, timing decides which texts are in a batch."""
         return itertools.count()
 
     @property

@@ -43,7 +43,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A beam search hypothesis: a word of `length` subwords, of which the first few have been chosen."""
+    """A beam search hypothesis: a word of `length` subwords. The first subwords, `ids`, have been chosen."""
 
     text: int
     """The index of the text."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # loaded only by runs in buckets
 
 
 class LossSpike(Exception):
-    """Raised after so many consecutive loss spikes that the run must roll back."""
+    """Raised after `config.spikes.in_a_row` consecutive loss spikes: the run must roll back."""
 
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
@@ -49,7 +49,7 @@ class Stage:
     end: int
     """The last step."""
     rows: Callable[[int], Batch]
-    """Step (the number of finished steps) -> this process's rows of its batch."""
+    """The number of finished steps -> this process's rows of the next batch."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
     """The compiled training step for batches of `rows`. It reuses the memory of the old state."""
     logs: Callable[[int], bool]

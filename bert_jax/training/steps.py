@@ -141,7 +141,7 @@ class Program:
     """
 
     objective: Objective
-    """The objective, with the kernels of the mesh."""
+    """The objective. Its model has the fused kernels that run on the mesh (`sharding.kernels.resolve`)."""
     parameters: Boxed
     """The boxed shapes of the parameters."""
     mesh: Mesh
