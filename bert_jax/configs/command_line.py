@@ -47,7 +47,7 @@ EXAMPLES = {"pretrain": "phases.0.learning_rate=1e-4", "finetune": "training.lea
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """Prints the help and exits if requested. Raises UserError for a wrong command line, like `parse_flags`."""
     parse_flags(command, description, schema=SCHEMAS[command])
 
 
@@ -56,9 +56,9 @@ def parse_flags(
 ) -> Flags:
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `command` is its name and `description` the text of its --help. `schema` is the dataclass of the experiment, or its location
-    "MODULE:NAME"; it defines the known keys and their types. If None, the keys of the file are used. Raises UserError for a
-    missing flag or an unknown key, with a suggestion.
+    `command` is the name of the command, and `description` the text of its --help. `schema` is the dataclass of the experiment,
+    or its location "MODULE:NAME"; it defines the known keys and their types. If None, the keys of the file are used. Raises
+    UserError for a missing flag or an unknown key, with a suggestion.
     """
     parser = flag_parser(command, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)

@@ -1,8 +1,8 @@
 """Reads an experiment file with its command-line overrides, `--config.a.b=1`, and adds new defaults to stored configurations.
 
-An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is not
-used because it only knows the keys and types in the experiment file, so it cannot set a key that has its default or is None. It
-also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
+An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is
+not used because it only knows the keys and types in the experiment file, so it cannot set a key that is absent from the file or
+None there. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     """Returns the configuration of an experiment file as nested plain dicts, with the overrides applied.
 
     `given` is the value of `--config` (or of another `flag`): FILE[:ARG]. `overrides` are pairs of dotted key and text, such as
-    ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it. If None, keys and types
-    come from the file's values. In a pretraining experiment, the pseudo-key "steps" scales the whole run before the other
-    overrides (see `with_total_steps`).
+    ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to this dataclass. If
+    `schema` is None, keys and types come from the file's values. In a pretraining experiment, the pseudo-key "steps" scales the
+    whole run before the other overrides (see `with_total_steps`).
     """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
@@ -108,9 +108,9 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
     """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
 
-    `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows it,
-    otherwise its default. `schema` is a config dataclass; if None, the types come from the values in `config`. Raises UserError
-    for an unknown key, a group, or a value of the wrong type.
+    `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows
+    None; otherwise it gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the values in
+    `config`. Raises UserError for an unknown key, a group, or a value of the wrong type.
     """
     flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
@@ -168,8 +168,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
 
 
 def _current_value(there: Any, schema: Any, key: str) -> str:
-    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default; "" without
-    either."""
+    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default. Returns
+    "" if there is neither."""
     if there is None and schema is not None:
         for name in key.split("."):
             if not is_group(schema):
@@ -209,10 +209,11 @@ def _parse(text: str, kind: Any) -> Any:
 
 
 def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
-    """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`, since a shell removes the quotes inside unquoted brackets."""
+    """Parses `[1, 2]`, `1,2` and `['a', 'b']`. Also parses `[a,b]`, since a shell removes the quotes inside unquoted
+    brackets."""
     if not text.strip():
         raise ValueError
-    # the last two occur if brackets are nested too deep
+    # RecursionError and MemoryError occur if brackets are nested too deep
     with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         value = ast.literal_eval(text)
         items = list(value) if isinstance(value, list | tuple) else [value]

@@ -83,7 +83,7 @@ class TrainingConfig:
     """The ratio of a layer's learning rate to the rate of the layer above it (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
     """The factor of `learning_rate` for the transition scores of `head.crf`. Adam moves a weight by about the learning rate per
-    step, but transition scores differ by about one. At a rate of 5e-5, they would need 20,000 steps."""
+    step, but transition scores differ by about one. At a rate of 5e-5, the scores would need 20,000 steps."""
     freeze_encoder: bool = False
     """Whether to train only the head. Embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False
@@ -131,7 +131,8 @@ class CrossViewConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists. An empty list means the single value in `training` (or `seed`).
+    """A sweep over the Cartesian product of these lists. If a list is empty, all runs have the value in `training` (for
+    `seeds`: the value of `seed`).
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """

@@ -34,7 +34,7 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
     """Raises OutOfMemory, before anything is compiled, if the batch of a phase cannot fit in the memory of the devices."""
     p, model = experiment.phases[phase], experiment.model
-    layers = max(model.num_layers, 1) if model.remat == "none" else 1  # their inputs are kept for the backward pass
+    layers = max(model.num_layers, 1) if model.remat == "none" else 1  # without remat, the inputs of all layers are kept
     needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
     require_memory(needs, mesh, functools.partial(pretraining_advice, experiment, phase, mesh))
 

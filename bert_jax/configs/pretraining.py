@@ -66,8 +66,9 @@ ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A phase of training with its own rows, masks, batch size, learning rate and rotary base. The optimizer's moments carry over
-    to the next phase. The keys of `ROW_KEYS` default to `config.examples`, the keys of `ROTARY_KEYS` to the model."""
+    """A phase of training with its own rows, masks, batch size, learning rate and rotary base. The optimizer's moments carry
+    over to the next phase. The defaults of `ROW_KEYS` are the values in `config.examples`. The defaults of `ROTARY_KEYS` are
+    the values in `config.model`."""
 
     steps: CountOrZero = 0
     """The number of updates in the phase; either this or `tokens` is required."""
@@ -140,11 +141,12 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub. Empty: random weights."""
     init_tiled: bool = False
-    """Whether `init_from` is a smaller Transformer of the same kind, whose tiling initialises the larger `config.model`, as in
-    ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, everything else from the smaller model."""
+    """Whether the larger `config.model` is initialised by tiling the weights of `init_from`, a smaller Transformer of the same
+    kind, as in ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, everything else from the smaller
+    model."""
     init_state: PathText = ""
-    """WORKDIR@STEP: a kept checkpoint of another run from which this run continues, with its optimizer state and step. The phases
-    describe the whole run: up to STEP they must equal those of WORKDIR. Empty: start at step 0."""
+    """WORKDIR@STEP: a kept checkpoint of another run. This run continues from its weights, optimizer state and step. The phases
+    describe the whole run: up to STEP they must equal the phases of WORKDIR. Empty: start at step 0."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
@@ -348,7 +350,7 @@ class PretrainingExperiment:
         return starts
 
     def phase_after(self, step: int) -> int:
-        """Returns the index of the phase that the step after `step` steps belongs to."""
+        """Returns the index of the phase of the next step, after `step` finished steps."""
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
@@ -361,7 +363,8 @@ class PretrainingExperiment:
         return self.seed + phase * 2**32
 
     def schedules(self) -> list[Span]:
-        """Returns the schedules: one per phase without `continue_schedule`, extended over following phases that have it."""
+        """Returns one schedule per phase without `continue_schedule`. Each also covers the following phases with
+        `continue_schedule`."""
         from bert_jax.training.schedules import Span
 
         return [
@@ -383,7 +386,7 @@ class PretrainingExperiment:
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
         """Returns the experiment with the model and optimizer settings of a phase: its rotary bases and, with `decouple_rate`,
-        the weight decay divided by its peak rate."""
+        the weight decay divided by the peak learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}

@@ -1,9 +1,9 @@
-"""Builds frozen dataclasses from nested plain values. Unknown keys, wrong types and values out of range are UserErrors. For an
-unknown key, similar keys are suggested, by spelling and by names in other codebases.
+"""Builds frozen dataclasses from nested plain values. Unknown keys, wrong types and values out of range are UserErrors. The
+message about an unknown key suggests keys of a similar spelling, or keys that have this name in other codebases.
 
 dacite is not used, since the code would not be shorter: with the same error messages it takes 81 lines. It does not report the
-path of an unknown key, which suggestions need. It also accepts True for 1. And it builds a group before its ranges can be
-checked, so the group's own checks would fail first."""
+path of an unknown key, which suggestions need. It also accepts True for 1. And it builds a group before the ranges of the
+group's keys can be checked, so the group's own checks would fail first."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ ALIASES = {
     "seed": ("random_seed",),
     "data_dir": ("data", "dataset", "data_path"),
 }
-"""The last part of a key (the last two parts if one is ambiguous) -> its names in other codebases."""
+"""The last part of a key -> its names in other codebases. If the last part is ambiguous, the last two parts."""
 
 RENAMED = {
     "skip_gram": "objective_options",

@@ -44,10 +44,10 @@ class ArmConfig:
     continues: str = ""
     """The arm from whose trained model this arm continues pretraining."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the fine-tuning experiments that the arm changes. Precedence: `heads`, the arm, the task, the study, the
-    experiment file."""
+    """The keys of the fine-tuning experiments that the arm changes. Precedence, highest first: `heads`, the arm, the task, the
+    study, the experiment file."""
     heads: Changes = dataclasses.field(default_factory=dict)
-    """The same, but only for tasks with a certain kind of head: {"sequence": {...}, "token": {...}}."""
+    """Like `finetune`, but only for tasks with a certain kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
     """The paper's scores for this arm, printed next to ours: {column: number}."""
 
@@ -78,8 +78,9 @@ class BudgetConfig:
     """The amount of pretraining that every arm gets."""
 
     equal: Annotated[str, OneOf(EQUAL)] = "steps"
-    """"steps": every arm runs the steps of its experiment. "tokens": every arm reads `tokens`. "seconds": every arm trains for
-    `seconds` on this machine, based on a speed measured once. The phases of an experiment keep their proportions."""
+    """"steps": every arm runs the steps of its experiment. "tokens": every arm reads `tokens` tokens. "seconds": every arm
+    trains for `seconds` on this machine; its steps are computed from a speed that is measured once. The phases of an experiment
+    keep their proportions."""
     tokens: Annotated[float, Interval(ge=0, le=1e18)] = 0.0
     """The number of tokens in the rows of all steps, including padding."""
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
@@ -96,9 +97,9 @@ class OrderConfig:
 
     order: Name
     """Arms from the highest to the lowest score: "bert > left_to_right, bilm > static". Arms separated by commas are not
-    compared."""
+    compared with each other."""
     tasks: tuple[Name, ...] = ()
-    """The tasks for which it was expected, or "average". Empty: all tasks."""
+    """The tasks for which the order was expected; "average" is the mean over all tasks. Empty: all tasks and their mean."""
 
     @property
     def ranks(self) -> list[list[str]]:
@@ -129,10 +130,10 @@ class StudyExperiment:
     only_tasks: tuple[Name, ...] = ()
     """The names of the tasks to run; empty: all."""
     reference: str = ""
-    """The arm with which the others are compared. Default: the first."""
+    """The arm with which all other arms are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
     seeds: tuple[Seed, ...] = (0, 1, 2)
-    """The seeds. Each seed is a pretraining run of every arm and the fine-tuning runs from it."""
+    """The seeds. With each seed, every model is pretrained once, and every arm is fine-tuned on every task."""
     restarts: Annotated[int, Interval(ge=1, le=1_000)] = 1
     """The number of fine-tuning runs per pretrained model, which are averaged (5 in the paper's Table 6)."""
     budget: BudgetConfig = BudgetConfig()
@@ -160,19 +161,19 @@ class StudyExperiment:
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """Returns the arm that pretrains the model of `arm`: itself, or the arm in `shares`."""
+        """Returns the arm that pretrains the model of `arm`: the arm in `shares`, or `arm` itself."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property
     def reference_arm(self) -> ArmConfig:
-        """The arm with which the others are compared."""
+        """The arm with which all other arms are compared."""
         return self.arm(self.reference) if self.reference else self.arms[0]
 
     def _chosen(self) -> StudyExperiment:
         """Returns the study with only the arms in `only_arms`, the arms that they depend on, and the tasks in `only_tasks`.
         Expected orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
         wanted = [*self.only_arms]
-        for name in wanted:  # the list grows while it is read
+        for name in wanted:  # the loop appends to this list
             arm = self.arm(name)
             wanted += [other for other in (arm.shares, arm.continues) if other and other not in wanted]
         arms = tuple(arm for arm in self.arms if arm.name in wanted or not wanted)
@@ -227,11 +228,11 @@ class StudyExperiment:
                 if other == arm.name:
                     raise UserError(f"{where} {key} itself; name another arm, or leave {key} out")
                 if self.arm(other).shares:
-                    raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that does")
+                    raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that pretrains one")
         if arm.shares and (arm.pretrain or arm.continues):
             raise UserError(
-                f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or pretrain and "
-                "continues"
+                f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or leave out "
+                "pretrain and continues"
             )
         if arm.at != 1 and not arm.shares:
             raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name its arm in shares")

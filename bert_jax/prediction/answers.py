@@ -1,8 +1,8 @@
 """Answers records in order: reads them ahead in groups, and writes the answers to standard output or a file.
 
-Records that cannot be read or answered are reported with their numbers; the others are answered, and the exit status is 1. An
-output file only appears when it is complete. The file holds lines of text or JSON, or it is a .npy file with a vector per record.
-The number of records need not be known in advance."""
+If a record cannot be read or answered, it is reported with its number, all other records are answered, and the exit status is
+1. An output file only appears when it is complete. The file holds lines of text or JSON, or it is a .npy file with a vector per
+record. The number of records need not be known in advance."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Ite
 
 
 class _ReadAhead:
-    """A thread that reads records ahead: at most `size` of them, or READ_AHEAD_BYTES."""
+    """A thread that reads records ahead, until `size` records or READ_AHEAD_BYTES are pending."""
 
     def __init__(self, records: Iterable[Record], size: int):
         self._records, self._size = records, size
@@ -121,8 +121,8 @@ class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
     `as_text` formats an answer as text. Without it, every answer is a line of JSON with the record's other fields and the
-    answer's fields. If both have a key k, the record's becomes input_k. A failed record is the line {"line": its number, "error":
-    the message}, so that line i is always the result of record i.
+    answer's fields. If both have a field k, the record's field is named input_k. A failed record is the line {"line": its
+    number, "error": the message}, so that line i is always the result of record i.
 
     A file is written under a temporary name next to `output` and renamed when complete; after an exception in the `with` block,
     neither file remains. Raises UserError if the answers cannot be written, in the constructor if possible. Raises
@@ -266,7 +266,7 @@ class VectorWriter(Writer):
 
     def __enter__(self) -> VectorWriter:
         if self._path is None or (self._path.exists() and not self._path.is_file()):
-            raise UserError(f"{self._name} is not a regular file, but the header of a .npy file is written last; name a file")
+            raise UserError(f"{self._name} is not a regular file, but .npy needs one: its header is written last; name a file")
         super().__enter__()
         self._put(bytes(NPY_HEADER_BYTES))
         return self
@@ -284,7 +284,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # of a failed record; other records go to `_row` directly
+        self._row(self._nan())  # only failed records come here: `answer` calls `_row`
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

@@ -29,8 +29,8 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of hypotheses that must not be chosen, e.g. all beams but one before the first token, and ended hypotheses that do
-not exist yet."""
+"""The score of hypotheses that must not be chosen. Before the first token, all beams of a text but one have this score. The
+empty places for ended hypotheses have it too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """The token that pads texts which end before the others."""
+    """The token that pads a text that ends before other texts of the batch."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -54,14 +54,14 @@ class Decoding:
     arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides it by n^`length_penalty`, like transformers."""
     early_stopping: bool = False
     """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends it
-    when no running hypothesis is expected to beat the worst of these."""
+    when no running hypothesis is expected to beat the worst ended hypothesis."""
     barred: tuple[int, ...] = ()
     """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False
     """Ends every text at the limit with `end_id`, like `forced_eos_token_id` in transformers."""
     renormalise: bool = False
     """In beam search, divides the probabilities by the sum over the tokens that can be chosen, like `renormalize_logits` in
-    transformers. False: by the sum over all tokens."""
+    transformers. False: divides them by the sum over all tokens."""
     pieces: int | None = None
     """The size of the vocabulary, if the model has more logits than that; None: all ids can be chosen."""
 
@@ -72,23 +72,24 @@ class Prompts(NamedTuple):
     ids: Int[Array, "B T"]
     real: Bool[Array, "B T"]
     keys: Key[Array, " B"]
-    """The keys of the random numbers of each text."""
+    """The key of the random numbers of each text."""
 
 
 class Knobs(NamedTuple):
     """The numbers that do not change the compiled program."""
 
     limit: Int[Array, ""] | Int[Array, " B"] | int
-    """The maximum number of new tokens, for all texts or for each; at most `room`."""
+    """The maximum number of new tokens: one number for all texts, or one for each. At most `room`."""
     temperature: Float[Array, ""] | float = 1.0
     """The divisor of the logits before tokens are sampled."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
-    """The score of a hypothesis is its log-probability divided by its length to this power (see `Decoding.gnmt_penalty`)."""
+    """The exponent of the length penalty, by which the log-probability of a hypothesis is divided (see
+    `Decoding.gnmt_penalty`)."""
 
 
 class Search(NamedTuple):
-    """The settings and the step of the loops of a compiled program."""
+    """The settings of a decoding loop, and the functions that it calls at each step."""
 
     knobs: Knobs
     decoding: Decoding
@@ -97,7 +98,8 @@ class Search(NamedTuple):
     read: Callable[[Int[Array, " X"], Any], tuple[Float[Array, "X V"], Any]]
     """(one more token of each hypothesis, cache) -> (the logits of the next token, cache)."""
     reorder: Callable[[Any, Int[Array, "B W"]], Any] = lambda cache, parents: cache
-    """(cache, for each hypothesis the index of the hypothesis of the same text that it continues) -> cache."""
+    """(cache, parents) -> the cache of the new hypotheses. New hypothesis w of text b continues old hypothesis
+    `parents[b][w]`."""
 
 
 class Continued(NamedTuple):
@@ -108,7 +110,7 @@ class Continued(NamedTuple):
     log_probability: Float[Array, " B"]
     """The natural logarithm of the probability of the new tokens, according to the model without temperature."""
     score: Float[Array, " B"] | None = None
-    """With beams, the score that ranks them: the log-probability divided by the length to the power `length_penalty`."""
+    """With beam search, the score that ranks hypotheses: the log-probability divided by the length penalty."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
@@ -144,7 +146,7 @@ def translated(
     start_id: int,
     room: int,
 ) -> Continued:
-    """Translates each source with an encoder-decoder. Returns up to `knobs.limit` tokens after `start_id`, and never more than
+    """Translates each source with an encoder-decoder. Returns the tokens after `start_id`: at most `knobs.limit`, and at most
     `room`.
 
     The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
@@ -206,7 +208,7 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
 
 # ------------------------------------------------------------------------------------------------------ one token after another
 class _Texts(NamedTuple):
-    """B texts, each of which gets one more token at a time."""
+    """B texts. Each step of the loop adds one token to each text."""
 
     number: Int[Array, ""]  # tokens so far
     last: Int[Array, " B"]  # the token to read next
@@ -277,8 +279,8 @@ def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding
     """Returns `logits`, with -inf for tokens that are not among the `top_k` most probable ones, and then for tokens outside of
     the nucleus.
 
-    The nucleus holds the most probable tokens, up to the token with which their probabilities reach `top_p`; it has at least one
-    token."""
+    The nucleus holds the most probable tokens, up to the token at which the sum of their probabilities reaches `top_p`; it has
+    at least one token."""
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -313,7 +315,8 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns `scores` of token number `number` (from 1). At a text's limit, only the end token keeps its score."""
+    """Returns `scores` of token number `number` (from 1). With `forced_end`, at a text's limit, the end token has the score 0
+    and all other tokens have -inf."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
@@ -323,10 +326,10 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Each step takes the 2 W best continuations. A continuation that ends its
-    text competes with the hypotheses that ended earlier, if it is among the best W. The next step continues the best W of the
-    other continuations. The search of a text ends when the score of its best running hypothesis, with the length penalty of its
-    length so far, is below the score of its worst ended hypothesis.
+    """Beam search as transformers does it by default. Each step takes the 2 W best continuations of a text. If a continuation
+    is among the best W and ends the text, it competes with the hypotheses that ended earlier. The next step continues the best
+    W continuations that do not end the text. The search of a text ends when its best running hypothesis, with the length
+    penalty of its length so far, scores lower than its worst ended hypothesis.
     """
     rows = len(logits) // search.decoding.beams
     state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
@@ -392,10 +395,10 @@ def _most_probable(
     logits: Float[Array, "X V"], number: Int[Array, ""], search: Search
 ) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
     """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the number of
-    the token, counted from 1; at the limit of a text, only the end token is possible.
+    the token, counted from 1. With `forced_end`, only the end token is possible at the limit of a text.
 
-    The best continuations of W hypotheses are among the best continuations of each one, so the softmax over all words is not
-    stored."""
+    A text's 2 W best continuations are among the 2 W best continuations of each of its hypotheses. Only the log-probabilities
+    of these are computed, so the softmax over all words is not stored."""
     decoding = search.decoding
     allowed = _of_pieces(logits, decoding)
     best, tokens = _largest(allowed, 2 * decoding.beams)
@@ -411,9 +414,9 @@ def _most_probable(
 
 
 GROUP = 32
-"""The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for 8 of 8,000 words
-and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with `top_k` of all
-words."""
+"""The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for the 8 largest
+of 8,000 words and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with
+`top_k` of all words."""
 
 
 def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:

@@ -30,12 +30,13 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 class Embed:
     """Computes a vector for each text or (`words`) for each of its words.
 
-    None uses the setting of a model directory in the sentence-transformers format. For other directories, None means the
-    unnormalised mean over the tokens of the last layer; a text that is too long is an error."""
+    If an option is None and the model directory has the sentence-transformers format, the directory's setting is used. For
+    other directories, None means the unnormalised mean over the tokens of the last layer, and a text that is too long is an
+    error."""
 
     pooling: str | None = None
-    """"mean": over all tokens (for a static model, over the text's tokens); "cls": the state of [CLS]; "pooler": the output of
-    the trained pooler."""
+    """"mean": the mean over all tokens (in a static model, without [CLS] and [SEP]); "cls": the state of [CLS]; "pooler": the
+    output of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"

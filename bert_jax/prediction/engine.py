@@ -33,18 +33,19 @@ log = logging.getLogger(__name__)
 Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
-"""Tokens per batch and device, by platform. On a CPU, as many as fit in the caches: with 4,096, each token takes a quarter
-longer."""
+"""Tokens per batch and device, by platform. On a CPU, the tokens of a batch fit in the caches: with 4,096 tokens, each token
+takes a quarter longer."""
 TOKENS_ELSEWHERE = 16_384
 IN_FLIGHT = 2
-"""The number of concurrent batches. On one CPU device, two threads run them: one computes while the other is between two parallel
-regions. This is 14 % faster on 2 cores. Otherwise, a single thread dispatches, since several devices must receive their programs
-in the same order. A batch is transferred while the previous batch is computed and fetched."""
+"""The number of concurrent batches. On a single CPU device, each batch has a thread of its own: while one batch is between two
+parallel regions, the other uses the cores. This is 14 % faster on 2 cores. In all other cases, a single thread starts the
+batches, since several devices must receive their programs in the same order. A batch is transferred while the previous batch is
+computed and fetched."""
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same if leftover items can go to the next group. It is smaller, since the computation waits until the first group is
-packed."""
+"""Items per device that are packed together if leftover items can go to the next group. This number is smaller than GROUP,
+since the computation waits until the first group is packed."""
 
 
 SPARE_ROWS = 1024
@@ -65,7 +66,8 @@ def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
 class Engine:
     """A model with parameters on all local devices. Batches are split over the devices by rows.
 
-    XLA splits the programs over the devices. It cannot split kernels, so predictions do not use them (`dispatch.resolve`)."""
+    XLA splits the programs over the devices. XLA cannot split Pallas kernels, so predictions do not use the fused kernels
+    (`dispatch.resolve`)."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -109,9 +111,10 @@ class Engine:
         return GROUP * self.mesh.size
 
     def require(self, part: str, what: str) -> None:
-        """Raises UserError if the model has no `part` or an untrained one, since random weights also give plausible answers.
+        """Raises UserError if the model does not have the `part`, or if this part was never trained: random weights also give
+        plausible answers.
 
-        part: a subtree of the parameters, e.g. "mlm_head". what: its use, a verb phrase for the message.
+        part: a subtree of the parameters, e.g. "mlm_head". what: what it is needed for, for the message, e.g. "fill a [MASK]".
         """
         model = self.model
         if part not in model.params:
@@ -172,7 +175,7 @@ class Engine:
             yield from answers
 
     def batches(self, function: Callable[..., Any], items: Iterable[Item], **static: Any) -> Iterator[Any]:
-        """Like `stream`, but yields the result of each batch on the host, for sums over a batch.
+        """Like `stream`, but yields one result per batch instead of one per item, for sums over a batch.
 
         A thread makes and packs the items while earlier batches are computed.
         """

@@ -60,7 +60,7 @@ USUAL_COLUMNS = frozenset({
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
     "title",
 })  # fmt: skip
-"""If the first line consists of these words, it names columns, as in GLUE and other data sets."""
+"""If the first line consists only of these words, it names columns, as in GLUE and other data sets."""
 
 Lines: TypeAlias = Iterator[tuple[int, bytes]]
 """The numbered lines of a file, from 1."""
@@ -77,7 +77,7 @@ class Field:
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: in a line without TABs, white space separates the texts
     hint: str = ""  # the end of the message if the field is missing
-    whole: bool = False  # the only field; its value is the unchanged line, even if it is blank, but not if it is empty
+    whole: bool = False  # the only field: the unchanged line, also if it is white space; an empty line is a blank record
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,8 @@ class FileReader:
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:
-        """Yields the records of JSON objects, one per line or all in one list. Text that only starts like JSON is read as
-        lines."""
+        """Yields the records of JSON objects, one per line or all in one list. Text that starts like JSON but is not JSON is
+        read as lines."""
         begun: list[tuple[int, bytes]] = []
         first = b""
         for number, first in lines:
@@ -322,7 +322,7 @@ class FileReader:
                 problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
             if doubled:
-                problem = f"{cut(doubled[0])} is in double quotes; give a table between TABs without quotes, or name it .csv"
+                problem = f"{cut(doubled[0])} is in double quotes, but fields between TABs have none; remove them or name it .csv"
             if problem:
                 yield Record(first, place, problem=problem, size=size)
                 continue
@@ -404,8 +404,8 @@ class FileReader:
 
 
 def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file. If they all end in CR, as on old Macs, the first of `lines` is the whole file, and is
-    split."""
+    """Yields the lines of a file. If all lines end in CR, as on old Macs, the first item of `lines` is the whole file, which is
+    split here."""
     for number, line in enumerate(lines):
         if number or line.endswith(b"\n") or b"\r" not in line or is_cut(line, MOST_BYTES):
             yield line
@@ -470,8 +470,8 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
     """Yields the records of the arguments. If only one field is required, each argument is a record. If several fields or words
-    are required, the arguments are the fields of one record, unless one of them contains a TAB or (for words) a space: then
-    each argument is a record too."""
+    are required, all arguments together are one record. But if an argument contains a TAB or (for words) a space, each argument
+    is a record."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):

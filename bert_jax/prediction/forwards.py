@@ -122,7 +122,8 @@ def tags(
 
 @compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
-    """Returns the logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
+    """Returns the logits of a task head, float32: [B, L, C] for a head with logits for every token, [T, C] for a head with
+    logits for every text.
 
     A head that reads n positions per text returns [X, C]. Element i reads the query positions i to i + n - 1, so the logits of an
     item are at the first of its n query positions."""

@@ -24,7 +24,7 @@ from bert_jax.prediction.questions import encoded, shortened
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Generates up to `tokens` new tokens per text, until the model ends it with [SEP].
+    """Generates up to `tokens` new tokens per text, until the model ends the text with [SEP].
 
     The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled. The logits are divided by
     `temperature`. Then only the `top_k` most probable tokens are kept, and of these only the fewest whose probabilities sum to
@@ -41,8 +41,8 @@ class Generate:
 
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
-        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but not
-        on the other texts of the batch. These depend on timing if the input is a pipe."""
+        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but
+        not on the other texts of the batch. If the input is a pipe, timing decides which texts are in a batch."""
         return itertools.count()
 
     @property
@@ -65,8 +65,8 @@ class Generate:
             )
         if self.beams > 1 and self.sample:
             raise UserError(
-                f"--beams={self.beams} searches for the most probable text, but --temperature, --top-k and --top-p sample one; "
-                "leave out --beams or the others"
+                f"--beams={self.beams} searches for the most probable text, but --temperature, --top-k and --top-p sample a "
+                "text; leave out --beams or all of these"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
             half = engine.model.tokenizer.size // 2

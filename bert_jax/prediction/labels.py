@@ -41,8 +41,8 @@ def require_head(engine: Engine, kind: type[Kind]) -> Kind:
 
 
 def compute_logits(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
-    """Computes the logits of the model's `head` for each of `items`: [C], [tokens, C] for a token head, or [query positions, C]
-    for a head that reads `query_positions`."""
+    """Computes the logits of the model's `head` for each of `items`: [tokens, C] for a token head, [query positions, C] for a
+    head that reads `query_positions`, and [C] for all other heads."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
@@ -79,10 +79,10 @@ class Classify:
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """If the second text of a line seems to be a label, returns a message, since the model would read it; otherwise returns
+        """If the second text of a line seems to be a label, which the model must not read, returns a message; otherwise returns
         None."""
         second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
-        if not second or engine.model.of_pairs is False:  # the second case is an error in `prepare`
+        if not second or engine.model.of_pairs is False:  # `prepare` rejects pairs for a model of single texts
             return None
         known = {label.casefold() for label in labels}
         one_word = engine.model.of_pairs is None and re.fullmatch(r"[\w-]+", second)
@@ -140,7 +140,7 @@ class Tag:
     def fields(self) -> tuple[Field, ...]:
         """The field of a record: its words, or its text."""
         if self.words:
-            return (Field("words", many=True, words=True, hint="; give the words of each sentence the name words"),)
+            return (Field("words", many=True, words=True, hint="; put the words of each sentence in the field words"),)
         return (Field("text", hint="; --words reads the field words"),)
 
     def check(self, engine: Engine) -> None:
@@ -245,7 +245,7 @@ class AnswerQuestion:
     n_best: int = 1
     """Number of answers to return."""
     length: int = 384
-    """The number of tokens of a window, at most the rows of the position table."""
+    """The number of tokens of a window, at most the number of positions of the model."""
     doc_stride: int = 128
     """Tokens from the start of one window to the start of the next."""
     max_answer: int = 30

@@ -43,7 +43,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A beam search hypothesis: a word of `length` subwords, of which the first few have been chosen."""
+    """A beam search hypothesis: a word of `length` subwords. The first subwords, `ids`, have been chosen."""
 
     text: int
     """The index of the text."""
@@ -256,12 +256,12 @@ class Score:
 
 
 def _masked_in_turn(mask_id: int, item: Item) -> Iterator[Item]:
-    """Returns one item per token, with that token masked."""
+    """Yields one item per token, with that token masked."""
     for i in range(1, len(item.ids) - 1):
         yield Item([*item.ids[:i], mask_id, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
 
 
 def _next_tokens(item: Item) -> Iterator[Item]:
-    """Returns `item` with a query at each position that precedes a token, to predict that token."""
+    """Yields `item` with a query position before each of its tokens, which predicts this token."""
     count = len(item.ids) - 2
     yield dataclasses.replace(item, query_positions=tuple(range(count)), targets=tuple(item.ids[1:-1]))

@@ -104,7 +104,7 @@ def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
 
 
 def find_mention(text: str, mention: str) -> tuple[int, int]:
-    """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
+    """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for its second occurrence.
 
     Parts of words are only found if no whole words match (some scripts have no spaces). Raises UserError if the mention does not
     occur, or occurs several times and has no number."""

@@ -47,7 +47,8 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
 
 
 def check_stdout(source: os.stat_result | None = None) -> None:
-    """Raises UserError if standard output is closed or is `source`, the input file, which would grow while it is read."""
+    """Raises UserError if standard output is closed, or if it is `source`, the input file, since this file would grow while it
+    is read."""
     require_stdout("name a file with --output=FILE")
     try:
         there = os.fstat(sys.stdout.fileno())

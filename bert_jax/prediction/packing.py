@@ -1,8 +1,8 @@
 """Packs texts of any length into batches of few shapes: short texts share a row, without attention between them.
 
-A text goes to a row of the shortest possible length, out of a few lengths, and the rest of the row is filled with shorter texts
-(best fit, longest first). Several row lengths for short texts are tried (USUAL), and the cheapest packing is used. On sentences
-of 28 tokens 97 % of the computed tokens are text, and a thousand sentences need four compiled programs.
+There are a few row lengths. A text goes to a row of the shortest length that fits it, and the rest of the row is filled with
+shorter texts (best fit, longest first). Short texts share longer rows: the lengths in USUAL are tried, and the cheapest packing
+is used. On sentences of 28 tokens, 97 % of the computed tokens are text, and a thousand sentences need four compiled programs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def row_length(n: int) -> int:
 def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
     """Returns row length -> rows, each a list of item numbers. `longest` is the size of the position table.
 
-    Each of the row lengths USUAL gives a packing. The cheapest is chosen, where a row of L tokens costs L (1 + ATTENTION L).
+    The items are packed once for each row length in USUAL, and the cheapest packing is returned. A row of L tokens costs L (1 +
+    ATTENTION L).
     """
     whole = row_length(sum(lengths))  # the length of a single row for all texts: no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]
@@ -103,15 +104,16 @@ class BatchShape:
     pad_id: int = 0
 
     def most_rows(self, length: int) -> int:
-        """Returns the number of rows of a full batch of rows of `length` tokens."""
+        """Returns the number of rows of a full batch, if each row has `length` tokens."""
         return self.devices * max(1, self.tokens // length)
 
 
 def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
     """Packs every item once into batches.
 
-    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens. The number X of query positions is 8,
-    32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than `shape.longest`."""
+    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens per device. The number X of query
+    positions is 8, 32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than
+    `shape.longest`."""
     for length, rows in _packings(items, shape):
         most = shape.most_rows(length)
         for start in range(0, len(rows), most):
@@ -131,7 +133,7 @@ def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed]
 
 
 def _packings(items: Sequence[Item], shape: BatchShape) -> list[tuple[int, list[list[int]]]]:
-    """Yields (row length, rows) of the packing of `assign_rows`."""
+    """Returns (row length, rows) of the packing of `assign_rows`, shortest rows first."""
     lengths = [len(item.ids) for item in items]
     if lengths and max(lengths) > shape.longest:
         raise ValueError(f"an item of {max(lengths)} tokens does not fit in {shape.longest}")

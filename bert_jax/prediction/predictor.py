@@ -57,8 +57,8 @@ class Predictor:
         return self.ask(Score(**options), _each("text", texts))
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
-        """Returns, for each text, {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}. With
-        beam search it also has the "score" of the hypothesis, the log-probability per token."""
+        """Returns, for each text, {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}.
+        With beam search, the answer also has the "score" of the hypothesis, its log-probability per token."""
         return self.ask(Generate(**options), _each("text", texts))
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:

@@ -90,9 +90,9 @@ def encoded(
 ) -> Item:
     """Tokenises `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
-    longest: the maximum number of tokens; the default, which is also the upper limit, is the length of the position table.
-    truncate: whether to cut longer texts; a pair loses tokens one at a time from the end of its longer part, as in the
-    original. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
+    longest: the maximum number of tokens, at most the length of the position table (the default). truncate: whether to cut
+    longer texts; a pair loses tokens one at a time from the end of its longer part, as in the original. with_specials: whether
+    to recognise special tokens such as "[MASK]" in the text.
 
     Raises UserError for a text without tokens, or for a text that is too long without `truncate`.
     """

@@ -56,9 +56,9 @@ def read_texts(
     """The same as `read_records`, for users' texts, which may be tables, JSON lists or file names.
 
     - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field
-      -> column); this mapping is not read before the first record. The same applies to `.tsv` and to other text whose first
-      line names the columns. Other columns are in `Record.rest`. In a `.tsv` without names, TABs separate the fields in their
-      order.
+      -> column), which the caller may fill until the first record is read. The same applies to `.tsv` and to other text whose
+      first line names the columns. Other columns are in `Record.rest`. In a `.tsv` without a line of names, TABs separate the
+      fields in their order.
     - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.
 
     Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
@@ -87,10 +87,10 @@ def read_records(
 ) -> Records:
     """Returns the records of `texts`, of the file `input_path` ("-": standard input), or of `stdin` (default: sys.stdin).
 
-    A file is opened immediately, so that a misspelt path is reported before the model is loaded. A file whose name ends in one of
-    `formats.COMPRESSIONS` is decompressed. A `.jsonl` file, compressed or not, holds JSON; with `jsonl`, every input does. With
-    `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for no input,
-    or for a file that cannot be read (also during iteration)."""
+    A file is opened immediately, so that a misspelt path is reported before the model is loaded. A file whose name ends in one
+    of `formats.COMPRESSIONS` is decompressed. With `jsonl`, every input is read as JSON lines; without it, only a `.jsonl` or
+    `.ndjson` file (compressed or not). With `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError
+    if both texts and a file are given, if there is no input, or if the file cannot be read (also during iteration)."""
     return _open_input(texts, input_path, FileReader(input_path or "", fields, jsonl, blank_lines), stdin)
 
 
@@ -200,7 +200,7 @@ def _open_pipe(path: str) -> IO[bytes] | None:
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return None  # the error occurs when the file is opened
+        return None  # the error is reported when the file is opened
     named = "pipe:[" not in os.path.realpath(path)  # a shell's pipe, <(zcat FILE), has a writer from the start
     last = time.monotonic() + WRITER_SECONDS
     first = b""
@@ -257,7 +257,7 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
             _unreadable(reader.name, error)
 
     records = read()
-    # closes the file if the generator is never started, and its `with` block does not run
+    # if the generator is never started, its `with` block does not run, and this closes the file
     weakref.finalize(records, file.close).atexit = False
     return records
 

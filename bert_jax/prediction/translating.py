@@ -47,7 +47,7 @@ class Translation:
     ids: tuple[int, ...]
     """The ids of its tokens, without the end token."""
     log_probability: float
-    """The natural logarithm of its probability. An end token that was forced by the limit does not count."""
+    """The natural logarithm of its probability. In beam search, an end token that was forced by the limit does not count."""
     score: float
     """The score by which hypotheses were compared: the log-probability divided by the length penalty."""
 
@@ -63,10 +63,10 @@ def translate(
 ) -> list[Translation]:
     """Translates sources, given as ids that end with the end token.
 
-    The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50 tokens
-    more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian, the
-    padding is never chosen, and the end token is forced at the limit. The only setting of the model's generation_config.json
-    that is applied is "renormalize_logits". Sources of similar lengths are translated together.
+    The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50
+    tokens more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian,
+    the padding is never chosen, and the end token is forced at the limit. From the model's generation_config.json, only
+    "renormalize_logits" is applied. Sources of similar lengths are translated together.
 
     Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
     and for options out of range."""
@@ -257,8 +257,8 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
 
 
 def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = lambda: None) -> JsonObject:
-    """Returns the scores of the translations of held-out pairs, at most `HELD_OUT` of them, found by the paper's search. `alive`
-    is called regularly.
+    """Translates at most `HELD_OUT` held-out pairs with the paper's beam search, and returns the scores of the translations.
+    `alive` is called regularly.
 
     The references are decoded from the tokens of the corpus, which does not store the original text."""
     engine = Engine(model)
@@ -295,7 +295,7 @@ def translation_results(
 
 
 def published_translations(corpus: Corpus) -> tuple[Published, ...]:
-    """Returns the published scores of other systems that learned from the same pairs, if these are from WMT14."""
+    """Returns the published scores of other systems that learned from the same pairs. Only scores for WMT14 are known."""
     if corpus.languages and any(source.startswith(WMT14) for source in corpus_sources(corpus)):
         return published(f"newstest2014 {'-'.join(corpus.languages)}")
     return ()

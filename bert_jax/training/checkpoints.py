@@ -36,16 +36,16 @@ State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
-ITEM = "state"  # passed in every call, since Orbax would otherwise infer it from the newest state, which may be damaged
+ITEM = "state"  # passed in every call: otherwise Orbax infers the name from the newest state, which may be damaged
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
-_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the pause in seconds: at most 2 s in total, and only after a failed save
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the seconds between them: at most 2 s in total, only after a failed save
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
 # Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, each
-# would wait for the directories of the other until it times out.
+# run would wait for directories of the other run, until a timeout.
 _save_lock = threading.Lock()
 
 
@@ -68,8 +68,8 @@ class Checkpoints:
     """
 
     _writer: ClassVar[Checkpoints | None] = None
-    """The instance with the latest save by several processes. All Orbax managers of a process share its barriers, and a pending
-    barrier rejects the next one, so saves must not overlap."""
+    """The instance with the latest save by several processes. All Orbax managers of a process share its barriers. While a
+    barrier is pending, a second barrier is an error, so saves must not overlap."""
 
     def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
         """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or removed,
@@ -101,8 +101,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Waits for the save in progress, even after an exception. After a device error in one of several processes, it does not
-        wait, since that save may itself be waiting for a dead process."""
+        """Waits for the save in progress, even after an exception. After a device error in one of several processes, does not
+        wait: the save may itself be waiting for a dead process."""
         if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
@@ -112,14 +112,14 @@ class Checkpoints:
         """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings). Returns None if
         there is no state yet.
 
-        With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat their
-        steps. If there are only later states, returns None. This happens if the run was killed while Orbax was removing old
-        states.
+        With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat
+        their steps. If there are later states but no readable earlier ones, removes all states and returns None. This can happen
+        if the run was killed while Orbax was removing old states.
 
-        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection. A
-        state that does not fit in memory does not count as unreadable. Raises UserError if there are states but none is readable.
-        These states stay in place, so that the next run also fails instead of training from the start. Also raises UserError if
-        the disk has no room for another state."""
+        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
+        A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
+        readable, raises UserError. These states stay in place, so that the next run also fails instead of training from the
+        start. Also raises UserError if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -180,8 +180,9 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
-        its next collective, the others would still wait at Orbax's barrier, and all processes would be aborted."""
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state, it would go
+        on to its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
+        aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():
@@ -200,8 +201,8 @@ class Checkpoints:
         self._change_directories(steps, move)
 
     def _remove(self, steps: Sequence[int]) -> None:
-        """Removes the states of `steps`, earliest first. After a kill, a remaining later state then shows that earlier ones may
-        be missing (see `restore_latest`)."""
+        """Removes the states of `steps`, earliest first. If the process is killed during the removal, the later states remain.
+        They show that earlier states may be missing (see `restore_latest`)."""
         self._change_directories(sorted(steps), remove_tree)
 
     def _change_directories(self, steps: Sequence[int], how: Callable[[AnyPath], object]) -> None:
@@ -235,16 +236,17 @@ class Checkpoints:
         try:
             with _save_lock:
                 if self._failed and is_remote(self._directory):
-                    self._reopen()  # pending writes of the failed save would make this one fail too
+                    self._reopen()  # pending writes of the failed save would make the new save fail too
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
-        """Returns, on every process, why process 0 cannot start a save; None if it can, or if there is only one process.
+        """Returns, on every process, why process 0 cannot start a save. Returns None if process 0 can, or if there is only one
+        process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. If process 0 fails between them, the others wait
-        in the second barrier. The next collective of process 0 would then meet that barrier, and Gloo would abort all
+        Orbax starts a save in process 0 between two barriers of all processes. If process 0 failed between them, it would go on
+        to its next collective, while the other processes would wait at the second barrier. Gloo would then abort all
         processes."""
         if jax.process_count() == 1:
             return None
@@ -271,7 +273,8 @@ class Checkpoints:
 
     def _wait_for_save(self, together: bool = True) -> None:
         """Waits for the save in progress and records whether it succeeded on all processes. A save is only complete if every
-        process has finished its part. `together` is False if the other processes do not wait too."""
+        process has finished its part. `together` is whether the other processes are waiting too; if they are not, only this
+        process is checked."""
         if self._saving is None:
             return
         failure: BaseException | None = None
@@ -364,8 +367,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, which is looked up by the error number if TensorStore only gives that. Returns
-    the first line of an error without either."""
+    """Returns the operating system's message for an error. If TensorStore gives only an error number, looks up its message. If
+    there is neither, returns the first line of the error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
@@ -421,6 +424,6 @@ def _sum_and_nonfinite(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     words = hash_word(bits + place * np.uint32(0x9E3779B9))
     bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
     start = (np.uint32(0), np.False_)
-    # One reduction for both results: on a CPU, XLA runs it 15 times faster than two.
+    # One reduction computes both results: on a CPU, XLA runs it 15 times faster than two reductions.
     total, any_bad = jax.lax.reduce((words, bad), start, lambda a, b: (a[0] + b[0], a[1] | b[1]), tuple(range(x.ndim)))
     return total, any_bad

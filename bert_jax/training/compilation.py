@@ -48,8 +48,9 @@ def compiled(
 ) -> jax.stages.Compiled:
     """Compiles the jitted `function` for the shapes of `arguments`, or loads it from the directory `saved`.
 
-    Compiling before the first step keeps compilation out of the first step's time. If `saved` does not contain the program,
-    raises UserError if `must_be_saved`. Otherwise compiles it, since a run that has already trained some steps should go on."""
+    Compiling before the first step keeps compilation out of the first step's time. If `saved` does not contain the program and
+    `must_be_saved`, raises UserError. Without `must_be_saved`, compiles the program, since a run that has already trained some
+    steps should go on."""
     start = time.monotonic()
     lowered = function.lower(*arguments)
     program = None

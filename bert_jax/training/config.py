@@ -39,10 +39,10 @@ class OptimizerConfig:
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
     """The schedule of pretraining. "original": a warmup, then the polynomial decay. "slanted_triangular" (ULMFiT,
     arXiv:1801.06146, section 3.2): rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly.
-    "inverse_sqrt" (arXiv:1706.03762, section 5.3): the paper's peak is (width * warmup_steps)^-0.5. The others are for phases,
-    which can combine them. "warmup" rises over the whole phase. "constant" keeps the peak rate after a warmup. "linear" (as in
-    transformers), "cosine" and "1-sqrt" (arXiv:2405.18392, ModernBERT's decay) fall to the phase's `end_fraction` after a
-    warmup. FILE.py:NAME is your own. A phase may set another schedule."""
+    "inverse_sqrt" (arXiv:1706.03762, section 5.3): the paper's peak is (width * warmup_steps)^-0.5. All other schedules are
+    meant for phases, which can combine them. "warmup" rises over the whole phase. "constant" keeps the peak rate after a
+    warmup. "linear" (as in transformers), "cosine" and "1-sqrt" (arXiv:2405.18392, ModernBERT's decay) fall to the phase's
+    `end_fraction` after a warmup. FILE.py:NAME is your own. A phase may set another schedule."""
     layer_decay: Fraction = 1.0
     """The ratio of a layer's learning rate to the rate of the layer above it, for continuing to pretrain a model on other text.
     These are ULMFiT's discriminative rates (1 / 2.6)."""

@@ -45,8 +45,8 @@ def draw_curves(
     """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and a panel for the
     learning rate. `path` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn separately for each phase,
-    since each phase has its own held-out rows."""
+    `phases`: (first step, label) of every phase. A vertical line marks the start of each phase after the first. Baselines are
+    drawn separately for each phase, since each phase has its own held-out rows."""
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
@@ -193,8 +193,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of a
-    phase cuts a window short, and its mean over few batches would look like a spike.
+    """Merges every logging window that is shorter than half the median length into the next window. A stop, an evaluation or
+    the end of a phase cuts a window short, and its mean over few batches would look like a spike.
 
     steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
     windows.
@@ -252,7 +252,7 @@ def _plot_training_and_eval(axes: Axes, records: Records, name: str, show: Calla
 
 
 def _plot_line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
-    """Plots a line, or a dot for a single point, which a line would not show."""
+    """Plots a line. A single point is plotted as a dot, since a line would not show it."""
     if len(steps) == 1:
         style |= {"marker": "o", "markersize": 5, "clip_on": False}
     axes.plot(steps, values, **style)

@@ -2,8 +2,8 @@
 
 ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data". Parameters are
 gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
-Gradients are reduce-scattered. With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces
-(12 % of a v5e's peak) or makes programs that never finish compiling."""
+Gradients are reduce-scattered. With sharding constraints instead of explicit collectives, XLA's partitioner splits the matrix
+products into small pieces (12 % of a v5e's peak) or makes programs that never finish compiling."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """Returns a version of `gradients` for parameters sharded by `shardings` (a tree of NamedSharding). The gradients are sharded
     in the same way.
 
-    Kernels are gathered in `config.dtype`, each layer when it is computed, or all layers before a scan (`config.scan_layers`).
-    Embedding tables are gathered in the same dtype, but their gradients are accumulated over tokens in float32. Gradients of
-    sharded arrays are summed over devices in `reduce_dtype`, gradients of other arrays (biases, LayerNorm) in float32. The
-    mesh supports ZeRO (`supports_zero`)."""
+    Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan; otherwise, each
+    layer is gathered when it is computed. Embedding tables are gathered in the same dtype, but their gradients are accumulated
+    over tokens in float32. Gradients of sharded arrays are summed over devices in `reduce_dtype`. Gradients of all other arrays
+    (biases, LayerNorm) are summed in float32. The mesh must support ZeRO (`supports_zero`)."""
     unstacked, dtype = not config.scan_layers, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # XLA's CPU compiler aborts on a reduce-scatter in bfloat16 (jax 0.10.2)
     rings = rings_along_data(mesh)
@@ -100,21 +100,21 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns, for each of this device's `rows`, its index among the rows of all devices in the microbatch. The index determines
-    its random masks (`Tokens.rows`)."""
+    """Returns the index of each of this device's `rows`, counted over all devices of a microbatch. The index determines the
+    random masks of the row (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
-    """Returns the `axis_index_groups` of collectives over the data axis, one for each dimension of the box of chips along the
-    axis, slowest first. Running the collectives over the dimensions one after another gives the same result as one collective
-    over all chips. [None] is a single collective over all chips.
+    """Returns the `axis_index_groups` of collectives over the data axis. The chips along this axis form a box, and each
+    dimension of the box has its own groups, slowest dimension first. Running the collectives over one dimension after another
+    gives the same result as one collective over all chips. [None] is a single collective over all chips.
 
     With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
-    bytes. On the two-dimensional slices of v5e and v6e, one dimension after another is faster (BERT-Large, 256 rows on v5e:8x8,
-    estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional slices the all-reduce
-    uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
+    bytes. On the two-dimensional slices of v5e and v6e, collectives over one dimension after another are faster (BERT-Large,
+    256 rows on v5e:8x8, estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional
+    slices, the all-reduce uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
     """
     sides = torus_dimensions(devices_along(mesh, DATA))
     if mesh.size < ALL_REDUCE_FROM or len(sides) != 2 or math.prod(sides) < mesh.size:

@@ -49,8 +49,8 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
 def _exported_elsewhere(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
 ) -> str:
-    """Writes the model and the results to one of several directories, the first that can be written. Returns a sentence that
-    names this directory, or the errors of all of them."""
+    """Tries several directories, and writes the model and the results to the first that can be written. Returns a sentence that
+    names this directory or, if no directory can be written, the errors."""
     tried = []
     places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
     for place in dict.fromkeys(places):

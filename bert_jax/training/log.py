@@ -43,7 +43,7 @@ class Logged(Protocol):
 class RunLog(abc.ABC):
     """The log of a run with files in `directory`. All lines start with `prefix`.
 
-    A subclass defines the units of the rates, how sums become scores and work, and how the curves are drawn.
+    A subclass defines the units of the rates, how scores and work are computed from sums, and how the curves are drawn.
     """
 
     unit = "rows"
@@ -143,8 +143,8 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns (units, FLOPs of the steps since the last call, FLOPs left after `step`); `window` holds the sums of these
-        steps."""
+        """Returns (the units of the steps since the last call, the FLOPs of these steps, the FLOPs left after `step`). `window`
+        holds the sums of these steps."""
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
@@ -154,7 +154,7 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def draw_to(self, path: pathlib.Path) -> None:
-        """Draws the curves to a file, which ends in .png, or to its siblings in `Run.figure_formats`."""
+        """Draws the curves in each of `Run.figure_formats`. `path` ends in .png; other formats are written next to it."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # loaded only by runs in buckets
 
 
 class LossSpike(Exception):
-    """Raised after so many consecutive loss spikes that the run must roll back."""
+    """Raised after `config.spikes.in_a_row` consecutive loss spikes: the run must roll back."""
 
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
@@ -49,7 +49,7 @@ class Stage:
     end: int
     """The last step."""
     rows: Callable[[int], Batch]
-    """Step (the number of finished steps) -> this process's rows of its batch."""
+    """The number of finished steps -> this process's rows of the next batch."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
     """The compiled training step for batches of `rows`. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
@@ -105,7 +105,8 @@ class Trained:
 def train(parts: Parts, state: TrainState) -> Trained:
     """Trains `state` until the last step, early stopping, or a request to stop.
 
-    Raises UserError if the steps learn nothing, or if the run was asked to stop and its state could not be saved.
+    Raises UserError if more than half of the steps were skipped as non-finite, or if the run was asked to stop and its state
+    could not be saved.
     """
     run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
@@ -174,7 +175,7 @@ class Saver:
         mirror: Mirror | None = None,
         in_place: Callable[[], None] = lambda: None,
     ):
-        """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
+        """`before` is called before every save. `best` are the checkpoints of the best weights; their failed saves are recorded
         too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket no later than the state.
         `in_place` raises UserError if the workdir was moved or removed."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
@@ -183,7 +184,7 @@ class Saver:
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
-        between the two, it repeats the step and loses no metrics."""
+        after the metrics and before the save, it repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:
@@ -211,7 +212,7 @@ class Saver:
 class StepSums:
     """The sums of the steps since the last log line, kept on the device. Ends a run whose steps are not finite.
 
-    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last one is rebuilt with
+    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last step is rebuilt with
     `rows(step)` and written to `directory` for inspection.
 
     >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
@@ -232,8 +233,8 @@ class StepSums:
         self._last: Sums = {}
 
     def add(self, step: int, sums: Sums) -> None:
-        """Adds the `sums` of the training step that led to `step`. Checks the previous step, so that the host does not wait for
-        the device. Raises UserError like `check`."""
+        """Adds the `sums` of the training step that led to `step`. Checks only the previous step, so that the host does not
+        wait for this step. Raises UserError like `check`."""
         self.check(step - 1)
         self._last, self._window = sums, add_sums(self._window, sums)
 

@@ -1,7 +1,7 @@
 """Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
-`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The sinks are filled
-from it whenever a run starts, so they agree with it even after a kill.
+`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. Whenever a run starts,
+the sinks are filled from this file, so they agree with it even after a kill.
 
 A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
 in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
@@ -109,7 +109,7 @@ class MetricsWriter:
         return read_metrics(self._path)
 
     def _write_lines(self) -> bool:
-        """Writes the pending lines. Returns whether all are in the file."""
+        """Writes the pending lines. Returns whether all of them are in the file."""
         try:
             while self._unwritten:
                 written = self._file.write(self._unwritten)
@@ -158,8 +158,8 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record. `records()` returns the `lines` lines of the record, and `newest` is the
-        last of them."""
+        """Brings every sink up to date with the record. The record has `lines` lines, which `records()` returns; `newest` is
+        its last line."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:
@@ -255,7 +255,8 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A resumed run replaces the run of the earlier start."""
+    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlflow.db. A resumed run replaces the MLflow run of its earlier
+    start."""
 
     package = "mlflow"
 

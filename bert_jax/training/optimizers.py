@@ -39,9 +39,9 @@ class Parameter:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    """A name for each dimension. "layer": the layers, stacked. In a kernel, "in" are the dimensions that the matrix product sums
-    over, and "out" are the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out").
-    Dimensions of other arrays have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
+    """A name for each dimension. "layer": the layers, stacked. In a kernel, "in" are the dimensions that the matrix product
+    sums over, and "out" are the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out",
+    "out"). Dimensions of other arrays have the names that the model gives them ("vocab", "embed", "norm", ...), or ""."""
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
@@ -131,21 +131,24 @@ def adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.Gradi
 
 
 def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Returns LAMB (arXiv:1904.00962): the sum of Adam and weight decay, scaled by the trust ratio of each layer."""
+    """Returns LAMB (arXiv:1904.00962): the sum of Adam's direction and the weight decay, scaled by the trust ratio of each
+    layer."""
     moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
 
 
 FUSED = (("query", "key", "value"), ("intermediate", "gate"))
-"""Modules whose arrays `stable_adamw` treats as one, since ModernBERT stores each group in one tensor (Wqkv, Wi)."""
+"""Groups of modules whose arrays `stable_adamw` treats as one array, since ModernBERT stores each group in one tensor (Wqkv,
+Wi)."""
 
 
 def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
     """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW with one change:
     if the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
 
-    v is the bias-corrected average of g^2 including this step, and at least epsilon^2. Each layer is treated separately, and the
-    arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it decreases with it.
+    v is the bias-corrected average of g^2 including this step, and at least epsilon^2. The root mean square of a stacked array
+    is computed per layer, and the arrays of a group in `FUSED` count as one array. The weight decay is multiplied by the
+    learning rate, so a lower rate also lowers the decay.
     """
     adamw = optax.chain(optax.scale_by_adam(config.b1, config.b2, config.epsilon), weight_decay(config, parameters))
     least = max(config.epsilon**2, float(jnp.finfo(jnp.float32).tiny))

@@ -61,7 +61,7 @@ def original(
 
 def linear(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
     """Returns a linear warmup from 0, then a linear decay to `end_fraction` at the last step. This is the schedule of
-    transformers, without the drop at the end of the original's warmup."""
+    transformers. Its rate does not drop at the end of the warmup, unlike the original's rate."""
     done = step.astype(jnp.float32)
     falling = end_fraction + (1.0 - end_fraction) * ((steps - done) / jnp.maximum(steps - warmup_steps, 1))
     return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.clip(falling, end_fraction, 1.0))
@@ -94,7 +94,7 @@ def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rat
 
 def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2): linear from 1/32 to 1 over the warmup (cut_frac), then linear
-    back."""
+    back to 1/32."""
     ratio = 32.0
     return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
 
@@ -149,8 +149,8 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """A schedule over the steps [start, start + steps) of a pretraining run: a phase and the phases that continue
-    it."""
+    """A schedule over the steps [start, start + steps) of a pretraining run: the steps of a phase and of the phases that
+    continue its schedule."""
 
     schedule: str
     """A name in SCHEDULES, or FILE.py:NAME."""

@@ -65,9 +65,9 @@ def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConf
 
 
 def spike_filter(config: SpikeConfig) -> SpikeFilter:
-    """Returns the spike filter, which skips steps whose loss is a spike, for the state of `new_watched_state`.
+    """Returns the spike filter, which skips steps whose loss is a spike. The state must be a `WatchedTrainState`.
 
-    It adds the sums "spikes" (0 or 1) and "spikes_in_a_row".
+    The filter adds the sums "spikes" (0 or 1) and "spikes_in_a_row".
     """
 
     def judged(
@@ -84,7 +84,8 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """Returns the state with `spike` (0 or 1) added to its count and, if `counts`, the loss added to its averages."""
+    """Returns the state with `spike` (0 or 1) added to the number of spikes. If `counts`, the loss is also added to the
+    averages."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
     mean = jnp.where(is_first, loss, state.loss_mean + share * away)
@@ -116,8 +117,8 @@ class Rollback:
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
         """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
-        `config.spikes.rollback_steps` steps before it, or the initial state. Removes later checkpoints. The batches from that
-        checkpoint to the spike are skipped.
+        `config.spikes.rollback_steps` steps before the spike, or the initial state. Removes later checkpoints. The batches from
+        that checkpoint to the spike are skipped.
 
         If the run is killed before its next checkpoint, it meets the spike again and rolls back again. Raises UserError after
         `config.spikes.max_rollbacks` rollbacks.

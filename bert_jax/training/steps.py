@@ -54,7 +54,7 @@ class TrainState:
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the state before the first step."""
-    # three buffers, since a shared one could not be donated
+    # three buffers, since a shared buffer could not be donated
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
@@ -141,12 +141,12 @@ class Program:
     """
 
     objective: Objective
-    """The objective, with the kernels of the mesh."""
+    """The objective. Its model has the fused kernels that run on the mesh (`sharding.kernels.resolve`)."""
     parameters: Boxed
     """The boxed shapes of the parameters."""
     mesh: Mesh
     optimizer: optax.GradientTransformation
-    """Maps gradients to the direction of the update, which is subtracted from the parameters times the learning rate."""
+    """Maps gradients to a direction. The step subtracts the learning rate times this direction from the parameters."""
     learning_rate: Callable[[Int[Array, ""], Scalars], Float[Array, ""]]
     """(step, scalars) -> learning rate."""
     clip_norm: float
@@ -161,7 +161,7 @@ class Program:
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
-    """Whether the state is sharded over the data axis too (ZeRO)."""
+    """Whether the state is also sharded over the data axis (ZeRO)."""
     reduce_dtype: str = ""
     """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
     logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
@@ -180,7 +180,8 @@ class Program:
         of `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
-        "grad_norm", and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
+        "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps; means are only computed
+        from the totals.
 
         If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change, the sums
         are 0, and the step is counted as skipped, so a bad batch costs one step. The `spike_filter` counts the steps that it
@@ -255,8 +256,8 @@ class Program:
         return objective, grads, sums | counts
 
     def evaluate(self, params: Params, batch: Batch) -> Sums | Float[Array, "B ..."]:
-        """Evaluates a batch without dropout. Returns its `logits` or, if that is None, the objective's sums and counts. Padding
-        rows have no targets and add 0."""
+        """Evaluates a batch without dropout. Returns the batch's `logits`, or the objective's sums and counts if `self.logits`
+        is None. Padding rows have no targets and add 0."""
         if self.logits is not None:
             return self.logits(params, batch)
         return self.objective.sums(params, batch, None) | self.objective.counts(batch)
@@ -286,7 +287,7 @@ class Program:
 
     @functools.cached_property
     def init_state(self) -> jax.stages.Wrapped:
-        """A function (function, *arguments) -> the state before step 0. `function(*arguments)` returns its parameters."""
+        """The jitted (make, *arguments) -> the state before step 0, with the parameters that `make(*arguments)` returns."""
 
         def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)
@@ -353,5 +354,5 @@ def add_sums(window: Sums, sums: Sums) -> Sums:
 
 @jax.jit
 def _added(window: Sums, sums: Sums) -> Sums:
-    """One program adds all sums, instead of one for each sum."""
+    """Adds all sums in one program, instead of one program per sum."""
     return {name: value if name == "learning_rate" else window[name] + value for name, value in sums.items()}

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def load_start(init_from: str, *, init_new: str, init_drop: str = "", seed: int, vocab_multiple: int) -> Model:
-    """Loads the model. The parts in `init_new` start from random weights drawn with `seed`. The parts in `init_drop` are dropped.
-    Raises UserError for other missing or unknown parts."""
+    """Loads the model. The parts in `init_new` start from random weights drawn with `seed`. The parts in `init_drop` are
+    dropped. Raises UserError for all other parts that are missing or unknown."""
     new = NewParts(part_names(init_new), seed=seed)
     return import_model(init_from, vocab_multiple=vocab_multiple, new=new, drop=part_names(init_drop))
 

@@ -432,7 +432,7 @@ CASES = [
     Case(
         "words of another name",
         "tag --model=$tagger --words --input=in.jsonl",
-        "in.jsonl, line 1: no field 'words'; known: tokens; give the words of each sentence the name words",
+        "in.jsonl, line 1: no field 'words'; known: tokens; put the words of each sentence in the field words",
         exit=1,
         files={"in.jsonl": '{"tokens": ["the", "house"]}\n'},
     ),

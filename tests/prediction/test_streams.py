@@ -687,7 +687,7 @@ def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes
     content = '"text"\t"label"\n"he said ""a"""\t"x"\n"a\nb"\t"y"\n'
     assert [r.values["text"] for r in read_any(tmp_path / "t.tsv", content)] == ['he said "a"', "a\nb"]
     first, second = read_any(tmp_path / "t.tsv", 'text\tlabel\n"he said ""a"""\tx\nb\ty\n')
-    assert (first.problem or "").startswith('"he said ""a""" is in double quotes; give a table between TABs without quotes')
+    assert (first.problem or "").startswith('"he said ""a""" is in double quotes, but fields between TABs have none')
     assert second.values == {"text": "b"}
 
 

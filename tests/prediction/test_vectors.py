@@ -77,7 +77,7 @@ def test_an_exception_keeps_the_old_file(tmp_path):
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_outputs_that_cannot_seek_are_refused(output):
-    refused = pytest.raises(UserError, match=r"is not a regular file, but the header of a .npy file is written last; name a file")
+    refused = pytest.raises(UserError, match=r"is not a regular file, but .npy needs one: its header is written last")
     with refused, VectorWriter(output):
         pass
 

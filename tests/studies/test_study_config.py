@@ -25,7 +25,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
-            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
+            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or leave out pretrain and continues",
         ),
         ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, which needs a shared model"),
         (
@@ -40,15 +40,15 @@ from tests.studies.conftest import arms, study
         ({"expected": [{"order": "a > b"}, {"order": "a > b", "tasks": ["x"]}]}, "config.expected.1.tasks: there is no 'x'"),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "continues": "b"}]},
-            "the arm 'c' continues 'b', which does not pretrain a model; name an arm that does",
+            "the arm 'c' continues 'b', which does not pretrain a model; name an arm that pretrains one",
         ),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "shares": "b"}]},
-            "the arm 'c' shares 'b', which does not pretrain a model; name an arm that does",
+            "the arm 'c' shares 'b', which does not pretrain a model; name an arm that pretrains one",
         ),
         (
             {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
-            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
+            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or leave out pretrain and continues",
         ),
         (
             {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},
