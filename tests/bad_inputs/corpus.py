@@ -642,7 +642,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:",
+        "a.json is a list of JSON objects, not text; write each on its own line, and name the file with jsonl:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -778,7 +778,7 @@ CASES = [
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave it out",
+        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave --pair-fields out",
         files=SIDES,
     ),
     Case(
@@ -1083,7 +1083,7 @@ CASES = [
     Case(
         "a vocabulary of pieces and ids alone",
         "--vocab=vocab.json",
-        "vocabulary vocab.json has no 'model', so it is not a tokenizer.json; give that file, or its directory",
+        "vocabulary vocab.json has no 'model', so it is not a tokenizer.json; give a tokenizer.json or its directory",
         files={"vocab.json": '{"[PAD]": 0, "the": 1}'},
     ),
 ]

@@ -243,8 +243,8 @@ def _holds_anything(directory: pathlib.Path) -> bool:
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Describes the change of a setting. For the vocabulary, lists the properties that differ; for long lists, such as the files
-    of a source, the first entry that differs."""
+    """Describes the change of a setting. For the vocabulary, lists the properties that differ. For long lists, such as the
+    files of a source, describes only the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)

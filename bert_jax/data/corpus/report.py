@@ -44,7 +44,8 @@ class ShardSurvey:
 
 
 def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every: int) -> ShardSurvey:
-    """Surveys one shard. Only the lines of one hash class in `every` are compared (see `sampling`)."""
+    """Surveys one shard. Lines are divided into `every` hash classes, and only lines of one class are compared (see
+    `sampling`)."""
     hashes: dict[str, np.ndarray] = {}
     sentence_lengths, document_lengths = np.zeros(_LENGTH_BINS, np.int64), np.zeros(_LENGTH_BINS, np.int64)
     unknown, single = {}, 0
@@ -86,8 +87,8 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one (by shard, train before
-    eval)."""
+    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one. Documents are in the order
+    of shards; within a shard, train comes before eval."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
@@ -223,7 +224,7 @@ def _dropped_share(manifest: JsonObject) -> float:
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
-    """Returns [[shortest, longest, count]] of the bins, in tokens, from the first to the last non-empty one."""
+    """Returns [shortest, longest, count] for every bin from the first to the last non-empty bin, with lengths in tokens."""
     used = np.flatnonzero(bins)
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 
@@ -278,8 +279,8 @@ def _warnings(report: JsonObject) -> list[str]:
     if sides := report.get("sides"):
         if report["vocabulary"]["lowercase"]:
             found.append(
-                "the vocabulary is lower-cased, so all translations will be lower-cased too; build the corpus with a cased one "
-                "(--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
+                "the vocabulary is lower-cased, so all translations will be lower-cased too; build the corpus with a cased "
+                "vocabulary (--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
             )
         rates = [side["tokens"] / max(1, side["characters"]) for side in sides]
         worse = int(rates[1] > rates[0])

@@ -133,8 +133,8 @@ class _SplitWriter:
         return self.sentences > before
 
     def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
-        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the rule
-        that drops the pair, and the numbers of known and unknown tokens on each side."""
+        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the
+        characters, tokens and unknown tokens of each side and, if the pair is dropped, the rule that drops it."""
         sides: list[array[int]] = []
         for side, text in enumerate(pair):
             ids = array(self._held.typecode)
@@ -163,7 +163,8 @@ class _SplitWriter:
         return True
 
     def flush(self, *, last: bool = False) -> None:
-        """Writes the buffered ids. The bits of the last ids are only written if this is the `last` flush."""
+        """Writes the buffered ids. If the last ids do not fill a byte of WORDS, their bits are written only by the `last`
+        flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)
@@ -286,7 +287,8 @@ def min_eval_documents(documents: int) -> int:
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     """Returns `fraction` if it holds out enough of the documents with these `hashes` (uint64 [D]). Otherwise returns the
-    smallest fraction that does, rounded up to three decimals unless that holds out too many."""
+    smallest fraction that holds out enough. It is rounded up to three decimals, unless too many documents would then be held
+    out."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction

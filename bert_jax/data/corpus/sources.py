@@ -63,7 +63,7 @@ KINDS = {
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # read from the start of a file to recognise its format (`text:`: SAMPLE_BYTES)
-_PARTS = 16  # the maximum number of parts of a user's source or of pairs: the reader of a part skips the documents before it
+_PARTS = 16  # the most parts of a user's source or of pairs, because the reader of a part must skip all documents before it
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -307,7 +307,7 @@ def _exists(path: pathlib.Path) -> bool:
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
-    """Returns the Parquet or Arrow files of a source. Each must have a text column of the same name as the first."""
+    """Returns the Parquet or Arrow files of a source. The text column must have the same name in every file."""
     items: list[Item] = []
     column = options.text_field
     columns: tuple[str, ...] = ()
@@ -417,7 +417,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:"
+        return "is a list of JSON objects, not text; write each on its own line, and name the file with jsonl:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

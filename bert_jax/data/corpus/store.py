@@ -302,7 +302,7 @@ class WordStarts:
 
 
 class ShardedOffsets:
-    """Presents the offsets of each shard, which start at 0, as offsets into the concatenation of all shards, without copying.
+    """The offsets of all shards, joined without copying: each shard's offsets start at 0, these are positions in all shards.
 
     It supports `len`, an index and a slice like the joined int64 array. As one array, the offsets of the 4 x 10^9 sentences of a
     corpus of 10^11 tokens would take 32 GB."""
@@ -311,7 +311,7 @@ class ShardedOffsets:
         self._parts = tuple(parts)
         self._bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
         self._firsts = np.cumsum([0, *(len(part) - 1 for part in parts)], dtype=np.int64)
-        """The index of the first offset of each part. The last offset of a part is the first of the next."""
+        """The index of the first offset of each part. The last offset of a part is also the first offset of the next part."""
 
     def __len__(self) -> int:
         return int(self._firsts[-1]) + 1
