@@ -145,7 +145,7 @@ def _make_examples(
         candidates.ravel()[first] = candidates.ravel()[separators] = False
     else:
         candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
-    candidates &= target_ids != vocabulary.unk_id  # the only special token within a text; the original may predict it
+    candidates &= target_ids != vocabulary.unk_id  # [UNK] is never predicted here, but may be in the original
 
     def word_starts() -> Bool[np.ndarray, "E L"]:
         assert corpus.word_starts is not None

@@ -642,7 +642,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and name the file with jsonl:",
+        "a.json is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(

@@ -279,8 +279,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Loads the tokenizer in `directory`. A worker caches it across shards, together with its word cache. `identity` (its sha256)
-    is part of the cache key because the files may change."""
+    """Loads the tokenizer in `directory`. A worker caches the tokenizer across shards, together with its word cache. `identity`
+    is the vocabulary's sha256. It is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 

@@ -215,7 +215,8 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
 
 
 def _dropped_share(manifest: JsonObject) -> float:
-    """Returns the fraction of the text that the cleaning rules dropped, in characters or, if larger, in repeated documents."""
+    """Returns the fraction of characters that cleaning dropped or, if it is larger, the fraction of documents that were dropped
+    as repeated."""
     read, dropped = manifest["read"], manifest["dropped"]
     characters = read.get("characters", 0)
     of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0

@@ -10,10 +10,10 @@
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
 Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
-its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by document
-number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows, and a user's function
-by document number, into at most 16 parts. The division depends only on the sources and the number of shards, not on workers or
-hosts.
+its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by
+document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. A user's
+function and parallel text are divided by document number into at most 16 parts. The division depends only on the sources and
+the number of shards, not on workers or hosts.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, and name the file with jsonl:"
+        return "is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

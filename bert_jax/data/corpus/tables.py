@@ -62,7 +62,7 @@ def split_name(name: str) -> str:
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
-    """Chooses the data files of a split (None: `train`, or the only one) among the relative paths in a directory. Returns the
+    """Chooses the data files of a split (None: `train`, or the only split) among the relative paths in a directory. Returns the
     sorted files and a note about splits that are not read. `shown` is the flag, for errors.
 
     Raises UserError if the directory has no such files or several data sets, or if the split is unknown.

@@ -50,8 +50,8 @@ class Verification:
     """Compares the files of the corpus in `directory` with its manifest. Background threads do this between `__enter__` and
     `__exit__`.
 
-    A file that this machine has verified before counts as verified if its size and modification time are unchanged, unless
-    `again` is set."""
+    A file is skipped if this machine has verified it before and its size and modification time are unchanged. With `again`, no
+    file is skipped."""
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
         self._directory = pathlib.Path(directory)

@@ -383,8 +383,8 @@ def load_tokenizer(
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
     `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    The casing is taken from the directory's files. If these do not state it, or contradict each other, it is taken from
-    `lowercase`, and without `lowercase` from the vocabulary. Raises UserError if the casing cannot be determined, or if
+    The casing is taken from the directory's files. If these do not state it, or contradict each other, `lowercase` decides.
+    Without `lowercase`, it is inferred from the vocabulary. Raises UserError if the casing cannot be determined, or if
     `lowercase` contradicts the files, since every capitalised word would then become [UNK]."""
     if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
         from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
@@ -431,8 +431,8 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Returns whether text is lower-cased, according to the files next to the vocabulary, to `stated`, or to the vocabulary
-    itself."""
+    """Returns whether text is lower-cased: `stated` if it is given, else as in the files next to the vocabulary, else as
+    inferred from the vocabulary."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:

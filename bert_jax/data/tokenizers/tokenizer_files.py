@@ -603,9 +603,9 @@ def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
     """Returns role -> piece. If the post-processor puts two different special tokens around a text, the first is [CLS] and the
-    second [SEP], even if config.json has other ids (mmBERT's has <eos> for both). Otherwise a role is looked
-    up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json.
-    If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
+    second [SEP], even if config.json has other ids. (In mmBERT's config.json, both are <eos>.) Otherwise a role is looked up in
+    the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json. If
+    [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
     post-processor adds."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
