@@ -41,7 +41,7 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         sequence_ids      [B, L]  0 = padding, 1..P = the index of the example in the row
         position_ids      [B, L]  from 0 for every example; 0 at padding
         masked_positions  [B, M]  positions in the row, ascending; 0 where unused
-        masked_targets    [B, M]  the original tokens; with targets="next" those after the positions; -1 where unused
+        masked_targets    [B, M]  the original tokens or, with targets="next", the next tokens; -1 where unused
         cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 

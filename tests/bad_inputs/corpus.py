@@ -890,7 +890,7 @@ CASES = [
     Case(
         "an empty vocabulary",
         "--vocab=vocab.txt",
-        "vocabulary vocab.txt is empty ... copy the one that the model was trained with, or make one:",
+        "vocabulary vocab.txt is empty ... copy the model's vocabulary again, or train a new one:",
         files={"vocab.txt": ""},
     ),
     Case(

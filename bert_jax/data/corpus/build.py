@@ -236,7 +236,7 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Returns whether a corpus directory has a shard or a process writing one."""
+    """Returns whether a corpus directory has a shard, finished or not, or a process is building the corpus."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))

@@ -245,8 +245,8 @@ def _warnings(report: JsonObject) -> list[str]:
         found.append(
             f"{report['letters_changed']:.1%} of the letters lose a mark or are decomposed before they are looked up "
             f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot distinguish "
-            "words that differ only in them, although no word is reported as unknown. Keep the marks: --cased for a new "
-            "vocabulary, or a published cased one."
+            "words that differ only in them, although no word is reported as unknown. Keep the marks: train a vocabulary with "
+            "--cased, or use a published cased vocabulary."
         )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
@@ -265,8 +265,8 @@ def _warnings(report: JsonObject) -> list[str]:
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
             f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary does "
-            "not fit the text, and the model cannot learn unknown words. Train one with --train-vocab=wordpiece, or check "
-            "--lowercase/--cased."
+            "not fit the text, and the model cannot learn unknown words. Train a vocabulary with "
+            "--train-vocab=wordpiece, or check --lowercase/--cased."
         )
     if train["documents"] == 1:
         found.append(
@@ -289,7 +289,7 @@ def _warnings(report: JsonObject) -> list[str]:
             found.append(
                 f"the vocabulary needs {100 * rates[worse]:.0f} tokens per 100 characters in {sides[worse]['language']}, but "
                 f"{100 * rates[1 - worse]:.0f} in {sides[1 - worse]['language']}, so it was made for only one of the languages. "
-                "Train one on both sides with --train-vocab."
+                "Train a vocabulary on both sides with --train-vocab."
             )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]

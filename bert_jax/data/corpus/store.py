@@ -104,7 +104,7 @@ def _is_count(value: Json) -> bool:
 def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(
         f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and rerun the "
-        "command that built it, which continues from its shards"
+        "command that built the corpus: the finished shards are kept"
     )
 
 
@@ -512,7 +512,7 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
             f"corpus {directory} is unfinished ({done} are done); run its command again to continue from there: {command}"
         )
     manifest = files.read_object(
-        directory / MANIFEST, "remove it and rerun the command that built the corpus, which continues from its shards"
+        directory / MANIFEST, "remove it and rerun the command that built the corpus: the finished shards are kept"
     )
     if manifest.get("format") != FORMAT:
         raise UserError(

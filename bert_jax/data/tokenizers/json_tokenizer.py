@@ -348,7 +348,7 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""The key, in a pre-tokenizer or in tokenizer_config.json, that adds a space to a text that does not start with one."""
+"""The key of a pre-tokenizer or of tokenizer_config.json. If it is true, a text gets a leading space unless it has one."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:

@@ -31,7 +31,7 @@ MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 #: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
-VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
+VOCABULARY_REMEDY = "copy the model's vocabulary again, or train a new one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
 BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """The classes of transformers 4 and 5 that use tokenizer.json unchanged. Others build their rules from tokenizer_config.json."""
