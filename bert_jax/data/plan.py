@@ -234,8 +234,9 @@ def _random_segments(
     another document.
 
     Another document and a sentence in it are drawn uniformly. The segment starts with this sentence and continues until A and B
-    reach the target length or the document ends. (The original draws up to ten documents and then uses the last one even if it is
-    the chunk's own. With few documents, some of its "random" segments are from the same document.)
+    reach the target length or the document ends. (The original draws up to ten times until the document is not the chunk's own,
+    and then uses the last document in any case. With few documents, some of its "random" segments are therefore from the same
+    document.)
     """
     start, own = chunks.start[where], chunks.document[where]
     other = uniform_integers(len(document_offsets) - 2, random_bits(make_key(key, _OTHER_DOCUMENT), start))

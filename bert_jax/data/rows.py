@@ -326,7 +326,7 @@ class Feature:
 
         default        int [] the label, or the index of the right candidate; float [] of a regression; float [C] of multi-label
         per_token      int [tokens], -1 for tokens without a label
-        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], without an answer
+        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], if there is no answer
     """
 
     example: int

@@ -280,8 +280,8 @@ def eval_limit(fraction: float) -> np.uint64:
 
 def min_eval_documents(documents: int) -> int:
     """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
-    hundred. It is at least two, since next sentence prediction takes random segments from another document. With fewer than four
-    documents, it is one or zero, so that one document is left for training."""
+    hundred. With four or more documents, it is at least two, since next sentence prediction takes random segments from another
+    document. With fewer documents, it is one or zero, so that one document is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
