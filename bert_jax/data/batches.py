@@ -173,13 +173,14 @@ def eval_batches(
 
 EVALUATED = {"cpu": 2_048}
 EVALUATED_ELSEWHERE = 16_384
-"""The number of tokens per device of an evaluation batch: `EVALUATED` on a CPU, `EVALUATED_ELSEWHERE` on other devices."""
+"""The number of tokens per device in an evaluation batch, on a CPU (`EVALUATED`) and on other devices
+(`EVALUATED_ELSEWHERE`)."""
 
 
 PACKED_AHEAD = 20_000
 """The number of steps that are packed before a run starts, to choose the numbers of rows. This takes less than a second."""
 WORTH_COMPILING = 2**20
-"""The tokens of padding that a second number of rows must save to be worth its compilation."""
+"""A second, smaller number of rows per batch is compiled only if it saves at least this many tokens of padding in a run."""
 
 
 class LabelledBatches:
@@ -241,8 +242,8 @@ class LabelledBatches:
 
 
 class UnlabelledBatches:
-    """Random sentences of a corpus, in the rows of labelled examples without labels: `batches.at(step)` is a pure function of the
-    step.
+    """Random sentences of a corpus as unlabelled examples, in rows of the same shape as labelled ones: `batches.at(step)` is a
+    pure function of the step.
 
     A step draws `sentences` sentences with replacement. Its `row_count` rows have room for that many sentences of average length;
     drawn sentences that do not fit are left out. A sentence that is longer than a row is cut. The rows have an array `weights`,
@@ -309,8 +310,9 @@ class AlternatingBatches:
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """Returns the numbers of rows to compile for, ascending: the maximum over all steps and, if it saves a tenth of the rows
-    and `WORTH_COMPILING` tokens in rows of `length`, a smaller number for most steps."""
+    """Returns the one or two numbers of rows to compile for, ascending. The last is the maximum over all steps. A smaller
+    number is added for steps that need fewer rows, if it saves a tenth of all rows and `WORTH_COMPILING` tokens in rows of
+    `length`."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
     best = min(totals, key=lambda count: (totals[count], count))
@@ -335,8 +337,9 @@ class EvaluationBatches:
     ) -> list[Float[np.ndarray, " ..."]]:
         """Returns the logits of all features, in their order, in the shapes of `feature_logits`.
 
-        `forward` receives the rows `mine` of a batch, which are the rows of this host (None: all rows), and returns the logits of
-        all rows. `progress` is called after each batch with the number of finished features and the total."""
+        `mine` are the indices of this host's rows of a batch (None: all rows). `forward` receives these rows and returns the
+        logits of all rows of the batch. `progress` is called after each batch with the number of finished features and the
+        total."""
         packed = pack_features(self.features, self.shape)
         done = 0
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.features)
@@ -403,9 +406,9 @@ def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.n
 def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
     """Returns (index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
 
-    The pieces of a process need not be contiguous, since on a TPU the mesh follows the interconnect. If they are not, the rows
-    of the process are scattered in the global array, and the global batch has the same rows in a different order. Raises
-    UserError if the parts of two processes overlap or differ in size.
+    On a TPU the mesh follows the interconnect, so the pieces of a process may not be contiguous. Then the rows of the process
+    are scattered in the global array, and the global batch has the same rows in a different order. Raises UserError if the
+    parts of two processes overlap or differ in size.
     """
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:

@@ -100,8 +100,8 @@ class ExampleConfig:
 
     @property
     def counts_words(self) -> bool:
-        """Whether the number of predicted tokens depends on more than the length of an example: on its words, or on a user's
-        policy. `most_pieces` returns its upper limit."""
+        """Whether the number of predicted tokens depends on an example's words or on a user's policy, and not only on its
+        length. `most_pieces` then returns the upper limit of this number."""
         return self.masking == "words" or is_in_file(self.masking)
 
     @property
@@ -128,8 +128,8 @@ class ExampleConfig:
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
         """Returns the number of predicted tokens of examples with these `lengths`, which include special tokens.
 
-        Masked tokens follow the original's formula, which rounds half to even. Next tokens are all predicted, up to
-        `max_predictions`; in packed rows, an example gets a share of `max_predictions` proportional to its length.
+        For masked tokens, this is the original's formula, which rounds half to even. For next tokens, every token after the
+        first is predicted, up to the limit `most_pieces`.
         """
         if self.targets != "masked":
             return np.minimum(self.most_pieces(lengths), lengths.astype(np.int64) - 1)
@@ -141,8 +141,9 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the upper limit of the number of predicted tokens of examples with these `lengths`, with `counts_words` or
-        for next tokens. It is `max_predictions` or, in a packed row, the example's share of it."""
+        """Returns the maximum number of predicted tokens of examples with these `lengths`, for next tokens and with
+        `counts_words`. It is `max_predictions` or, if rows are packed, a part of `max_predictions` proportional to the
+        example's length."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length
@@ -150,7 +151,7 @@ class ExampleConfig:
 
 @functools.lru_cache(maxsize=64)
 def _most_predictions(config: ExampleConfig) -> int:
-    """Returns the maximum number of predicted tokens of all examples in a packed row.
+    """Returns the maximum number of predicted tokens in a packed row, summed over its examples.
 
     most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples may
     have more predicted tokens than one long example: at length 128, four examples have up to 21 and one has 19; at length 512,

@@ -39,7 +39,7 @@ _PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>|</?s>")
 
 @dataclass(frozen=True)
 class MaskingTables:
-    """The tables of a vocabulary that masking needs."""
+    """The properties of a vocabulary that masking needs, as tables."""
 
     mask_id: int
     legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
@@ -51,7 +51,7 @@ class MaskingTables:
 @functools.lru_cache(maxsize=4)  # the eval set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
     """Returns the tables of a vocabulary. Without the tokenizer, placeholders such as [unused7] are legal and `continuation` is
-    None. It is also None for vocabularies whose subwords do not show whether they continue a word."""
+    None. `continuation` is also None if the subwords do not show whether they continue a word."""
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
@@ -154,7 +154,8 @@ class Example:
     words: tuple[tuple[int, ...], ...]
     """The positions of each word that may be predicted, in order, without [CLS], [SEP] and [UNK]."""
     limit: int
-    """The maximum number of positions: `max_predictions`, or the example's share of it in a packed row."""
+    """The maximum number of positions: `max_predictions` or, in a packed row, a part of it proportional to the example's
+    length."""
     spell: Callable[[Sequence[int]], str]
     """The text of the ids of one word."""
 
@@ -200,9 +201,9 @@ def choose_tokens(
     width: int,
     length: int | None = None,
 ) -> UInt16[np.ndarray, "E _"]:
-    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`, in `width` columns,
-    or fewer if there are fewer tokens. If `length`, the length of a row, is given, the choice does not depend on the number of
-    columns of `candidates`, which is at most `length`.
+    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`, in `width`
+    columns, or fewer if there are fewer tokens. `candidates` has at most `length` columns, where `length` is the length of a
+    row. If `length` is given, the choice does not depend on the number of columns.
 
     `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
     most the number of candidates and at most `width`.
@@ -238,8 +239,8 @@ def choose_whole_words(
 
     The number of words is also limited by `word_counts`, a function from the number of words to the number of predicted words.
 
-    A cumulative sum finds the first word that does not fit. The remaining room can only shrink, so all later words that are
-    larger are removed at once. A few such rounds are enough for every example.
+    A cumulative sum finds the first word that does not fit. The remaining room can only shrink, so this word and all later
+    words that are larger than the room are removed at once. A few such rounds are enough for every example.
     """
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)

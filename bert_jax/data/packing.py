@@ -15,7 +15,7 @@ from jaxtyping import Int, Integer
 
 from bert_jax.data.counter_rng import make_key
 
-_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the random keys
+_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of a key of random numbers
 
 
 def pack_rows(
@@ -46,8 +46,9 @@ def pack_rows(
 
 
 def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Returns (lengths, number of rows) of every pack, for `histogram[l]` examples of length l. The examples are placed from the
-    longest to the shortest, each into the row where it leaves the least room."""
+    """Packs `histogram[l]` examples of each length l. A pack is a combination of lengths that fills one row. Returns (lengths,
+    number of rows) for every pack. The examples are placed from the longest to the shortest, each into the row where it leaves
+    the least room."""
     finished: list[tuple[tuple[int, ...], int]] = []
     open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by remaining room
     open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed

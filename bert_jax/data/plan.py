@@ -8,9 +8,9 @@ No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
-sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B. If
-a random next segment is drawn instead, the rest start the next chunk. The start of a chunk therefore depends on the random
-decision of the previous chunk.
+sentences up to the target length or the end of the document. A random number of these sentences become A. The remaining
+sentences become B. If B is a random segment instead, the remaining sentences start the next chunk. The start of a chunk
+therefore depends on the random decision of the previous chunk.
 
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
 start of the chunk after it. The random numbers depend only on the index of the sentence. Pointer jumping then finds the chunks
@@ -25,7 +25,7 @@ In addition to pairs="original" there are
   lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
 
 With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
-tokens of each. Pairs with a side that does not fit are left out.
+tokens of texts and L tokens of translations. A pair is left out if one side does not fit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SEGMENTS = 16
 """Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
 
-# The last parts of the keys of random numbers: for an epoch, its chunks and pairs, and blocks. `packing.py` uses 7 and 8.
+# The last part of a key of random numbers: of an epoch, of its chunks and pairs, or of blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
@@ -105,7 +105,7 @@ def _candidates(
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
     # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
-    # most max_tokens sentences. The search therefore looks at most that far beyond `last`.
+    # most max_tokens sentences. The search therefore needs at most max_tokens sentences after `last`.
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -148,8 +148,8 @@ def _documents(
 
 
 def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " chosen"]:
-    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A path ends at a
-    pointer beyond the end.
+    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A pointer past the last
+    position ends a path.
 
     This is pointer jumping (Wyllie 1979): after round k, all positions within 2**k steps are reached, and `jump` takes 2**k steps
     at once.
@@ -169,8 +169,8 @@ def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarra
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty, except in translated
-    pairs, where it is the translation of A."""
+    """E examples as spans of the corpus's token ids (21 bytes per example). In translated pairs, B is the translation of A.
+    Otherwise, with pairs="none", B is empty."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -191,8 +191,8 @@ def make_pairs(
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
     if config.pairs == "none":
-        # The last of several sentences is truncated at the end of the row and starts the next row. If a single sentence is longer
-        # than a row, a window at a random position is used, so that the whole sentence is read over several epochs.
+        # If the last of several sentences does not fit, it is truncated, and starts the next row in full. If a single sentence
+        # is longer than a row, a window at a random position is used, so that several epochs read the whole sentence.
         cut = np.maximum(a_length - config.max_tokens, 0)
         front = uniform_integers(cut + 1, random_bits(make_key(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
@@ -230,12 +230,13 @@ def _random_segments(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     key: int,
 ) -> tuple[Int64[np.ndarray, " chosen"], Int64[np.ndarray, " chosen"]]:
-    """Returns (start, length) in tokens of a random segment for each of the chunks `where`. The segment comes from another
-    document.
+    """Returns (start, length) in tokens of one random segment for each chunk with an index in `where`. The segment comes from
+    another document.
 
     Another document and a sentence in it are drawn uniformly. The segment starts with this sentence and continues until A and B
-    reach the target length or the document ends. (The original draws up to ten documents and then uses the last one even if it is
-    the chunk's own. With few documents, some of its "random" segments are from the same document.)
+    reach the target length or the document ends. (The original draws up to ten times until the document is not the chunk's own,
+    and then uses the last document in any case. With few documents, some of its "random" segments are therefore from the same
+    document.)
     """
     start, own = chunks.start[where], chunks.document[where]
     other = uniform_integers(len(document_offsets) - 2, random_bits(make_key(key, _OTHER_DOCUMENT), start))
@@ -279,8 +280,8 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
 
 
 def _cut_at_front(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-    """Returns how many of the `cut` tokens are removed at the front, each with probability 1/2: the number of ones in `cut`
-    random bits."""
+    """Each of the `cut` tokens is removed at the front with probability 1/2, otherwise at the end. Returns how many are removed
+    at the front: the number of ones in `cut` random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):

@@ -28,7 +28,7 @@ Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
 _BLOCK = 1 << 17  # tokens per chunk (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
-_FEW = 16  # examples per row up to which they are made in one array
+_FEW = 16  # with up to this many examples per row, all are made in one array
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
@@ -41,12 +41,12 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         sequence_ids      [B, L]  0 = padding, 1..P = the index of the example in the row
         position_ids      [B, L]  from 0 for every example; 0 at padding
         masked_positions  [B, M]  positions in the row, ascending; 0 where unused
-        masked_targets    [B, M]  the original tokens; with targets="next" those after the positions; -1 where unused
+        masked_targets    [B, M]  the original tokens or, with targets="next", the next tokens; -1 where unused
         cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the same positions as with
-    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
+    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the positions that targets="next" would
+    predict, and -1 where unused. For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -106,8 +106,8 @@ def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
     """Divides the plan's examples with indices `examples` into groups of similar length. Returns (positions in `examples`,
-    examples) for each group. With up to `_FEW` examples per row, there is one group, in which every example has as many columns
-    as a whole row: several groups would take twice the time at 8 examples a row."""
+    examples) for each group. With up to `_FEW` examples per row, there is only one group, with arrays as wide as a row of the
+    batch: at 8 examples a row, several groups would take twice the time."""
     if len(examples) <= _FEW * rows:
         return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs
@@ -145,7 +145,7 @@ def _make_examples(
         candidates.ravel()[first] = candidates.ravel()[separators] = False
     else:
         candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
-    candidates &= target_ids != vocabulary.unk_id  # the only special token within a text; the original may predict it
+    candidates &= target_ids != vocabulary.unk_id  # [UNK] is never predicted here, but may be in the original
 
     def word_starts() -> Bool[np.ndarray, "E L"]:
         assert corpus.word_starts is not None
@@ -210,8 +210,8 @@ def _copy_packed(
     slot: Int[np.ndarray, " E"],
     block: Batch,
 ) -> None:
-    """Copies example i of the `groups` of `_by_width` into slot `slot[i]` of row `row[i]`, directly after the example before it.
-    Rows and slots are ascending."""
+    """Copies example i of `groups` (from `_by_width`) into slot `slot[i]` of row `row[i]`, directly after the example in the
+    previous slot. Rows and slots are ascending."""
     shape = block["nsp_labels"].shape
     length, predicted = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     for members, made in groups:
@@ -326,7 +326,7 @@ class Feature:
 
         default        int [] the label, or the index of the right candidate; float [] of a regression; float [C] of multi-label
         per_token      int [tokens], -1 for tokens without a label
-        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], without an answer
+        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], if there is no answer
     """
 
     example: int
@@ -338,7 +338,7 @@ class Feature:
     target: Num[np.ndarray, " ..."] | None = None
     read_positions: Int32[np.ndarray, " chosen"] | None = None
     """The positions that the head reads instead of [CLS], e.g. the first tokens of a pronoun and two names. For a per-token
-    layout, the first subwords of the labelled words, even if the labels are unknown."""
+    layout, the first subword of every word to label, even if the labels are unknown."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -357,7 +357,7 @@ class RowShape:
     features: int
     """U, the maximum number of features in a row."""
     candidates: int = 1
-    """The maximum number of sequences of a feature; a row has P = U x candidates slots."""
+    """The maximum number of sequences of a feature. A row has room for P = U x candidates sequences."""
 
     @property
     def slots(self) -> int:
@@ -366,8 +366,9 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """Returns the shape of rows for `features`. A row is just long enough for the longest feature, and has slots for twice the
-    average number of features per row (more slots would hardly ever be used)."""
+    """Returns the shape of rows for `features`. The rows have the shortest length (`ROW_LENGTHS`, or a multiple of 128) that
+    fits the longest feature. They have room for twice the average number of features per row, because more features hardly ever
+    fit."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
@@ -380,7 +381,7 @@ def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int
 
 
 def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
-    """Does the work of `pack_features` for features with these numbers of tokens."""
+    """Packs features with these numbers of tokens as `pack_features` does."""
     rows = best_fit(sizes, lambda n: shape.length, lambda length: shape.features)
     return [members for _, members in rows]
 
@@ -388,8 +389,7 @@ def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
 def assemble_features(
     features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
 ) -> Batch:
-    """Returns a batch of `count` rows. `rows` are the indices of the `features` in each of the first rows; the remaining rows are
-    empty.
+    """Returns a batch of `count` rows. `rows[r]` are the indices of the `features` in row r; the rows after these are empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
     if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; if

@@ -382,7 +382,7 @@ CASES = [
     Case(
         "an empty vocabulary",
         "--replace-vocab=vocab.txt",
-        "vocabulary vocab.txt is empty ... copy the one that the model was trained with, or make one: python -m",
+        "vocabulary vocab.txt is empty ... copy the model's vocabulary again, or train a new one: python -m",
         files={"vocab.txt": ""},
     ),
     Case(

@@ -642,7 +642,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:",
+        "a.json is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -778,7 +778,7 @@ CASES = [
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave it out",
+        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave --pair-fields out",
         files=SIDES,
     ),
     Case(
@@ -890,7 +890,7 @@ CASES = [
     Case(
         "an empty vocabulary",
         "--vocab=vocab.txt",
-        "vocabulary vocab.txt is empty ... copy the one that the model was trained with, or make one:",
+        "vocabulary vocab.txt is empty ... copy the model's vocabulary again, or train a new one:",
         files={"vocab.txt": ""},
     ),
     Case(
@@ -1083,7 +1083,7 @@ CASES = [
     Case(
         "a vocabulary of pieces and ids alone",
         "--vocab=vocab.json",
-        "vocabulary vocab.json has no 'model', so it is not a tokenizer.json; give that file, or its directory",
+        "vocabulary vocab.json has no 'model', so it is not a tokenizer.json; give a tokenizer.json or its directory",
         files={"vocab.json": '{"[PAD]": 0, "the": 1}'},
     ),
 ]

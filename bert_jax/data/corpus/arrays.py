@@ -82,7 +82,8 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
-    """Returns the token ids of a split of a shard. With WORDS, they are uint32 with the bit BEGINS set where a word starts."""
+    """Returns the token ids of a split of a shard. If the shard has WORDS, the ids are uint32, with the bit BEGINS set where a
+    word starts."""
     tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
     if not words.is_file():
         return tokens

@@ -236,15 +236,15 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Returns whether a corpus directory has a shard or a process writing one."""
+    """Returns whether a corpus directory has a shard, finished or not, or a process is building the corpus."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Describes the change of a setting. For the vocabulary, lists the properties that differ; for long lists, such as the files
-    of a source, the first entry that differs."""
+    """Describes the change of a setting. For the vocabulary, lists the properties that differ. For long lists, such as the
+    files of a source, describes only the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
@@ -279,8 +279,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Loads the tokenizer in `directory`. A worker caches it across shards, together with its word cache. `identity` (its sha256)
-    is part of the cache key because the files may change."""
+    """Loads the tokenizer in `directory`. A worker caches the tokenizer across shards, together with its word cache. `identity`
+    is the vocabulary's sha256. It is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 

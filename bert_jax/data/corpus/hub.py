@@ -27,8 +27,8 @@ HUB_SECONDS = 5.0
 
 
 def find_vocabulary(name: str) -> pathlib.Path:
-    """Finds the file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, a corpus or a model
-    on the hub. Raises UserError if there is none."""
+    """Finds the file or directory of a vocabulary. `name` is its path, a workdir with an exported model, a corpus, or a model
+    on the hub. Raises UserError if there is no such vocabulary."""
     if is_remote(checked(name, "--vocab")):
         return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
@@ -73,7 +73,7 @@ def name_on_hub(name: str) -> str:
 
 @contextlib.contextmanager
 def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
-    """Yields a function that downloads the model's files matching given patterns and returns their directory.
+    """Yields a function of patterns. It downloads the model's files that match the patterns and returns their directory.
 
     Raises UserError if there is no such model or no network.
     """
@@ -86,7 +86,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
     silence: Exception | None = None
     try:
         huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # only cached files are used: a download would block
+    except httpx2.TimeoutException as error:  # then only cached files are used, because a download would block
         silence = error
     except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
         pass
@@ -109,7 +109,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of the innermost cause. Outer exceptions have no details."""
+    """Returns the first line of the innermost cause of `error`. The outer exceptions have no details."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

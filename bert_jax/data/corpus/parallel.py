@@ -39,7 +39,7 @@ class PairRules:
     max_length_ratio: float = 9.0
     """A pair is dropped if one side has more than this many times the tokens of the other."""
     max_pair_tokens: int = 250
-    """A pair is dropped if a side has more tokens."""
+    """A pair is dropped if one side has more tokens than this."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
     if pair_fields:
         name = given.partition("=")[2]
-        raise UserError(f"--pair-fields={pair_fields}: {name} has one file per side and no fields; leave it out")
+        raise UserError(f"--pair-fields={pair_fields}: {name} has one file per side and no fields; leave --pair-fields out")
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(
@@ -153,7 +153,7 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
     for line in itertools.islice((line for line in _lines(path) if not line.isspace()), _FIRST_ROWS):
         cells = without_bom(line).decode("utf-8", "replace").rstrip("\r\n").split("\t")
         if len(cells) < max(map(int, fields)):
-            return  # the row is reported when it is read
+            return  # a row with too few columns is reported when it is read
         pair = [cells[int(field) - 1].strip() for field in fields]
         names = {text.strip('"').casefold() for text in pair}
         if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are a pair
@@ -251,7 +251,7 @@ def _line(path: str, number: int) -> str:
 def read_pairs(
     file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
 ) -> Iterator[Pair | None]:
-    """Yields the pairs [start, stop) of a file, and None for each blank line of a table or of JSON lines and for each bad pair
+    """Yields the pairs [start, stop) of a file. Yields None for a blank line of a table or of JSON lines, and for a bad pair
     that is skipped. Counts skipped pairs and replaced bytes."""
 
     def decoded(path: str, number: int, line: bytes) -> str:

@@ -234,12 +234,12 @@ def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: flo
 
 
 def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of a file without document separators. The first piece begins at the start of the file, each other piece
-    at the first paragraph (or line) after a multiple of `_PIECE`.
+    """Yields the pieces of a file without document separators. The first piece begins at the start of the file. Every other
+    piece begins at the first paragraph (or line) after a multiple of `_PIECE`.
 
     A piece belongs to the span that contains its multiple of `_PIECE`, so the cuts do not depend on the spans. A paragraph
-    comes after the multiple if the blank line before it does, since the reader of a span starts at the multiple and must see
-    this blank line."""
+    counts as after the multiple if the blank line before it is. The reader of a span starts at the multiple, so it sees this
+    blank line."""
     begin, blank = -(-start // _PIECE) * _PIECE, -1
     first: int  # the place of held[0]
     held: list[bytes] = []

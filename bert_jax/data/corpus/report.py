@@ -44,7 +44,8 @@ class ShardSurvey:
 
 
 def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every: int) -> ShardSurvey:
-    """Surveys one shard. Only the lines of one hash class in `every` are compared (see `sampling`)."""
+    """Surveys one shard. Lines are divided into `every` hash classes, and only lines of one class are compared (see
+    `sampling`)."""
     hashes: dict[str, np.ndarray] = {}
     sentence_lengths, document_lengths = np.zeros(_LENGTH_BINS, np.int64), np.zeros(_LENGTH_BINS, np.int64)
     unknown, single = {}, 0
@@ -86,8 +87,8 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one (by shard, train before
-    eval)."""
+    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one. Documents are in the order
+    of shards; within a shard, train comes before eval."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
@@ -214,7 +215,8 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
 
 
 def _dropped_share(manifest: JsonObject) -> float:
-    """Returns the fraction of the text that the cleaning rules dropped, in characters or, if larger, in repeated documents."""
+    """Returns the fraction of characters that cleaning dropped or, if it is larger, the fraction of documents that were dropped
+    as repeated."""
     read, dropped = manifest["read"], manifest["dropped"]
     characters = read.get("characters", 0)
     of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
@@ -223,7 +225,7 @@ def _dropped_share(manifest: JsonObject) -> float:
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
-    """Returns [[shortest, longest, count]] of the bins, in tokens, from the first to the last non-empty one."""
+    """Returns [shortest, longest, count] for every bin from the first to the last non-empty bin, with lengths in tokens."""
     used = np.flatnonzero(bins)
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 
@@ -243,8 +245,8 @@ def _warnings(report: JsonObject) -> list[str]:
         found.append(
             f"{report['letters_changed']:.1%} of the letters lose a mark or are decomposed before they are looked up "
             f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot distinguish "
-            "words that differ only in them, although no word is reported as unknown. Keep the marks: --cased for a new "
-            "vocabulary, or a published cased one."
+            "words that differ only in them, although no word is reported as unknown. Keep the marks: train a vocabulary with "
+            "--cased, or use a published cased vocabulary."
         )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
@@ -263,8 +265,8 @@ def _warnings(report: JsonObject) -> list[str]:
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
             f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary does "
-            "not fit the text, and the model cannot learn unknown words. Train one with --train-vocab=wordpiece, or check "
-            "--lowercase/--cased."
+            "not fit the text, and the model cannot learn unknown words. Train a vocabulary with "
+            "--train-vocab=wordpiece, or check --lowercase/--cased."
         )
     if train["documents"] == 1:
         found.append(
@@ -278,8 +280,8 @@ def _warnings(report: JsonObject) -> list[str]:
     if sides := report.get("sides"):
         if report["vocabulary"]["lowercase"]:
             found.append(
-                "the vocabulary is lower-cased, so all translations will be lower-cased too; build the corpus with a cased one "
-                "(--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
+                "the vocabulary is lower-cased, so all translations will be lower-cased too; build the corpus with a cased "
+                "vocabulary (--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
             )
         rates = [side["tokens"] / max(1, side["characters"]) for side in sides]
         worse = int(rates[1] > rates[0])
@@ -287,7 +289,7 @@ def _warnings(report: JsonObject) -> list[str]:
             found.append(
                 f"the vocabulary needs {100 * rates[worse]:.0f} tokens per 100 characters in {sides[worse]['language']}, but "
                 f"{100 * rates[1 - worse]:.0f} in {sides[1 - worse]['language']}, so it was made for only one of the languages. "
-                "Train one on both sides with --train-vocab."
+                "Train a vocabulary on both sides with --train-vocab."
             )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]

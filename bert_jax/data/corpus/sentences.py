@@ -40,7 +40,7 @@ _ALWAYS = _words("""
     mr mrs ms mx dr prof rev fr hon gen maj capt cmdr lt sgt cpl adm gov sen rep pres supt messrs mme mlle vs v cf viz ca c
     e.g i.e eg ie approx incl esp figs eqs vols pp trans
 """)
-# A full stop after these does not end a sentence before a number: `No. 5`, `b. 1791`, but `I said no. Then ...`.
+# A full stop between these and a number does not end a sentence: `No. 5`, `b. 1791`, but `I said no. Then ...`.
 _BEFORE_NUMBER = _words("no nos art para pt cap b d r fl p s ch bk sqq")
 _ROMAN = re.compile(r"[ivxlc]+\Z")
 # A full stop after these ends a sentence if the next word is in _STARTERS.

@@ -133,8 +133,8 @@ class _SplitWriter:
         return self.sentences > before
 
     def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
-        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the rule
-        that drops the pair, and the numbers of known and unknown tokens on each side."""
+        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the
+        characters, tokens and unknown tokens of each side and, if the pair is dropped, the rule that drops it."""
         sides: list[array[int]] = []
         for side, text in enumerate(pair):
             ids = array(self._held.typecode)
@@ -163,7 +163,8 @@ class _SplitWriter:
         return True
 
     def flush(self, *, last: bool = False) -> None:
-        """Writes the buffered ids. The bits of the last ids are only written if this is the `last` flush."""
+        """Writes the buffered ids. If the last ids do not fill a byte of WORDS, their bits are written only by the `last`
+        flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)
@@ -279,14 +280,15 @@ def eval_limit(fraction: float) -> np.uint64:
 
 def min_eval_documents(documents: int) -> int:
     """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
-    hundred. It is at least two, since next sentence prediction takes random segments from another document. With fewer than four
-    documents, it is one or zero, so that one document is left for training."""
+    hundred. With four or more documents, it is at least two, since next sentence prediction takes random segments from another
+    document. With fewer documents, it is one or zero, so that one document is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     """Returns `fraction` if it holds out enough of the documents with these `hashes` (uint64 [D]). Otherwise returns the
-    smallest fraction that does, rounded up to three decimals unless that holds out too many."""
+    smallest fraction that holds out enough. It is rounded up to three decimals, unless too many documents would then be held
+    out."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction

@@ -10,10 +10,10 @@
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
 Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
-its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by document
-number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows, and a user's function
-by document number, into at most 16 parts. The division depends only on the sources and the number of shards, not on workers or
-hosts.
+its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by
+document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. A user's
+function and parallel text are divided by document number into at most 16 parts. The division depends only on the sources and
+the number of shards, not on workers or hosts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ KINDS = {
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # read from the start of a file to recognise its format (`text:`: SAMPLE_BYTES)
-_PARTS = 16  # the maximum number of parts of a user's source or of pairs: the reader of a part skips the documents before it
+_PARTS = 16  # the most parts of a user's source or of pairs, because the reader of a part must skip all documents before it
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -307,7 +307,7 @@ def _exists(path: pathlib.Path) -> bool:
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
-    """Returns the Parquet or Arrow files of a source. Each must have a text column of the same name as the first."""
+    """Returns the Parquet or Arrow files of a source. The text column must have the same name in every file."""
     items: list[Item] = []
     column = options.text_field
     columns: tuple[str, ...] = ()
@@ -417,7 +417,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:"
+        return "is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

@@ -104,7 +104,7 @@ def _is_count(value: Json) -> bool:
 def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(
         f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and rerun the "
-        "command that built it, which continues from its shards"
+        "command that built the corpus: the finished shards are kept"
     )
 
 
@@ -302,7 +302,7 @@ class WordStarts:
 
 
 class ShardedOffsets:
-    """Presents the offsets of each shard, which start at 0, as offsets into the concatenation of all shards, without copying.
+    """The offsets of all shards, joined without copying: each shard's offsets start at 0, these are positions in all shards.
 
     It supports `len`, an index and a slice like the joined int64 array. As one array, the offsets of the 4 x 10^9 sentences of a
     corpus of 10^11 tokens would take 32 GB."""
@@ -311,7 +311,7 @@ class ShardedOffsets:
         self._parts = tuple(parts)
         self._bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
         self._firsts = np.cumsum([0, *(len(part) - 1 for part in parts)], dtype=np.int64)
-        """The index of the first offset of each part. The last offset of a part is the first of the next."""
+        """The index of the first offset of each part. The last offset of a part is also the first offset of the next part."""
 
     def __len__(self) -> int:
         return int(self._firsts[-1]) + 1
@@ -512,7 +512,7 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
             f"corpus {directory} is unfinished ({done} are done); run its command again to continue from there: {command}"
         )
     manifest = files.read_object(
-        directory / MANIFEST, "remove it and rerun the command that built the corpus, which continues from its shards"
+        directory / MANIFEST, "remove it and rerun the command that built the corpus: the finished shards are kept"
     )
     if manifest.get("format") != FORMAT:
         raise UserError(

@@ -62,7 +62,7 @@ def split_name(name: str) -> str:
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
-    """Chooses the data files of a split (None: `train`, or the only one) among the relative paths in a directory. Returns the
+    """Chooses the data files of a split (None: `train`, or the only split) among the relative paths in a directory. Returns the
     sorted files and a note about splits that are not read. `shown` is the flag, for errors.
 
     Raises UserError if the directory has no such files or several data sets, or if the split is unknown.
@@ -157,8 +157,8 @@ def _a(kind: str) -> str:
 
 
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the first row of every part of row groups with these rows and bytes of text. To read a part, its row group is
-    read from the start, so even a large row group has at most `_MOST_PARTS` parts."""
+    """Divides row groups with these numbers of rows and bytes of text into parts. Returns the first row of every part. A part
+    is read from the start of its row group, so even a large row group has at most `_MOST_PARTS` parts."""
     cuts, first = [], 0
     for count, size in zip(rows, sizes, strict=True):
         parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))

@@ -144,7 +144,7 @@ class TextSet:
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
-        """Returns the two features with a text and its translation: those named by `given` (SOURCE,TARGET), or both in the data
+        """Returns the names of the features with a text and its translation, as in `given` (SOURCE,TARGET) or else in the data
         set's order. Returns None if the data set has no translations, or if a single feature is read as text."""
         features = self.builder.info.features
         if self.feature or not isinstance(features, _tfds().features.Translation):
@@ -171,8 +171,8 @@ class TextSet:
             yield from (records[i] for i in range(start, stop))
 
     def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yields serialised examples from TFRecord files, the format of most prepared data sets. Without an index, the files and
-        records before `start` are skipped."""
+        """Yields serialised examples from TFRecord files, the format of most prepared data sets. These files have no index, so
+        a file is read from its first record, and records before `start` are skipped."""
         before = 0
         for part in self.builder.info.splits[self.split].file_instructions:
             first, last = max(start - before, 0), min(stop - before, part.take)
@@ -213,7 +213,7 @@ def parse_name(name: str) -> tuple[str, str, str]:
 def open_text_set(name: str, directory: str | None) -> TextSet:
     """Opens the data set `name` (see `parse_name`, or `EMBEDDED`). The first call prepares or downloads it.
 
-    Raises UserError for an unknown data set, split or feature, or if it can be neither downloaded nor prepared.
+    Raises UserError for an unknown data set, split or feature, or if the data set can be neither downloaded nor prepared.
     """
     with without_tfds_warnings():
         if name == EMBEDDED:
@@ -251,7 +251,8 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """Returns the tfds builder of `name`: already on disk, downloaded from the public bucket, or prepared here by its own code.
+    """Returns the tfds builder of `name`. Its data is already on disk, or is downloaded from the public bucket, or is prepared
+    here by the data set's own code.
 
     Raises UserError if none of these is possible.
     """

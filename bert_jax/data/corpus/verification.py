@@ -50,8 +50,8 @@ class Verification:
     """Compares the files of the corpus in `directory` with its manifest. Background threads do this between `__enter__` and
     `__exit__`.
 
-    A file that this machine has verified before counts as verified if its size and modification time are unchanged, unless
-    `again` is set."""
+    A file is skipped if this machine has verified it before and its size and modification time are unchanged. With `again`, no
+    file is skipped."""
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
         self._directory = pathlib.Path(directory)
@@ -191,7 +191,7 @@ class Verifications:
             one.check()
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Waits until all are verified, as `Verification.wait` does."""
+        """Waits until all corpora are verified, as `Verification.wait` does for one."""
         for one in self._each:
             one.wait(alive)
 
@@ -237,8 +237,8 @@ KEY = "config.corpus.directory"
 
 
 def local_corpus(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
-    """Returns the local directory of a corpus: `directory` itself, or its copy if it is in a bucket. `name` is the flag or key of
-    the corpus, for messages.
+    """Returns the local directory of a corpus. A corpus in a bucket is copied to the local disk; any other is used in place.
+    `name` is the flag or key of the corpus, for messages.
 
     A changed copy is verified immediately. Other copies are verified in the background, like every corpus. Raises UserError if
     there is no corpus, if it does not fit on the disk, if an object is missing, or if an object has changed since the corpus was

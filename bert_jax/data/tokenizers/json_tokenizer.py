@@ -116,7 +116,7 @@ class JsonTokenizer:
         #: ids as bytes of uint32, which are joined faster than integers
         self._model, self._words, self._first = self._rust.model, ChunkCache(self._merged), ChunkCache(self._marked_chunk)
         self._inner = ChunkCache(self._marked_after_space)
-        self._only_ascii = _spans_spaces(self._spec)  # the rules of other letters may span a space
+        self._only_ascii = _spans_spaces(self._spec)  # rules for non-ASCII characters may span a space
         self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
 
     def __reduce__(self) -> tuple[Callable[..., JsonTokenizer], tuple[str, JsonObject, JsonObject]]:
@@ -153,15 +153,16 @@ class JsonTokenizer:
         return self._marked_chunk(f" {text}")
 
     def _merged(self, word: str) -> bytes:
-        """Does `_marked` for one word of printable ASCII letters. Such a word only needs the merges, the library's fastest
-        call."""
+        """Returns the result of `_marked` for one word of printable ASCII characters. Such a word needs only the merges, which
+        are the library's fastest call."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
         if ids:  # empty if the vocabulary has neither these bytes nor [UNK]
             ids[0] |= BEGINS
         return ids.tobytes()
 
     def _marked_chunk(self, chunk: str) -> bytes:
-        """Does `_marked` for a part of a text, using the cache of its words if their bounds are known."""
+        """Returns the result of `_marked` for a part of a text, from the cache of words if the bounds of its words are
+        known."""
         if self._words_of is None or not (chunk.isascii() and chunk.isprintable()) or self._plain_tokens.search(chunk):
             return self._marked(chunk)
         words = self._words_of.findall(chunk)
@@ -187,8 +188,8 @@ class JsonTokenizer:
             out.frombytes(self._marked(text))
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
-        """Returns the ids, the characters [start, end) of `text` of each (without surrounding white space), and whether each
-        begins a word."""
+        """Returns the ids, and for each id its characters [start, end) in `text`, without surrounding white space, and whether
+        it begins a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         offsets = []
         for start, end in encoded.offsets:
@@ -200,7 +201,7 @@ class JsonTokenizer:
         return encoded.ids, offsets, self._begins(encoded.ids, encoded.word_ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids and the characters [start, end) of `text` of each, without surrounding white space."""
+        """Returns the ids, and for each id its characters [start, end) in `text`, without surrounding white space."""
         return self.encode_with_words(text)[:2]
 
     def encode_with_specials(self, text: str) -> list[int]:
@@ -347,13 +348,13 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""The key, in a pre-tokenizer or in tokenizer_config.json, that adds a space to a text that does not start with one."""
+"""The key of a pre-tokenizer or of tokenizer_config.json. If it is true, a text gets a leading space unless it has one."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
     """Returns the text of the tokenizer.json `spec`, changed so that its pre-tokenizer adds a leading space as
     tokenizer_config.json says. Like transformers 4, this only changes a pre-tokenizer with a single component. Returns None if
-    both files agree, or tokenizer_config.json does not state it."""
+    both files agree, or if tokenizer_config.json does not state whether to add a space."""
     first = spec.get("pre_tokenizer") or {}
     if not isinstance(wanted, bool) or first.get(PREFIX_SPACE, wanted) == wanted:
         return None
@@ -361,7 +362,8 @@ def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
 
 
 def _stops_at_spaces(spec: JsonObject) -> bool:
-    """Returns whether a text without other white space can be cut before each single space and its parts encoded separately."""
+    """Returns whether a text can be cut before each space and its parts encoded separately, if single spaces are its only white
+    space."""
     separates = False
     for part in parts(spec.get("normalizer"), "normalizers"):
         pattern = part.get("pattern") or {}
@@ -379,7 +381,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; the probes find others
+            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; _PROBES find other cases
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False
@@ -394,9 +396,9 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _spans_spaces(spec: JsonObject) -> bool:
-    """Returns whether tokenising non-ASCII text in parts, split at spaces, may change the result. This is true of a character
-    map. It is also true of rules that drop whole characters, unless the pre-tokenizer drops spaces: the characters may be
-    between two spaces."""
+    """Returns whether tokenising non-ASCII text in parts, split at spaces, may change the result. This is true for a normalizer
+    with a character map. It is also true for a normalizer that drops whole characters, because they may be between two spaces;
+    but not if the pre-tokenizer drops spaces."""
     rules = {*_types(spec, "normalizer")}
     drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
     return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)

@@ -65,8 +65,8 @@ class SentencePiece:
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids and the characters [start, end) of `text` of each. Here, lower-casing outside the model is done per
-        character to keep the offsets."""
+        """Returns the ids, and for each id its characters [start, end) in `text`. Text may be changed before it is passed to
+        the model (lower-cased, accents dropped). For the offsets, this is also done for each character alone."""
         places = [i for i, c in enumerate(text) for _ in self._prepared(c)] + [len(text)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = []
@@ -80,8 +80,8 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether the span of a piece excludes this character at its edge: white space, and characters that the
-        normalisation drops, such as control characters."""
+        """Returns whether a piece's span excludes this character at its start and end. White space is excluded, and characters
+        that the normalisation drops, such as control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]

@@ -68,7 +68,7 @@ class VocabularyInfo:
 
     @property
     def marks_words(self) -> bool:
-        """Whether a corpus stores where words begin because the pieces do not show it."""
+        """Whether a corpus stores where words begin. It does if the pieces do not show this."""
         return self.kind not in TABLE_KINDS
 
     @property
@@ -137,15 +137,14 @@ class Tokenizer:
 
     @functools.cached_property
     def continuation_table(self) -> np.ndarray:
-        """bool [V]: the pieces that continue a word. If words are marked in the text (`marks_words`), these are the pieces that
-        usually continue one."""
+        """bool [V]: whether each piece continues a word or, with `marks_words`, usually continues a word."""
         table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
         table[sorted(self.special_ids)] = False
         return table
 
     @property
     def marks_words(self) -> bool:
-        """Whether the pieces do not show which of them begin a word, so that `append` marks the ids that do."""
+        """Whether `append` marks the ids that begin a word. It does if the pieces do not show where words begin."""
         return self.vocabulary.marks_words
 
     @property
@@ -215,19 +214,19 @@ class Tokenizer:
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether the target, the language that a translator writes, has its own vocabulary of ids."""
+        """Whether the target language of a translator has its own vocabulary of ids."""
         return self._model.kind == "marian" and self._model.separate_vocabularies
 
     @functools.cached_property
     def target_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the language that a translator writes: this tokenizer, unless the language has its own pieces, as in
-        Marian."""
+        """The tokenizer of a translator's target language. In Marian, it has a different SentencePiece model; otherwise it is
+        this tokenizer."""
         return Tokenizer(self._model.turned, specials=self.specials) if self._model.kind == "marian" else self
 
     def append(self, text: str, out: array[int], *, target: bool = False) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
-        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. With `target`, `text`
-        is in the language that a translator writes, for which Marian has its own tokenizer."""
+        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. With `target`,
+        `text` is in a translator's target language, and `target_tokenizer` is used."""
         (self.target_tokenizer if target else self)._model.append(text, out)
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
@@ -238,7 +237,7 @@ class Tokenizer:
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `encode` and the characters [start, end) of `text` of each."""
+        """Returns the ids of `encode`, and for each id its characters [start, end) in `text`."""
         return self._model.encode_with_offsets(text)
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
@@ -370,7 +369,8 @@ def _name(token: Json) -> Json:
 
 
 def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Returns a tokenizer.json's tokenizer with additional tokens. Tokens in brackets, e.g. "[E1]", are special."""
+    """Adds tokens to a copy of `tokenizer`, which must come from a tokenizer.json. Tokens in brackets, e.g. "[E1]", are
+    special."""
     model = tokenizer._model
     assert isinstance(model, JsonTokenizer)
     made = model.with_tokens(tokens, PLACEHOLDER)
@@ -383,8 +383,8 @@ def load_tokenizer(
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
     `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    The casing is taken from the directory's files. If these do not state it, or contradict each other, it is taken from
-    `lowercase`, and without `lowercase` from the vocabulary. Raises UserError if the casing cannot be determined, or if
+    The casing is taken from the directory's files. If these do not state it, or contradict each other, `lowercase` decides.
+    Without `lowercase`, it is inferred from the vocabulary. Raises UserError if the casing cannot be determined, or if
     `lowercase` contradicts the files, since every capitalised word would then become [UNK]."""
     if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
         from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
@@ -431,8 +431,8 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Returns whether text is lower-cased, according to the files next to the vocabulary, to `stated`, or to the vocabulary
-    itself."""
+    """Returns whether text is lower-cased: `stated` if it is given, else as in the files next to the vocabulary, else as
+    inferred from the vocabulary."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:

@@ -31,7 +31,7 @@ MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 #: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
-VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
+VOCABULARY_REMEDY = "copy the model's vocabulary again, or train a new one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
 BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """The classes of transformers 4 and 5 that use tokenizer.json unchanged. Others build their rules from tokenizer_config.json."""
@@ -118,7 +118,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
             spec = _object(path)
             if "model" not in spec:
                 raise UserError(
-                    f"vocabulary {path} has no 'model', so it is not a {JSON_FILE}; give that file, or its directory"
+                    f"vocabulary {path} has no 'model', so it is not a {JSON_FILE}; give a {JSON_FILE} or its directory"
                 )
             if _other_than_berts(path, spec):
                 return _described_library(path, spec, {}, {}, {})
@@ -176,7 +176,7 @@ def _described(
     if content is not None and (lines is None or unfit_for_vocab_txt(content.ids) is not None):
         path = (
             path.with_name(JSON_FILE) if lines else path
-        )  # transformers ignores a vocab.txt, which may not hold every piece
+        )  # as in transformers: a vocab.txt may not hold every piece
         pieces = _by_id(path, content)
         for i, token in added.items():
             if content.ids.get(token) != i:
@@ -190,7 +190,7 @@ def _described(
         pieces = _extended(path, lines, added)
         if content is not None:
             _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
-    if unfit_for_vocab_txt(pieces) is not None:  # its pieces are then in a tokenizer.json, which has every piece once
+    if unfit_for_vocab_txt(pieces) is not None:  # `save` then writes only a tokenizer.json, with every piece once
         last = {piece: i for i, piece in enumerate(pieces)}
         pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
     specials = _special_names(config, names)
@@ -356,8 +356,8 @@ def _stem(name: str | None) -> str:
 
 
 def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
-    """Raises UserError if transformers would read the files in `directory` with a class whose rules differ from ours or that does
-    not read the file `vocabulary`. The class comes from tokenizer_config.json or else from the model's config.json."""
+    """Raises UserError if the class with which transformers reads `directory` has other rules than ours, or does not read the
+    file `vocabulary`. The class is named in tokenizer_config.json or else in the model's config.json."""
     path, name = _tokenizer_class(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
@@ -432,7 +432,8 @@ def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NA
 
 
 def _further_specials(config: JsonObject) -> list[str]:
-    """Returns special tokens without a role, under the key of transformers 4 or 5 (a list, or in 5 a dictionary with names)."""
+    """Returns the special tokens without a role. transformers 4 and 5 store them under different keys, as a list or (only 5) as
+    a dictionary with names."""
     further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = further.values() if isinstance(further, dict) else further
     return [token["content"] if isinstance(token, dict) else token for token in tokens]
@@ -496,13 +497,15 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
         )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
-            raise UserError(f"{path}: id {i} is {lines[i]!r}, but {token!r} in the added tokens; take both from one model")
+            raise UserError(
+                f"{path}: id {i} is {lines[i]!r}, but {token!r} in the added tokens; take both files from one model"
+            )
     return lines + [behind[i] for i in sorted(behind)]
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that is repeated in the
-    vocab.txt, becomes the empty piece, which no text contains."""
+    """Returns the pieces of a tokenizer.json by their ids. An id without a piece gets the empty piece, which no text contains.
+    Such ids come from a vocab.txt that repeats a piece, because the piece keeps only its last id."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
     hole = next((i for i in range(size) if i not in pieces), None)
@@ -600,9 +603,9 @@ def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
     """Returns role -> piece. If the post-processor puts two different special tokens around a text, the first is [CLS] and the
-    second [SEP], even if config.json has other ids (mmBERT's has <eos> for both). Otherwise a role is looked
-    up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json.
-    If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
+    second [SEP], even if config.json has other ids. (In mmBERT's config.json, both are <eos>.) Otherwise a role is looked up in
+    the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json. If
+    [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
     post-processor adds."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))

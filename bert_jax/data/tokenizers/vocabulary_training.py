@@ -25,14 +25,14 @@ word to a preceding punctuation mark."""
 _MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, which suits matrix units
 _COVERAGE = 0.9999  # fraction of the text's characters; words with other characters are unknown
 MARKS_LIMIT = 0.002
-"""The largest acceptable fraction of letters that text rules may change beyond their case, before meaning is lost. In the English
-Wikipedia the fraction is 0.0004."""
+"""The largest accepted fraction of letters in which the text rules change more than the case, e.g. drop an accent. Above it,
+the text loses meaning. In the English Wikipedia the fraction is 0.0004."""
 _SAMPLES = 64  # parts of the corpus from which the training text is sampled
 
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
-    """Yields the sentences of each document that is not held out, and each text of a pair alone: all, or `limit` characters
-    sampled evenly over the corpus. Raises UserError at the end if there was none."""
+    """Yields the sentences of each document that is not held out. The two texts of a pair are yielded separately. If there is
+    more text, `limit` characters are sampled evenly over the corpus. Raises UserError at the end if there was no text."""
     total = sum(item.weight for item in items)
     parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
@@ -65,8 +65,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
-    """Returns the fraction of letters that change when accents and marks are stripped, given the frequencies of characters, and
-    the most frequent changes, e.g. "й → и"."""
+    """Returns the fraction of letters that change when accents and marks are stripped, and the most frequent changes, e.g. "й →
+    и". `characters` are the frequencies of characters."""
     letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
     changed = {character: left for character in characters if (left := stripped(character)) is not None}
     shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
@@ -226,8 +226,8 @@ def train_bpe(
     unused: int = 0,
 ) -> Tokenizer:
     """Trains a byte-level BPE tokenizer, which can encode any text. `size` is rounded up to a multiple of 64. At least `unused`
-    pieces at the end ([unused0] etc.) are reserved for tokens that are added later. There are fewer pieces if the text has no
-    more merges.
+    pieces at the end ([unused0] etc.) are reserved for tokens that are added later. If the text has too few merges, there are
+    fewer pieces.
 
     lowercase: None means False. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does.
     Without `nfc`, a cased tokenizer decodes ids to exactly the original text.

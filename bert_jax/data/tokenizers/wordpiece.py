@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 
 CONTINUATION = "##"
 WORD_START = "\u2581"
-"""The marks of pieces: inside a word in WordPiece, at the start of a word in SentencePiece."""
+"""WordPiece marks the pieces inside a word (##), SentencePiece the pieces at the start of a word (▁)."""
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
 Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Span = tuple[int, int]  # characters [start, end) of a text
@@ -174,7 +174,7 @@ class WordPiece:
         out.extend(chain.from_iterable(map(self._chunks.__getitem__, text.split())))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `append` and the characters [start, end) of `text` of each."""
+        """Returns the ids of `append`, and for each id its characters [start, end) in `text`."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for word, places in self._words_with_offsets(text):
@@ -186,7 +186,7 @@ class WordPiece:
         return ids, offsets
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of `text` of each word in `basic_words`."""
+        """Returns, for each word of `basic_words`, its characters [start, end) in `text`."""
         return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
     def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Span]]]:
@@ -228,7 +228,7 @@ class ChunkCache(dict[str, Ids]):
 
 
 def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Span]]]:
-    """Returns the chunks between white space after cleaning, with the span in `text` of each character."""
+    """Cleans `text` and splits it at white space. Returns each chunk with the spans of its characters in `text`."""
     tokens: list[tuple[str, list[_Span]]] = []
     token, places = "", list[_Span]()
 
@@ -256,7 +256,8 @@ def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[s
 
 
 def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip: bool) -> tuple[str, list[_Span]]:
-    """Does `_fold`, keeping the span of each character. A dropped combining mark extends the span of the previous character.
+    """Folds a token as `_fold` does, and returns the span of each remaining character. A dropped combining mark extends the
+    span of the previous character.
 
     Lower-casing and decomposition keep the order of characters, except for the canonical reordering of marks. Spans are therefore
     collected per character, while the text is folded as a whole.
@@ -271,8 +272,8 @@ def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip
 
 
 def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
-    """Joins the characters [start, end) of the pieces of each word. `begins` is True for pieces that start a word; if such a
-    piece has no characters, the next piece starts the word."""
+    """Returns the characters [start, end) of each word, joined from the characters of its pieces. `begins` is True for pieces
+    that start a word; if such a piece has no characters, the next piece starts the word."""
     spans: list[tuple[int, int]] = []
     fresh = True
     for (start, end), begin in zip(offsets, begins, strict=True):
