@@ -40,8 +40,8 @@ def check_annotated(flags: argparse.Namespace, *names: str) -> None:
 def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
     """Opens --input and, if it is given, --choose, the file on which heads are chosen.
 
-    Raises UserError if one of them is a pipe, or if both are the same file. Without --choose, the `units` of --input are split in
-    halves."""
+    Raises UserError if one of them is a pipe, or if both are the same file. `units` names the parts of --input in this error,
+    such as "sentences"."""
     check_annotated(flags, "input", "choose")
     file = open_file(flags.input)
     choosing = open_file(flags.choose) if flags.choose else None
@@ -55,8 +55,8 @@ def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File]
 def score_with_controls(
     flags: argparse.Namespace, options: type[Options], score: Callable[[Engine, Options], Scores]
 ) -> tuple[Engine, Scores, dict[str, Scores]]:
-    """Returns the model, its scores, and the scores of each control in --control by name. `score` computes the scores of the
-    model with the `options` in the flags."""
+    """Returns the model, its scores, and the scores of each control in --control by name. `score` is called with the model and
+    the `options` in the flags, once without a control and once for each control."""
     given: Any = read_options(options, flags)
     engine = load_analyser(flags).engine
     found = {name: score(engine, dataclasses.replace(given, control=name)) for name in dict.fromkeys(("", *flags.control))}
@@ -71,8 +71,8 @@ def exit_status(*files: AnnotatedSource | None) -> int:
 def open_folder(
     flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
 ) -> Folder:
-    """Opens the folder of --output, or its subfolder `under`. The figures in it name the model, and the models `others` that it
-    is compared with.
+    """Opens the folder of --output, or its subfolder `under`. Every figure in it names the model and `others`, the models that
+    it is compared with.
 
     Raises UserError if the folder cannot be written, or if one of the input files `sources` would be overwritten by an output
     file in `names`.
@@ -97,8 +97,8 @@ def load_analyser(flags: argparse.Namespace) -> Analyser:
 
 
 def write_windows(folder: Folder, config: ModelConfig) -> bool:
-    """Writes how many tokens each head can see, and prints which layers have a sliding window. Returns False if the model has no
-    such layers."""
+    """Writes how many tokens each head can see, and prints which layers have a sliding window. Returns False if no layer has
+    one."""
     local = [layer for layer in range(config.num_layers) if config.layer_type(layer) == "sliding"]
     if not local:
         return False

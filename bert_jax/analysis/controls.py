@@ -49,9 +49,8 @@ def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 def _none_at_home(
     words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " words"]:
-    """Returns the heads, swapped so that no word is its own head.
-
-    A swap is always possible: the word's head in the tree is a different word, so it is among the heads."""
+    """Returns the heads. If a word is its own head, its head is swapped with the head of another word. This is always possible:
+    the heads contain the word's head in the tree, which is a different word."""
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):
         (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))

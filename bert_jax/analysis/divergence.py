@@ -15,10 +15,10 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """Chooses about `most` evenly spaced columns of each row. Returns (the attention of all heads from these columns, 1 for
-    each of these columns that holds a word and 0 for the others). Attention from a column without a word is set to zero.
+    """Chooses about `most` evenly spaced columns of each row. Returns two arrays for these columns: the attention of all heads
+    from them, and 1 where a column has a word, otherwise 0. Attention from a column without a word is set to zero.
 
-    `sources` is 1 for words that are read.
+    `sources` is 1 where a column has a word.
     """
     layers, _, heads, _, columns = maps.shape
     step = max(1, columns // power_of_two(most))

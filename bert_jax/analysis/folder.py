@@ -81,8 +81,8 @@ def appearing_together() -> Iterator[None]:
 class Folder:
     """The output directory of a command, created together with its first file.
 
-    Raises UserError if it cannot be created or written, or if `source`, the file from which the texts are read, is one of the
-    files to write (`names`; names of figures end in .png). Figures are written in each of the `formats`.
+    Raises UserError if it cannot be created or written. Also raises it if `source`, the file from which the texts are read,
+    would be overwritten by a file in `names`. Figures have names in .png. Figures are written in each of the `formats`.
     """
 
     def __init__(

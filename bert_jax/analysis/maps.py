@@ -80,7 +80,7 @@ def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | No
 def from_chosen_words(
     weights: Float[Array, "B H Q L"], slots: Slots, rows: Int[Array, " X"], columns: Int[Array, " X"]
 ) -> Float[Array, "X H Z"]:
-    """Returns `between_words` for the words at the given columns of the given rows only, [query, head, to]."""
+    """Returns `between_words` from chosen words only: [query, head, to]. A word is chosen by its row and its column."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members[rows, :, columns]
     of_row = jax.nn.one_hot(rows, weights.shape[0])
@@ -123,8 +123,8 @@ def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Flo
 def first_pair(
     params: Params, batch: Batch, *, config: ModelConfig
 ) -> tuple[tuple[Float[Array, "N H _ _"], Float[Array, "N H _ _"]], ...]:
-    """Returns `first_row` for the first pair of the batch: for the encoder, the decoder, and the decoder's attention on the
-    encoder.
+    """Returns what `first_row` returns, for the first pair of the batch and each kind of attention: in the encoder, in the
+    decoder, and from the decoder to the encoder.
 
     The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the target's columns have
     the prefix PREDICTED."""

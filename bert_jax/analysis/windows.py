@@ -54,12 +54,12 @@ class Window:
     segment_b: int = 0
     """The index of the first word of the second text; 0 if there is no second text."""
     start: int = 0
-    """The position in its text of the first word after [CLS]: 0, or more in later windows of a text that is cut."""
+    """The index in the text of the first word after [CLS]. If a text is cut, it is above 0 in all windows after the first."""
 
     def item(self, of_pairs: bool = True) -> Item:
         """Returns the pieces, with two columns: "words", the index of each piece's word, and "kinds", the word's kind.
 
-        The second text has token type 1, unless `of_pairs` is False, for models with a single token type.
+        `of_pairs` is False for models with a single token type. Otherwise, the second text has token type 1.
         """
         numbers = [number for number, word in enumerate(self.words) for _ in word.ids]
         return Item(
@@ -107,8 +107,8 @@ def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
-    """Returns the words of pieces that a model has written. If the tokenizer would split this text differently, a word starts at
-    each piece that does not continue one."""
+    """Returns the words of pieces that a model has written. If the tokenizer would split this text differently, a word starts
+    at each piece that does not continue a word."""
     text = tokenizer.decode(ids)
     if tokenizer.encode(text) == [*ids]:
         return plain_words(tokenizer, text)
@@ -145,8 +145,8 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     """Reads a text with one word in brackets, e.g. "the [bank] of the river". Returns the text without brackets as one window,
-    and the index of the word that was in brackets; None if no word is in brackets. Names of special tokens, such as [MASK], do
-    not count.
+    and the index of the word that was in brackets; None if no word is in brackets. The name of a special token, such as [MASK],
+    is not a word in brackets.
 
     Raises UserError if several words are in brackets, or if the text is longer than the position table.
     """

@@ -147,7 +147,7 @@ def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_pat
     tags.write_text("a X\nb Y\n")
     with pytest.raises(UserError, match="have no annotation in common; give two files of the same format"):
         analyser.probes(files[0], tags)
-    with pytest.raises(UserError, match=r"has no kind of label with two or more labels that .* has too; give two"):
+    with pytest.raises(UserError, match=r"no kind of label has two or more labels in .* and also occurs in .*; give two"):
         analyser.probes(files[0], tags, probes=("labels",))
     with pytest.raises(UserError, match=r"tags\.txt has no tree .* to train parsers on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))

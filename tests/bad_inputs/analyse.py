@@ -277,7 +277,7 @@ CASES = [
     Case(
         "probes of a single label",
         "probe --input=x.conll --eval=y.conll --probes=labels",
-        "x.conll has no kind of label with two or more labels that y.conll has too; give two",
+        "no kind of label has two or more labels in x.conll and also occurs in y.conll; give two",
         files={"x.conll": "a X\nb X\n", "y.conll": "a X\nb Y\n"},
     ),
     *(

@@ -197,8 +197,7 @@ def _attention(
     rows: Text,
     columns: Text,
 ) -> Attention:
-    """Returns the weights between the pieces and between the words of rows that may be padded. Words are stored at the columns of
-    their first pieces."""
+    """Returns the attention without padding. In the second array of `weights`, a word is at the index of its first piece."""
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
     words = weights[1][:, :, firsts[0][:, None], firsts[1]]
@@ -231,8 +230,8 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
 
 
 def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
-    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder, each
-    name starts with the part; the names of its texts continue with "rows" or "columns"."""
+    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder,
+    each name starts with the part. For the arrays of a text, "rows" or "columns" follows."""
     if not found[0].part:
         return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
     arrays: dict[str, np.ndarray] = {}

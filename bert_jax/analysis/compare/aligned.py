@@ -1,7 +1,8 @@
 """Aligns the words of two models with different pieces, so that one compiled function can compare both models word by word.
 
-A window has the same words for both models. In a batch, a window has as many columns as the longer of its two rows of pieces.
-Word z of a window is at column z of the window for both models, so attention and vectors refer to the same words."""
+A window has the same words for both models. The two models may split them into different numbers of pieces; in a batch, the
+window has as many columns as the larger number. Word z of a window is at column z of the window for both models, so attention
+and vectors refer to the same words."""
 
 from __future__ import annotations
 

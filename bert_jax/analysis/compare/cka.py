@@ -1,10 +1,10 @@
 """Linear centred kernel alignment (CKA) of the layers of two models, from sums over words.
 
-Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and Y
-[n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
+Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and
+Y [n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
 columns. This estimate is biased: with few words, two unrelated layers look similar. The unbiased estimate is from Song et al.
-2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both use all words exactly,
-and memory does not grow with the number of words."""
+2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both estimates use all
+words exactly, and memory does not grow with the number of words."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def own_sums(x: Float[Array, "S R D"]) -> dict[str, Float[Array, " ..."]]:
 
 
 def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], traces: tuple[float, float], n: float) -> float:
-    """Returns the unbiased HSIC of two layers, from their `cross_sums`, the sums x and y of their vectors, and the sums of the
-    squared norms."""
+    """Returns the unbiased HSIC of two layers from sums over n words: `sums` are their `cross_sums`, x and y the sums of their
+    vectors, `traces` the sums of their squared norms."""
     product = sums["products"]
     together = (product**2).sum() - sums["norms"]
     apart = ((x**2).sum() - traces[0]) * ((y**2).sum() - traces[1]) / ((n - 1) * (n - 2))

@@ -24,8 +24,8 @@ _NAMES = 40
 
 
 def write_comparison(folder: Folder, found: Comparison) -> None:
-    """Writes all tables and figures. Tables of heads are written only if divergences were measured, tables of predictions only if
-    there are any, and `moved` only if both models have the same heads."""
+    """Writes all tables and figures. Tables of heads are written only if divergences were measured, tables of predictions only
+    if there are predictions, and `moved` only if both models have the same heads."""
     if n := found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         names, others = found.divergence["head"], found.divergence["other"]

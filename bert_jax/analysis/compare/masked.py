@@ -63,10 +63,10 @@ def predictions(
         own, other            the most probable piece of each model
         target, other_target  the word's piece in each vocabulary
         kl, other_kl          KL(first || second) and KL(second || first); 0 unless the vocabularies are the `same`
-        window, number        which identify the word
+        window, number        identify the word
         masked                False for queries that only fill the batch
 
-    `sizes` are the sizes of the two vocabularies. Logits beyond them do not belong to a piece."""
+    `sizes` are the sizes of the two vocabularies. Logits beyond a size do not belong to a piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:
@@ -103,7 +103,7 @@ class MaskedWords:
     """Masks words of a stream of windows, the same words for both models, and counts the predictions of both."""
 
     def __init__(self, engines: tuple[Engine, Engine], share: float, seed: int, most: int):
-        """share: the fraction of the words that are masked; only words that are one known piece count. most: the number of
+        """share: the fraction of words to mask, among the words that are one known piece in both models. most: the number of
         differences to keep. Raises UserError if a model has no trained head that predicts masked words."""
         for engine in engines:
             engine.require_direction("both", "predict masked words")
@@ -133,7 +133,7 @@ class MaskedWords:
         return [number for number, chosen in zip(fit, bernoulli(self._share, bits), strict=True) if chosen]
 
     def read(self, pairs: Sequence[WindowPair], start: int) -> None:
-        """Predicts the masked words of the next windows; `start` is the index of the first one."""
+        """Predicts the masked words of the next windows; `start` is the index of the first window."""
         chosen = [self.choose(pair) for pair in pairs]
         items = [
             with_column(pair.item(self._pads, masked, self._masks), "windows", place)

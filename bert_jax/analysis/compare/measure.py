@@ -80,9 +80,9 @@ class _Plan:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
-    """Returns sums over the words of a batch: the number of words []; and own, other and cross of the word vectors (see
-    `cka.py`). With `sampled` words of each row, also returns sampled [], the entropies and other_entropies of the heads, and
-    their mixtures (see `divergence.py`)."""
+    """Returns sums over the words of a batch: "words" [], their number; and "own", "other" and "cross", the sums of `cka.py`
+    over the word vectors. If `sampled` is not 0, heads are compared on about this many words of each row: "sampled" [], their
+    number; and "entropies", "other_entropies" and "mixtures", the sums of `divergence.py` over them."""
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
     words, _ = slots

@@ -18,8 +18,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""The groups of mentions: all with an antecedent, each kind of mention, and, among pronouns, those of the third person and
-"it"."""
+"""The groups of mentions with an antecedent: all of them, each kind of mention, third-person pronouns, and "it"."""
 NEITHER = "neither"
 """The group of pronouns that refer to neither of the two names (GAP)."""
 
@@ -55,8 +54,9 @@ class Text(abc.ABC):
 
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """Returns (the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the
-        groups of each mention whose antecedents are all outside [first, last))."""
+        """Returns two lists for the mentions whose head word is in [own, last). If a mention has an antecedent in [first,
+        last), the first list has a question about it, with the candidates in [first, last). If all its antecedents are outside,
+        the second list has its groups."""
 
 
 class TextFile(AnnotatedSource):
@@ -132,8 +132,8 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """Returns the pieces, with a query at the first piece of each question's word. The candidates of a query are those with
-        a rank below its target. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
+        """Returns the pieces, with a query at the first piece of each question's word. A query's candidates have a rank below
+        its target. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
 
         order: for each position in the window, the index (from 0) of the word to put there; None keeps the text's order."""
         words = self.window.words
@@ -151,15 +151,16 @@ class Section:
         )
 
     def shuffled(self, rng: np.random.Generator) -> list[int]:
-        """Returns a random order of the window's words, as an argument for `item`."""
+        """Returns a random `order` for `item`."""
         return [int(i) for i in rng.permutation(len(self.window.words) - 2)]
 
 
 def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
     """Yields the sections of a text, each of at most `tokens` tokens including [CLS] and [SEP].
 
-    Each mention is asked about in exactly one section. That section starts at the beginning of the text, or half a window before
-    its first question. Windows start and end between sentences if possible."""
+    Every word is new in exactly one section. That section asks about the mentions with this head word. It starts at the
+    beginning of the text, or at most half a window before its first new word. Sections start and end between sentences if
+    possible."""
     _, _, counts = engine.model.tokenizer.encode_words(text.words)
     room = min(tokens, engine.config.max_position) - 2
     for first, own, last in spans([min(count, room) for count in counts], text.sentences, room):
@@ -170,9 +171,9 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
 
 
 def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (first, own, last) for windows over words of these sizes, each of at most `room` tokens: words [first, last) are
-    read together, and [own, last) are new. The context before the new words is as many whole sentences as fit into half of the
-    room.
+    """Splits words of these sizes into windows of at most `room` tokens. Yields (first, own, last) for each window: words
+    [first, last) are read together, and words [own, last) are new. Before the new words come as many whole sentences as fit
+    into half of the room.
 
     sentences: the index of the first word of each sentence.
     """

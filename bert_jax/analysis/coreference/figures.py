@@ -34,7 +34,7 @@ def write_coreference(folder: Folder, found: CoreferenceScores, controls: Mappin
 
 
 def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Iterator[tuple[object, ...]]:
-    """Yields a row for the chosen head and for each rule of each group, then a row for the head of each control."""
+    """For each group, yields a row for the chosen head, for each rule, and for the chosen head of each control."""
     for best in found.best:
         rates = [("head", best, best.head), *(("rule", best, rate) for rate in best.rules)]
         others = ((name, best_in_group(control, best.group)) for name, control in controls.items())

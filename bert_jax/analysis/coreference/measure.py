@@ -1,8 +1,8 @@
 """Measures how often each head finds antecedents. The answer of a head is the candidate that it attends to most
 (arXiv:1906.04341, section 4.3).
 
-For each group of mentions, the best head on some documents is evaluated on others, with bootstrap intervals, and compared with
-rules."""
+For each group of mentions, a head is chosen on some documents. Its accuracy is measured on the other documents, with bootstrap
+intervals, and compared with rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Antecedents:
     outside: NamedArray
     """[document, group]: mentions that have antecedents, but none in their window; they are not counted in `n`."""
     attention: NamedArray | None
-    """[document, head] for texts with one question (GAP), otherwise None: the attention to the chosen candidate; float32."""
+    """[document, head]: the attention to the chosen candidate; float32. None unless every text has at most one question
+    (GAP)."""
     heads: int
     """The number of heads; the remaining choosers are rules."""
     windows: int
@@ -65,8 +66,8 @@ class Antecedents:
 def measure_antecedents(
     engine: Engine, file: TextFile, options: Coreference, say: Callable[[str], None] = lambda note: None
 ) -> Antecedents:
-    """Counts the antecedents that heads and rules find in the texts of a file, which are read as needed. `say` is called with the
-    number of mentions so far.
+    """Counts the antecedents that heads and rules find in the texts of a file. The texts are read one by one. `say` is called
+    with the number of mentions so far.
 
     Raises UserError if no mention has an antecedent, or if the model returns numbers that are not finite.
     """
@@ -169,7 +170,7 @@ class Rate:
     low: float
     high: float
     gain: float
-    """The chosen head's accuracy minus this one, on the same documents."""
+    """The chosen head's accuracy minus this accuracy, on the same documents."""
     gain_low: float
     gain_high: float
     on_choice: float
@@ -200,7 +201,8 @@ class CoreferenceScores:
     """The scores of heads and rules on antecedents."""
 
     best: tuple[Best, ...]
-    """The scores by group of mentions. For GAP, there is also a group in which neither name is a possible answer (THREE_WAY)."""
+    """The scores by group of mentions. For GAP, there is also the group THREE_WAY, in which the answer may also be "neither
+    name"."""
     choice: Antecedents
     """The counts over the documents on which heads are chosen."""
     reported: Antecedents
@@ -215,8 +217,8 @@ def score_coreference(
     progress: Show = in_silence,
 ) -> CoreferenceScores:
     """Chooses the heads that find antecedents and scores them on the documents of a file. Heads are chosen on the documents of
-    `choosing`. If it is None, they are chosen on every other document of the file, starting with the first. `progress` returns
-    for each file a function that shows a note.
+    `choosing`. If it is None, they are chosen on every other document of the file, starting with the first. `progress` shows
+    notes for each file (see `reading.Show`).
 
     Raises UserError if the model has no attention, if one of the two parts has no mention with an antecedent, or if the formats
     of the two files differ."""
@@ -275,7 +277,7 @@ def _rates(
     n: Num[np.ndarray, " units"],
     weights: Float64[np.ndarray, "units replicates"],
 ) -> list[Rate]:
-    """Returns the rate of each column of `right`; the gain is for the first column."""
+    """Returns the accuracy of each column of `right`. Its gain is the first column's accuracy minus its own."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = (right.T @ weights) / (n @ weights)
     rates = right.sum(0) / n.sum()
@@ -286,8 +288,8 @@ def _rates(
 
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
-    """Returns the scores of texts with one question when "neither name" is a possible answer. The answer is neither if the
-    attention to the chosen name is below a threshold. The head and the threshold are chosen together, to maximise the number of
+    """Returns the scores for texts with one question, with "neither name" as a third answer. A head gives this answer if its
+    attention to the chosen name is below a threshold. The head and the threshold are chosen together: the pair with the most
     correct answers in `choice`."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]

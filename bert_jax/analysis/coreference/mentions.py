@@ -111,7 +111,8 @@ def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str
 
 
 def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
-    """Returns the possible genders of a noun phrase, from one of these words if possible, otherwise from its annotated type."""
+    """Returns the possible genders of a noun phrase: the gender of the first of `words` that has only one, otherwise the
+    genders of its annotated type."""
     for word in words:
         if word.lower() in _OF_ONE_GENDER:
             return _OF_ONE_GENDER[word.lower()].genders
@@ -188,8 +189,8 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """Returns the constituent that covers exactly the words [first, last], or the smallest one if there are several. If there is
-    none, the parts of a larger constituent that lie within these words are returned as one constituent."""
+    """Returns the constituent that covers exactly the words [first, last], or the outermost one if there are several. If there
+    is none, takes the smallest constituent that contains these words, and returns its parts within them as one constituent."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):
@@ -202,8 +203,9 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """Returns the head word of a constituent. Noun phrases follow the rules of Collins (1999, appendix A), except that the noun
-    before a possessive 's is chosen. The head of other constituents is the first verb or verb phrase, otherwise the last word."""
+    """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, otherwise
+    its last part. Other constituents follow the rules of Collins for noun phrases (1999, appendix A), except that the noun
+    before a possessive 's is chosen."""
     part: Phrase | int = phrase
     while isinstance(part, Phrase):  # not recursive, since a file may nest deeper than Python's recursion limit
         part = _head_part(part, tags)
@@ -257,7 +259,7 @@ RULES = ("nearest mention", "same head word", "sieve")
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
     """Returns the head word that each of RULES chooses for a mention.
 
-    before: the head words of the candidates, nearest first; there is at least one. words: the words of the document.
+    before: the candidates, nearest first; there is at least one. words: the words of the document.
     """
     same_head = _same_head(mention, words)
     nearest = before[0].head

@@ -3,13 +3,14 @@ line that is not a comment.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
 first is the entity. The head word of a mention comes from the tree. In a file without trees, the head word is the last word of
-the mention's minimal span (`minspan`), or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention.
-If an entity has split antecedents (`SplitAnte=`), no single mention refers to all of them. They do not count as antecedents, so
-the first mention of the entity has none. Mentions on empty nodes are left out together with the nodes.
+the mention's minimal span (`minspan`), or of the whole mention if it has no minimal span. The parts of a discontinuous mention
+("(e1[1/2]-...") are one mention. If an entity has split antecedents (`SplitAnte=`), no single mention refers to all of them.
+They do not count as antecedents, so the first mention of the entity has none. Mentions on empty nodes are left out together
+with the nodes.
 
-CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head of
-its constituent in the parse column. If that column is empty, the head word is the mention's last noun. This format annotates only
-mentions with an antecedent or a later mention.
+CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head
+of its constituent in the parse column. If that column is empty, the head word is the mention's last noun. This format annotates
+only entities with two or more mentions.
 
 GAP (Webster et al. 2018): a text with a pronoun and two names; the pronoun refers to one of them, or to neither. The candidates
 are the head words of the two names, which may precede or follow the pronoun. The head word of a name is its last word that is not
@@ -80,7 +81,7 @@ _SIGNS = ("(", ")", "|", "")
 
 
 class Bracket(NamedTuple):
-    """A bracket at a word, which opens or closes the mention with this key, or both: "(key", "key)", "(key)"."""
+    """A bracket at a word. It opens a mention ("(key"), closes it ("key)"), or does both ("(key)")."""
 
     key: str
     opens: bool
@@ -116,7 +117,7 @@ class Opened(NamedTuple):
     first: int
     """The position of its first word in the sentence."""
     fields: Mapping[str, str]
-    """The further fields of the bracket, by name."""
+    """The fields of the bracket after the key, by name."""
     number: int
     """Its position in the order in which the brackets of the document were opened."""
 
@@ -140,7 +141,7 @@ class _DocumentReader:
     def match(self, text: str, i: int, place: str, fields: Sequence[str] | None = None) -> tuple[list[Opened], str]:
         """Reads the brackets of word `i` of the sentence. Returns (the mentions that end there, the rest of the text).
 
-        fields: the names of the items in an opening bracket, separated by "-"; None if there is only a key.
+        fields: the names of the items of an opening bracket, which "-" separates. None if a bracket has only a key.
         """
         ended, number = [], len(self._starts) - 1
         brackets, rest = read_brackets(text)
@@ -164,7 +165,7 @@ class _DocumentReader:
         return ended, rest
 
     def add(self, mention: Mention, start: int) -> None:
-        """Adds a mention whose words are numbered from the document's word `start`."""
+        """Adds a mention. Its word indices are relative to word `start` of the document."""
         words = tuple(start + word for word in mention.words)
         self._mentions.append(dataclasses.replace(mention, words=words, head=start + mention.head))
 
@@ -199,7 +200,7 @@ class CorefudFile(TextFile):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns a sentence about split antecedents, and one about fields without names, if there are any."""
+        """Reports split antecedents, and fields without names."""
         notes = []
         if self._split:
             notes.append(
@@ -491,7 +492,8 @@ class PronounText(Text):
         return tuple(sorted(name for name in {*self.names} if first <= name < last))
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """Returns the only question if the pronoun is in [own, last) and both names are in [first, last)."""
+        """If the pronoun is in [own, last) and has a label, returns the question about it. If [first, last) does not contain
+        the head words of both names, returns the question's groups instead."""
         if not own <= self.pronoun < last or self.label is None:
             return [], []
         groups = (NEITHER,) if self.label == NEITHER else ("all", *((self.gender,) if self.gender else ()))

@@ -86,8 +86,8 @@ def beaten(found: DependencyScores, control: DependencyScores, relation: str) ->
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """Draws a heat map of relations and heads, each head in the direction that is better on the sentences for choosing. Next to
-    it are the chosen heads with their intervals, and the chosen offsets."""
+    """Draws the accuracy of each head for each relation as a heat map, in the direction of `heat_map`. Next to it are the
+    chosen heads with their intervals, and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
@@ -109,8 +109,8 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
 
 
 def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
-    """Returns the accuracy of every head for each relation in `rows`, in the direction that was better on the sentences for
-    choosing."""
+    """Returns the accuracy of every head for each relation in `rows`, in the direction that was better on the sentences on
+    which heads were chosen."""
     at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
     better = found.choosing.values[at].argmax(1)[:, None]
     return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)

@@ -98,9 +98,9 @@ def count_hits(
 ) -> HitCounts:
     """Returns the sums over `sentences`, which are read one by one.
 
-    picks: for each relation, the attention heads picked for its groups, as indices into a flat [2, N, H] plus 1; 0 for none. use:
-    called after each batch with the sums so far and the dependents of the batch. Raises UserError if the model returns numbers
-    that are not finite.
+    picks: for each relation and each of its groups, the attention head picked for the group, as an index in a flat [2, N, H],
+    from 1; 0 for none. use: called after each batch with the sums so far and the dependents of the batch. Raises UserError if
+    the model returns numbers that are not finite.
     """
     config, size = engine.config, MOST_RELATIONS + 1
     found = HitCounts(
@@ -112,8 +112,8 @@ def count_hits(
     picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
 
     def items() -> Iterator[Item]:
-        """Yields the windows of all sentences with the columns of `dependency_hits`; counts sentences, and dependents whose head
-        is in another window."""
+        """Yields the windows of all sentences with the columns of `dependency_hits`. Also counts the sentences, and the
+        dependents whose head is in another window."""
         for number, sentence in enumerate(sentences):
             found.sentences += 1
             for window in word_windows(engine, sentence.words):
@@ -151,12 +151,12 @@ def count_hits(
 
 @compiled
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
-    """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
+    """Returns the hits of all attention heads, summed over a batch, and for each dependent the hits of the heads picked for it.
 
-    In addition to the columns of words, the batch has "heads", the index in the window of the word's head; "relations", the
-    index of its relation, 0 for a word that is not counted; "sentences", the index of its sentence; and the columns named in
-    PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B,
-    Z]; hits [B, Z, 3]; finite [].
+    In addition to the columns of words, the batch has columns about each token's word: "heads", the index of its syntactic head
+    in the window; "relations", the index of its relation, 0 for a word that is not counted; "sentences", the index of its
+    sentence; and the columns named in PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not
+    counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
@@ -181,8 +181,8 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Returns whether the weight between a word and its head, `gold` [.., word, head], is larger than the weight of each of the
-    other words, `others`.
+    """Returns, for each word, whether the weight between it and its syntactic head is larger than the weights between it and
+    all other words. `gold` [.., word, head] is the syntactic head; `others` are all other words of the text.
 
     axis: the axis of `attention` that has the syntactic heads: 3 if words attend to their heads, 2 if heads attend to their
     words.
@@ -248,7 +248,7 @@ class DependencyScores:
     accuracy: NamedArray
     """[relation, direction, layer, head] on the reported sentences."""
     choosing: NamedArray
-    """[relation, direction, layer, head] on the sentences for choosing."""
+    """[relation, direction, layer, head] on the sentences on which heads are chosen."""
     baseline: NamedArray
     """[relation, offset] on the reported sentences."""
     n: NamedArray
@@ -273,11 +273,11 @@ def score_dependencies(
 ) -> DependencyScores:
     """Chooses the attention heads that find the relations of a treebank and scores them. They are chosen on the treebank
     `choosing`. If it is None, they are chosen on every other sentence of the treebank, starting with the first. `progress`
-    returns for each file a function that shows a note.
+    shows notes for each file (see `reading.Show`).
 
-    For each group of relations, the head and the offset with the highest accuracy on the sentences for choosing are used, and
-    the first one if several are equal. Accuracies and their intervals are measured on the other sentences. Raises UserError if
-    the model has no attention, if one of the two parts has no word with a head, or if the parts have no relation in common."""
+    For each group of relations, the head and the offset with the highest accuracy are chosen, the first one if several are
+    equal. Their accuracies and intervals are measured on the other sentences. Raises UserError if the model has no attention,
+    if one of the two parts has no word with a head, or if the parts have no relation in common."""
     engine.require_attention("that can find relations")
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)

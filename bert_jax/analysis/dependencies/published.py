@@ -68,7 +68,8 @@ def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[
 
 
 def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """Yields a row of PUBLISHED_COLUMNS for each relation of the table, with the head found here for the nearest relation."""
+    """Yields a row of PUBLISHED_COLUMNS for each relation of the table: the published head, and the head in `found` for the
+    nearest relation."""
     heads = {row.relation: row for row in found.best}
     for line in TABLE.strip().splitlines():
         theirs, *nearest = (column.strip() for column in line.split("|"))

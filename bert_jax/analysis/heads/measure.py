@@ -25,8 +25,8 @@ STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next"
 """The entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the word before and the word after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
-"""The number of windows per device that are measured together. After each such group, the words sampled for the divergences are
-counted."""
+"""The number of windows per device that are measured together. Words are sampled for the divergences until a group ends with
+enough of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns the sums over the words of a batch from which the statistics are computed, and the numbers of words, float32.
+    """Returns sums over the words of a batch, and numbers of words; the statistics are computed from both. float32.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
     for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
@@ -121,8 +121,8 @@ def head_sums(
 
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
-    """Returns 1 for each relation from a word to another word of its text, [.., from, to, ..]. The relations are: the other
-    word is [CLS], [SEP] or punctuation, or both are words of a text at a given distance, from -`reach` to `reach`."""
+    """Returns 1 for each relation between two words of a text, [.., from, to, ..]. The relations are: `to` is [CLS], [SEP] or
+    punctuation; or both are words at a given distance, from -`reach` to `reach` (0 is the word itself)."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])

@@ -71,8 +71,7 @@ def print_nearest(found: Neighbours) -> None:
 
 
 def print_missing(found: Neighbours, source: str) -> int:
-    """Reports the words that do not occur in the text, except those that were given with their own context. Returns their
-    number."""
+    """Reports each word that does not occur in the text, unless it was also given in a context. Returns their number."""
     missing = [own.word for own in found.occurrences if not own.n and not own.marked]
     for word in missing:
         print(f"error: {word!r} is not in {source}, so it has no senses; give another text or word", file=sys.stderr)

@@ -257,7 +257,7 @@ class Nearest:
     def add(
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
-        """Merges these neighbours into the nearest so far."""
+        """Adds neighbours, and keeps the nearest of all so far."""
         pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
         joined = [np.concatenate(pair, axis=-1) for pair in pairs]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
@@ -286,7 +286,7 @@ class Sample:
         self.contexts: dict[Key, str] = {}
 
     def offer(self, key: Key, context: Callable[[Key], str]) -> bool:
-        """Returns whether the next occurrence is kept, at least for now."""
+        """Reads the next occurrence, and returns whether it is kept. A later occurrence may replace it."""
         self.n += 1
         if len(self.chosen) < self._most:
             self.chosen.append(key)

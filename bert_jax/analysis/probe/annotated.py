@@ -31,14 +31,14 @@ class Annotated:
     labels: Mapping[str, tuple[str, ...]]
     """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
     heads: tuple[int, ...] = ()
-    """For each word, the index of its head; -1 for the root. Empty if the file has no tree with exactly one root."""
+    """For each word, the index of its head; -1 for the root. Empty if the sentence has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
     """For each word, whether its universal part of speech is PUNCT; empty without heads."""
 
 
 class AnnotatedFile:
-    """The sentences of a CoNLL-U file (with a name in .conllu, possibly compressed), otherwise of a CoNLL file with a tag in one
-    column.
+    """The sentences of a file. If its name ends in .conllu (possibly compressed), it is read as CoNLL-U, otherwise as CoNLL
+    with a tag in one column.
 
     Each iteration reads a CoNLL-U file anew; a CoNLL file is held in memory. A CoNLL-U sentence that cannot be read is reported
     to `report` (default: standard error), counted in `failed` and left out. Raises UserError if the file cannot be read.
@@ -81,8 +81,8 @@ def annotated(sentence: Sentence) -> Annotated:
 
 
 def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
-    """Yields evenly spread `sentences` with at most `words` words in total; if they have no more words than that, yields all of
-    them. Long sentences are as likely as short ones. `sentences` is iterated over twice."""
+    """Yields evenly spread `sentences` with at most `words` words in total, or all of them if they have at most that many
+    words. Long sentences are as likely as short ones. `sentences` is iterated over twice."""
     total = sum(len(sentence.words) for sentence in sentences)
     share, taken = min(words, total), 0
     for i, sentence in enumerate(sentences):

@@ -110,8 +110,8 @@ class Scale:
 
 
 ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
-"""An entry counts as constant if its deviation is below this fraction of its mean, or below this number. Vectors are held in
-float16, and its rounding can cause half of that deviation."""
+"""An entry counts as constant if its deviation is at most ROUNDING times its mean, or at most SMALLEST. Vectors are held in
+float16; rounding to float16 can cause half of that deviation."""
 
 
 def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:

@@ -27,8 +27,9 @@ class Probing:
     float16."""
     rank: Annotated[int, Interval(ge=1, le=4_096)] = flag(64, "the rank of structural probes", "N")
     """The rank of structural probes."""
-    epochs: Annotated[int, Interval(ge=1, le=10_000)] = flag(10, "epochs of structural probes and of mixes", "N")
-    """Epochs of structural probes and of the mixes of linear probes; the linear probes themselves are trained to convergence."""
+    epochs: Annotated[int, Interval(ge=1, le=10_000)] = flag(10, "epochs of structural probes and of averages of layers", "N")
+    """Epochs of structural probes and of the mixes that linear probes read. The linear probes themselves are trained to
+    convergence."""
     passes: Annotated[int, Interval(ge=1, le=10_000)] = flag(2, "epochs of parsers", "N")
     """Epochs of parsers over the training sentences; the model reads the sentences again in each epoch."""
     seeds: Annotated[int, Interval(ge=1, le=100)] = flag(3, "the number of seeds that each probe is trained with", "N")

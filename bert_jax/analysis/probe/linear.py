@@ -1,7 +1,8 @@
-"""Linear probes: softmax regressions of labels on word vectors, one for each layer and one for a learned mix of the layers.
+"""Linear probes: softmax regressions of labels on word vectors, one for each layer and one for a learned weighted average of
+the layers, the mix (ELMo's scalar mix).
 
-The mixes are trained with Adam, then all regressions to convergence with L-BFGS. A probe that stops early would underfit the
-control task, and the selectivity would be too large.
+The mixes are trained with Adam. Then all regressions are trained to convergence with L-BFGS. A probe that stops early would
+underfit the control task, and the selectivity would be too large.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[
 
 
 def initial_mix(layers: int) -> dict[str, jax.Array]:
-    """Returns the mean of all hidden states."""
+    """Returns the mix in which all hidden states have the same weight."""
     return {"weights": jnp.zeros(layers), "gamma": jnp.ones(())}
 
 
@@ -64,7 +65,7 @@ def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, 
 def mix_loss(
     probes: Mapping[str, Probe], vectors: Float[Array, "S R D"], labels: Mapping[str, Int[Array, " R"]]
 ) -> Float[Array, ""]:
-    """Returns the mean cross-entropy of the mix over the words with a label, summed over the kinds of labels."""
+    """Returns the mean cross-entropy of the probe on the mix over the words with a label, summed over the kinds of labels."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(())
     for name, own in labels.items():
@@ -82,7 +83,8 @@ def _mean_loss(logits: Float[Array, "R C"], labels: Int[Array, " R"]) -> Float[A
 
 
 def initial_probes(layers: int, width: int, classes: Mapping[str, int], seed: int) -> dict[str, Probe]:
-    """Returns probes for the given numbers of `classes` on one mix; kernels are normal with deviation 0.01."""
+    """Returns, for each kind of label, a mix and a probe on it with this number of `classes`. Kernels are normal with deviation
+    0.01."""
     keys = dict(zip(classes, jax.random.split(jax.random.key(seed), len(classes)), strict=True))
     return {
         name: {
@@ -144,7 +146,8 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """Returns (the mix of the standardised vectors, standardised again; mean and deviation of the mix's entries)."""
+    """Returns the mix of the standardised vectors, standardised again, and the mean and deviation of its entries before
+    that."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))

@@ -213,7 +213,7 @@ def _possible(
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(
-            f"{files[0].path} has no kind of label with two or more labels that {files[1].path} has too; "
+            f"no kind of label has two or more labels in {files[0].path} and also occurs in {files[1].path}; "
             "give two files of the same format"
         )
     for probe in ("structure", "parsers"):

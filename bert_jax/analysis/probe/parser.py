@@ -35,7 +35,7 @@ from bert_jax.prediction.packing import Item
 
 PARSERS = ("attention and words", "attention", "distance and words", "distance")
 REACH = 10
-"""The longest distance that has its own indicator; longer distances share it."""
+"""Each distance up to this one has an indicator. Longer distances share the last one."""
 ROWS = 4
 """The maximum number of rows in a step."""
 LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
@@ -79,8 +79,8 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """Returns one map for each distance h - REACH: 1 if the second word is at that distance from the first. The first and the
-    last map also cover all larger distances."""
+    """Returns one map for each distance from -REACH to REACH: 1 if the second word is at that distance from the first. The
+    first and the last map also cover all longer distances."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
@@ -169,7 +169,8 @@ def _optimizer() -> optax.GradientTransformation:
 
 @jax.jit
 def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Array, ""]]) -> State:
-    """Yields a step for every ROWS rows of a batch."""
+    """Returns the state after one step for every ROWS rows of a batch, or for every row if ROWS does not divide their
+    number."""
     rows = read["sequence"].shape[0]
     size = ROWS if rows % ROWS == 0 else 1
     parts = {name: x.reshape(rows // size, size, *x.shape[1:]) for name, x in read.items()}
@@ -211,8 +212,7 @@ def _right(weights: Weights, read: Mapping[str, Array]) -> tuple[dict[str, Array
 
 
 def offset_counts(engine: Engine, sentences: Iterable[Annotated]) -> collections.Counter[int]:
-    """Counts the words by the distance to their head, negative if the head comes first, for the words whose head parsers
-    predict."""
+    """Counts the words whose head parsers predict, by the distance to their head. It is negative if the head comes first."""
     offsets: collections.Counter[int] = collections.Counter()
     for item in parser_items(engine, sentences):
         asked = dict(zip(item.columns["words"], item.columns["heads"], strict=True))

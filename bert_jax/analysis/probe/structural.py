@@ -122,8 +122,9 @@ class TreeScores:
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
     def results(self) -> dict[str, tuple[Float64[np.ndarray, " A"], int]]:
-        """Returns (value of each probe, n) of each score: UUAS over edges; and over sentences, the correlation of distances, the
-        fraction of roots found, and the correlation of depths. They are NaN if n is 0."""
+        """Returns, for each score, (its value for each probe, n). n is the number of edges for UUAS, and the number of
+        sentences for the correlation of distances, the fraction of roots found and the correlation of depths. Values are NaN if
+        n is 0."""
         with np.errstate(invalid="ignore"):
             uuas = np.sum(self._found, axis=0) / np.float64(self._edges)
         return {
@@ -141,7 +142,7 @@ def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.nd
 
 
 WORDS = 512
-"""The maximum number of words in a step, which reads as many sentences of similar length as fit."""
+"""The maximum number of words in a step. A step reads as many sentences of similar length as fit."""
 SHORTEST = 16
 """The minimum length of the rows of a step."""
 LEARNING_RATE = 1e-3
@@ -168,8 +169,8 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """Returns the "distance" [A, B, Z, Z] and "depth" [A, B, Z] that the probes of all hidden states and the mix predict for the
-    R words of B = `rows` sentences with Z words each."""
+    """Returns the predictions of the probes of all hidden states and of the mix: "distance" [A, B, Z, Z] and "depth" [A, B, Z].
+    The R word vectors are B = `rows` sentences of Z words."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
         name: jnp.einsum("ARD,ADO->ARO", with_mix(own["mix"], vectors), own["map"], precision=exact)
@@ -185,8 +186,9 @@ def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measure
 def structural_loss(
     probe: Probe, vectors: Float[Array, "S R D"], trees: Mapping[str, Float[Array, "B Z *_"]]
 ) -> Float[Array, ""]:
-    """Returns the losses of distance and depth, summed over all probes. The loss is the mean absolute difference over the pairs
-    of words of a sentence, or over its words, averaged over the sentences.
+    """Returns the losses of distance and depth, summed over all probes. The loss of distance is the mean absolute difference
+    over the pairs of words of a sentence, averaged over the sentences. The loss of depth is the same over the words of a
+    sentence.
 
     trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
     """
@@ -213,7 +215,8 @@ class Sentences:
 
 
 def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
-    """Yields the sentences with these numbers, in this order, in rows that have only a few different lengths."""
+    """Yields the sentences with these numbers in batches. All rows of a batch have the same length, a power of two of at least
+    SHORTEST. Sentences with the same row length keep their order."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
         length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))

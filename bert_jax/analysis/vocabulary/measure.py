@@ -100,7 +100,7 @@ KINDS = ("reserved", "character", "character inside words", "number", "word", "c
 inside a word; digits and other numerals; the start of a word, which is mostly a whole word; the continuation of a word."""
 _RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
 _NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
-"""The first words of Unicode names of letters that do not name a script."""
+"""The Unicode names of some letters start with one of these words, which do not name a script."""
 _SPACE = "\u2581"
 """The mark for a space before a word in SentencePiece and byte-level BPE."""
 _PARTS = {
@@ -122,12 +122,11 @@ class Piece:
     continues: bool
     """Whether it continues a word."""
     script: str
-    """The script of the piece's letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
-    "mixed"."""
+    """The result of `letter_script`; "none" for reserved pieces."""
     is_name: bool | None = None
-    """Whether the piece is a name. With a list of names, these are the pieces in the list. Without one, these are the pieces of
-    a cased vocabulary that start with a capital and whose lower-cased form is not a piece. None without a list in an uncased
-    vocabulary."""
+    """Whether the piece is a name. If there is a list of names: whether the list contains the piece. In a cased vocabulary
+    without a list: whether the piece starts with a capital and its lower-cased form is not a piece. In an uncased vocabulary
+    without a list: None."""
     count: int | None = None
     """How often it occurs in a corpus."""
 
@@ -202,7 +201,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """Returns the pieces with `is_name` set where `names` or capitals determine it."""
+    """Returns the pieces with their `is_name`, from the list `names` if there is one, otherwise from capitals."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
@@ -217,8 +216,9 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
 
 def letter_script(text: str) -> str:
-    """Returns the script of the letters of `text`, which is the first word of their Unicode names: "latin", "cjk", ...; "other"
-    for letters that are symbols, such as the micro sign. Text without letters is "digits" or "marks"."""
+    """Returns the script of the letters of `text`, the first word of their Unicode names: "latin", "cjk", ... If the letters
+    are of several scripts, it is "mixed"; if they are symbols, such as the micro sign, it is "other". Text without letters is
+    "digits" or "marks" (punctuation and symbols)."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
     if not letters:
         return "digits" if any(letter.isnumeric() for letter in text) else "marks"
@@ -230,8 +230,8 @@ def letter_script(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Counts the parameters: part -> array, or layer of the part, -> number. The arrays of all Transformer layers are counted
-    together, those of a user's encoder by their names. Tables that are never trained are marked as fixed."""
+    """Returns part -> array, or layer of the part -> number of parameters. For Transformer layers, each array is counted over
+    all layers. A user's encoder is counted by the names in it. Tables that are never trained are marked as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
         has_layers = part == "encoder" and "layers" in tree
@@ -253,8 +253,8 @@ def _size(tree: Any) -> int:
 
 
 def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
-    """Yields (property, value, pieces with it) for kinds, scripts and names, and, if there is a corpus, the pieces that do not
-    occur in it."""
+    """Yields (property, value, the pieces with this value). The properties are the kind, the script, whether a piece is a name,
+    and, if there is a corpus, whether it never occurs in it."""
     for kind in KINDS:
         yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
