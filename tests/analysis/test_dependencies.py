@@ -214,6 +214,14 @@ def test_reported_sentences_do_not_influence_the_choice_of_heads(verbs, tmp_path
     assert nsubj[1].baseline == 0 < found[1].baseline.sel(relation="nsubj").values.max(), "and other offsets"
 
 
+def test_punctuation_of_the_reported_sentences_alone_is_not_counted_in_all_relations(verbs, tmp_path):
+    words = [row(1, "the", 3, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root")]
+    (tmp_path / "choose").write_text("\n".join(["".join(words)] * 3))
+    (tmp_path / "scored").write_text("\n".join(["".join([*words, row(4, "of", 3, "punct"), row(5, "of", 3, "case")])] * 3))
+    found = verbs.dependencies(tmp_path / "scored", tmp_path / "choose", replicates=100)
+    assert found.n.sel(relation="all").values == 3 * 3, "det, nsubj and case"
+
+
 def test_a_control_is_reproducible_by_its_seed(verbs, tmp_path):
     path = tmp_path / "x.conllu"
     path.write_text("\n".join("".join(SUBJECTS) for _ in range(8)))

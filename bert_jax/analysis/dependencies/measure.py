@@ -293,7 +293,8 @@ def score_dependencies(
         chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
     if not chosen.counts.any():
         raise UserError("no word has a syntactic head in the sentences on which attention heads are chosen; give more sentences")
-    groups, of_relation = _groups(relations.names)
+    groups, of_relation = _groups(relations.names.copy())
+    of_relation[relations.number(PUNCTUATION, ""), 2] = -1  # not in "all", also if only the reported sentences have it
     # [group, relation]: 1 where a relation belongs to a group
     members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
     offsets = (members @ chosen.distances).argmax(1) - options.reach
@@ -368,6 +369,5 @@ def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relat
     of_relation = np.full((MOST_RELATIONS + 1, len(PICKS)), -1, np.int64)
     of_relation[1:, 2] = 0  # a relation that occurs only in the reported sentences counts only in "all"
     for number, name in enumerate(names, 1):
-        family = place.get(f"{name.partition(':')[0]}:*", -1)
-        of_relation[number] = place[name], family, -1 if name == PUNCTUATION else 0
+        of_relation[number, :2] = place[name], place.get(f"{name.partition(':')[0]}:*", -1)
     return groups, of_relation
