@@ -21,7 +21,7 @@ RULES = {
     "long-sentences": "sentences of more than --max-sentence-characters",
     "short-documents": "documents of fewer than --min-document-characters",
     "duplicate-documents": "documents with the same tokens as an earlier one, anywhere in the corpus",
-    "unlike-lengths": "pairs in which one side has more than --max-length-ratio times the tokens of the other",
+    "unlike-lengths": "pairs with more than --max-length-ratio times as many tokens on one side",
     "long-pairs": "pairs with more than --max-pair-tokens on a side",
 }
 #: always dropped and counted

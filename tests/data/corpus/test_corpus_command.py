@@ -203,7 +203,7 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
     with pytest.raises(UserError, match="the name of the vocabulary is empty"):
         find_vocabulary("")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"holds neither vocab.txt nor spiece.model nor tokenizer.json; copy the one"):
+    with pytest.raises(UserError, match=r"holds neither vocab.txt nor spiece.model nor tokenizer.json; copy the model's"):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 

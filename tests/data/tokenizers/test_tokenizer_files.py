@@ -553,6 +553,6 @@ def test_a_path_without_a_vocabulary_is_refused_with_a_remedy(tmp_path, name, co
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(
-            UserError, match=rf"{name} is (empty|not a SentencePiece model).*; copy the one .*--train-vocab=wordpiece"
+            UserError, match=rf"{name} is (empty|not a SentencePiece model).*; copy the model's .*--train-vocab=wordpiece"
         ):
             load_tokenizer(path)
