@@ -30,7 +30,7 @@ AXES = {
     "O": "output width of a layer",
     "R": "rows of a matrix: the concatenated tokens of a batch",
     # kernels
-    "G": "groups of lanes of the TPU kernel of attention: several narrow heads or one wide head",
+    "G": "groups of heads in the TPU attention kernel: as many heads as fill 128 lanes, or one wider head",
     "J": "heads of one such group",
     # prediction
     "T": "texts of a batch, independent of the rows that hold them",

@@ -357,8 +357,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """Returns the new task head of --new. Returns None if there is none. Also returns None if it needs labels and no --labels
-    are given, since the model's own head may provide them."""
+    """Returns the new task head of --new. Returns None if --new names no task head, or one with labels while --labels is not
+    given: the labels may then come from the model's own head."""
     kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None

@@ -94,7 +94,7 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format. In our format, V and W may be larger, since vocabularies are
+    """Returns axis letter -> its size in an exported file. In our arrays, V and W may be larger, since vocabularies are
     padded."""
     return {
         "V": config.vocab_size,

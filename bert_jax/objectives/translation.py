@@ -86,7 +86,7 @@ class Translation(Objective):
         return model_row_flops(self.model.config, length, length)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns the scores of the unigram distribution of the training translations."""
+        """Returns the scores of a baseline that ignores the texts: the unigram distribution of the training translations."""
         return unigram_baseline(_target_counts(rows), rows.predicted)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

@@ -71,7 +71,8 @@ def receive(connection: socket.socket) -> Json:
 
 
 def signed(message: Json) -> list[Json]:
-    """Adds a proof that a message comes from a process of this run. Without a secret, the proof is ""."""
+    """Returns [message, HMAC]. The HMAC with the secret of the run shows that the message comes from one of its processes; it is
+    "" without a secret."""
     secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
     return [message, hmac.new(secret.encode(), json.dumps(message).encode(), "sha256").hexdigest() if secret else ""]
 

@@ -68,7 +68,8 @@ def write_heads(folder: Folder, found: HeadStatistics) -> None:
 
 
 def statistics_figure(found: HeadStatistics) -> Figure:
-    """Draws each statistic as a grid of layers and heads, with the value of a head that attends uniformly to all words."""
+    """Draws each statistic as a grid of layers and heads. The title of a grid has the value of a head that attends uniformly to
+    all words."""
     array = found.statistics
     height = max(2.2, 0.24 * len(array["layer"]) + 1.0)
     figure = new_figure(13.0, 2 * height + 0.6, f"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}")

@@ -46,7 +46,7 @@ class Measure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """The occurrences of a word in the plane of every layer, clustered in the last layer."""
+    """The occurrences of a word: points in the principal plane of each layer, and clusters of their last-layer vectors."""
 
     word: str
     occurrences: Occurrences

@@ -34,7 +34,8 @@ SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("
 VOCABULARY_REMEDY = "copy the model's vocabulary again, or train a new one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
 BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""The classes of transformers 4 and 5 that use tokenizer.json unchanged. Others build their rules from tokenizer_config.json."""
+"""The classes of transformers 4 and 5 that use tokenizer.json unchanged. All other classes build their rules from
+tokenizer_config.json."""
 WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "Lxmert", "LayoutLM")
 SENTENCEPIECE_CLASSES = ("Albert",)
 """transformers' tokenizers that ours reproduce, without the suffix "Tokenizer" or "TokenizerFast"."""

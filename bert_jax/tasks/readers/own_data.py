@@ -387,7 +387,7 @@ _COLUMNS = {
     "span": ("id", "question", "context", "answers", "answer_start"),
     "choice": ("id", "prompt", "label"),
 }
-"""The settings that name the columns of each kind."""
+"""Kind of task -> the settings that name its columns."""
 _IMPOSSIBLE = "is_impossible"
 _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOSSIBLE), "choice": ()}
 """Columns that are read only if a setting names them, and SQuAD's column for questions without an answer."""

@@ -177,8 +177,8 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """Adds a message to the other slices and the result that comes back. Only the `recv-done` of the same rendezvous waits
-        for the message."""
+        """Adds the exchange with other slices to the timeline: the message that is sent (`send`) and the result that comes back
+        (`recv`). Only the `recv-done` of the same rendezvous waits for the message."""
         rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
