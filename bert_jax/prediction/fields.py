@@ -35,6 +35,7 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
     COLUMNS_REMEDY,
+    MARKDOWN_LINE,
     SENTENCE,
     as_choices,
     holds_columns,
@@ -317,7 +318,7 @@ class FileReader:
             if [cell.strip() for cell in row] == names:
                 problem = "the row repeats the names of the columns, as after joining files"
             elif is_markdown_line(row):
-                problem = "the line is that of a table in Markdown; remove it"
+                problem = f"{MARKDOWN_LINE}; remove it"
             elif not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]

@@ -1157,7 +1157,7 @@ CASES = [
     Case(
         "a table in Markdown",
         f"{TRAIN[:-4]}.psv",
-        "train.psv, line 2: the line is that of a table in Markdown; remove it, and the '|' at the beginning and end",
+        "train.psv, line 2: the line belongs to a table in Markdown; remove it, and the '|' at the beginning and end",
         files={"train.psv": "| text | label |\n|---|:--:|\n| it was fine | good |\n"},
     ),
     Case(

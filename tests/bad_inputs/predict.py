@@ -168,7 +168,7 @@ CASES = [
     Case(
         "a table in Markdown",
         f"{CLASSIFY} --input=x.psv",
-        "x.psv, line 2: the line is that of a table in Markdown; remove it",
+        "x.psv, line 2: the line belongs to a table in Markdown; remove it",
         exit=1,
         files={"x.psv": "| text | label |\n|---|---|\n| it was fine | good |\n"},
     ),

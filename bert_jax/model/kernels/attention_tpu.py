@@ -260,8 +260,8 @@ class ForwardRefs(NamedTuple):
 
 
 class BackwardRefs(NamedTuple):
-    """The references of the backward kernel. They refer to the arrays of a grid step, or to those of one unit, which lack the
-    leading axes."""
+    """The references of the backward kernel. They refer to the arrays of a grid step, or to the arrays of one unit, which
+    lack the leading axes."""
 
     query: Ref
     key: Ref

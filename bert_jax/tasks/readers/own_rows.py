@@ -526,6 +526,9 @@ def label_text(value: str | bool | float) -> str:
     return text if not whole else "0" if whole[1] == "-0" else whole[1]
 
 
+MARKDOWN_LINE = "the line belongs to a table in Markdown"
+
+
 def is_markdown_line(cells: Iterable[str]) -> bool:
     """Returns whether the cells are from the line below the header of a table in Markdown: "---" or ":--:"."""
     filled = [cell.strip() for cell in cells if cell.strip()]
@@ -648,9 +651,7 @@ def _table_rows(
         if values[first].strip("\ufeff ") == first and all(cell.strip("\ufeff ") == name for name, cell in values.items()):
             raise location.error("the row repeats the names of the columns, as after joining files; remove it")
         if is_markdown_line(values.values()):
-            raise location.error(
-                "the line is that of a table in Markdown; remove it, and the '|' at the beginning and end of each line"
-            )
+            raise location.error(f"{MARKDOWN_LINE}; remove it, and the '|' at the beginning and end of each line")
         for cell in values.values() if unsure else ():
             if is_quoted(cell):
                 if '""' in cell[1:-1]:
