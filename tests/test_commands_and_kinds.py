@@ -238,7 +238,7 @@ ENDINGS = {
     r"name a model",
     "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder, or use `predict translate` or .*$",
     "E": r"has layers in its encoder and in its decoder, .*; keep all layers, or train a model with fewer layers$",
-    "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
+    "m": r"holds documents, but translation needs pairs of a text and its translation; build a corpus of pairs with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
     "j": r"--labels and --problem need a task head, but the model has none; add one with --new=sequence_head or "
     r"--new=token_head$",

@@ -348,7 +348,7 @@ CASES = [
     Case(
         "a model with a tokenizer of another class",
         "--from=model",
-        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT',
+        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported, because its rules differ',
         copies="model",
         spoil=keys("model/tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer"),
     ),
@@ -367,8 +367,8 @@ CASES = [
     Case(
         "an added word that is not a special token",
         "--from=model",
-        "the added token 'covid' (id 91) is not a special token; transformers also matches it inside words ... and add it as a "
-        "whole word with convert --add-tokens=FILE",
+        "the added token 'covid' (id 91) is not a special token, so transformers also matches it inside words. ... and add it "
+        "as a whole word with convert --add-tokens=FILE",
         copies="model",
         files={"model/added_tokens.json": '{"covid": 91}'},
     ),
@@ -388,7 +388,7 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--replace-vocab=vocab.txt",
-        "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; give --lowercase or --cased",
+        "vocab.txt is unclear, because 0 of its 1 piece have capitals; give --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
     ),
     Case(
@@ -649,12 +649,12 @@ CASES = [
     ),
     damaged(
         "with added tokens of ids that are no numbers",
-        "model: the id of the added token '[E1]' is \"x\", not a number from 0 to 9,999,999; copy the file again",
+        "model: the id of the added token '[E1]' is \"x\", not an integer from 0 to 9,999,999; copy the file again",
         keys("model/tokenizer_config.json", added_tokens_decoder={"x": {"content": "[E1]", "special": True}}),
     ),
     damaged(
         "with an added token of an id of more digits than Python reads",
-        "model: the id of the added token '[E1]' is null, not a number from 0 to 9,999,999; copy the file again",
+        "model: the id of the added token '[E1]' is null, not an integer from 0 to 9,999,999; copy the file again",
         keys("model/tokenizer_config.json", added_tokens_decoder={"9" * 5_000: {"content": "[E1]", "special": True}}),
     ),
     damaged(

@@ -161,7 +161,7 @@ CASES = [
     Case(
         "columns of one object",
         f"{CLASSIFY} --input=x.json",
-        'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns, but each row must be an object of its own',
+        'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns; write one object per row',
         exit=1,
         files={"x.json": '{"text": ["it was", "we"], "label": ["good", "poor"]}'},
     ),
@@ -439,8 +439,8 @@ CASES = [
     Case(
         "questions in the format of MRQA",
         "answer --model=$reader --input=in.jsonl",
-        "in.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per line "
-        "(jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
+        "in.jsonl, line 1: there is no field 'question', but a list of questions about one context, as in MRQA; give one "
+        "question per (jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
         files={"in.jsonl": '{"header": {}}\n{"context": "it was", "qas": [{"question": "how", "answers": ["fine"]}]}\n'},
     ),
     Case(

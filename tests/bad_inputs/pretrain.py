@@ -205,12 +205,12 @@ CASES = [
     Case(
         "a corpus that is a file",
         "--config.corpus.directory=$text",
-        "corpus $text is a file; give the directory made by python -m bert_jax.corpus --output=DIR",
+        "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has written",
     ),
     Case(
         "a corpus that is another directory",
         "--config.corpus.directory=$tables",
-        "$tables is not a corpus (it has no manifest.json); build one with python -m bert_jax.corpus",
+        "$tables is not a corpus (it has no manifest.json); build a corpus with python -m bert_jax.corpus",
     ),
     # -------------------------------------------------------------------------------------------------------------- the workdir
     Case(
@@ -331,7 +331,7 @@ CASES = [
     Case(
         "a corpus with another vocabulary",
         CORPUS,
-        "corrupted corpus: corpus/tokenizer does not hold the ... for another vocabulary, build a corpus with it in another",
+        "corrupted corpus: corpus/tokenizer does not hold the ... to use another vocabulary, build another corpus with",
         copies="corpus",
         spoil=turned_round("corpus/tokenizer/vocab.txt", 5),
     ),
@@ -634,7 +634,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of predicted tokens",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... lower one of the two (the rest of the predicted tokens",
     ),
     Case(
         "no room for predictions of packed rows",
@@ -644,7 +644,7 @@ CASES = [
     Case(
         "more predictions than places",
         "--config.phases.0.max_predictions=40",
-        "config.phases.0: max_predictions=40 must be at most 29, the number of tokens that can be predicted at length=32",
+        "config.phases.0: max_predictions=40 must be at most 29, because a row of length=32 has no more",
     ),
     Case(
         "no examples in a row",

@@ -176,14 +176,14 @@ def test_a_corpus_holds_the_documents_of_a_user_source_for_any_number_of_shards(
 SOURCES = {
     "def f(glob): return 3 / 0": "raises ZeroDivisionError; correct the file here:",
     "def f(): return []": "the function cannot be called with the argument 'x' (too many positional arguments)",
-    "def f(glob): yield 7": "document 1 is of type int; yield one string per document",
-    "def f(glob): return None": "the function returns NoneType; yield one string per document",
-    "def f(glob): return 'a text'": "the function returns a string; yield one string per document",
+    "def f(glob): yield 7": "document 1 has the type int; yield one string per document",
+    "def f(glob): return None": "the function returns NoneType; it must yield one string per document",
+    "def f(glob): return 'a text'": "the function returns a string; it must yield one string per document",
     "def f(glob): return []": "the corpus is empty: there is no text in",
     "def g(glob): return []": "has no 'f'; known: g",
     "import nothing_of_this_name": "raises ModuleNotFoundError; correct the file here:",
     "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n": (
-        "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order"
+        "the function first yielded 8 documents, but then 7; it must yield the same documents in the same order"
     ),
 }
 
@@ -219,7 +219,7 @@ def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Pa
     finally:
         (folder / "transcripts.py").write_text(before)
     assert done.status == 2, done.output
-    assert "was started with other settings: own_files were 1, are 1; the first difference was [['" in done.output
+    assert "was started with other settings: own_files had 1 entry, now has 1; the first difference was [['" in done.output
 
 
 # --------------------------------------------------------------------------------- objective, optimizer, schedule, log, positions
@@ -603,8 +603,8 @@ REFUSED = {
 }
 """Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""
 POLICIES = {
-    "def f(example, rate, rng): return [0]": "returned the position 0, the token '[CLS]' of an example of ",
-    "def f(example, rate, rng): return [999]": "returned the position 999, outside of an example of ",
+    "def f(example, rate, rng): return [0]": "returned the position 0 (the token '[CLS]') for an example with ",
+    "def f(example, rate, rng): return [999]": "returned the position 999 (outside the example) for an example with ",
     "def f(example, rate, rng): return [1.5]": "returned [1.5], not a sequence of integers",
     "def f(example, rate): return []": "is not a function of three arguments (too many positional arguments); write `",
     "def f(example, rate, rng): return example.wrds": "raises AttributeError; correct the file here:",

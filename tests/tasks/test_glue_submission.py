@@ -70,7 +70,7 @@ def test_invalid_predictions_are_refused_with_file_and_line(tmp_path: pathlib.Pa
     with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 3: index is '2', not 1"):
         collect_predictions([first])
     (first / "WNLI.tsv").write_text("index\tanswer\n0\t1\n")
-    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 1: no column 'prediction'"):
+    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 1: there is no column 'prediction'"):
         collect_predictions([first])
     (second / "WNLI.tsv").unlink()
     (second / "STS-B.tsv").write_text("index\tprediction\n0\thigh\n")

@@ -205,7 +205,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_finished_shards_intact(tmp_path,
         append(self, values)
 
     monkeypatch.setattr(arrays.ArrayWriter, "append", full)
-    with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
+    with pytest.raises(UserError, match=r"no space left for .*corpus; free space and run the same command again"):
         build(tmp_path / "corpus", f"text:{text_file}")
     done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))
     assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]

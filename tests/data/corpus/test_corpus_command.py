@@ -198,7 +198,7 @@ def test_a_vocabulary_may_come_from_a_model_a_workdir_or_a_corpus(tmp_path, tiny
 
 def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
+    with pytest.raises(UserError, match="is a workdir that has no exported model yet; name the corpus of this run instead"):
         find_vocabulary(str(tmp_path))
     with pytest.raises(UserError, match="the name of the vocabulary is empty"):
         find_vocabulary("")

@@ -343,8 +343,8 @@ def test_a_bad_line_is_named_or_skipped(form, tmp_path, tokenizer):
     path.write_bytes(b"\n".join(lines))
     says = {
         "lines": r"a.de is not UTF-8 in line 42 \(0xe9\); convert it",
-        "columns": "a.tsv: line 42 has 1 column, but --pair-fields=3,2 needs 3; correct it, or pass --on-bad-records=skip",
-        "fields": "a.jsonl: line 42 has 1 instead of text in its field 'en'; correct it, or pass --on-bad-records=skip",
+        "columns": "a.tsv: line 42 has 1 column, but --pair-fields=3,2 needs 3 columns; correct it, or pass",
+        "fields": "a.jsonl: line 42 has 1 instead of a text in the field 'en'; correct it, or pass --on-bad-records=skip",
     }[form]
     with pytest.raises(UserError, match=says):
         build(tmp_path / "corpus", source, tokenizer, options=options)

@@ -144,14 +144,14 @@ def test_a_corpus_can_be_made_in_memory(tiny):
 
 
 def test_a_path_without_a_corpus_is_refused_in_one_sentence(tmp_path, directory):
-    with pytest.raises(UserError, match=r"does not exist; build one with python -m bert_jax.corpus"):
+    with pytest.raises(UserError, match=r"does not exist; build a corpus with python -m bert_jax.corpus"):
         open_corpus(tmp_path / "absent")
     with pytest.raises(UserError, match=r"is not a corpus \(it has no manifest.json\)"):
         open_corpus(tmp_path)
     with pytest.raises(UserError, match="no split 'evla'; did you mean 'eval'"):
         open_corpus(directory, "evla")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file is a file; give the directory made by python -m bert_jax.corpus"):
+    with pytest.raises(UserError, match=r"file is a file; give the directory that python -m bert_jax.corpus"):
         open_corpus(tmp_path / "file")
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(UserError, match=r"is unfinished \(not all shards are done\)"):
@@ -215,7 +215,7 @@ def test_a_manifest_that_lists_some_of_the_shards_is_refused(directory, text_fil
 )
 def test_a_manifest_with_wrong_types_is_refused_with_found_and_expected(directory, wrong, message):
     changed(directory / "manifest.json", **wrong)
-    with pytest.raises(UserError, match=f"manifest.json: {message}.*; copy the whole corpus again"):
+    with pytest.raises(UserError, match=f"manifest.json: {message}.*\\. Copy the whole corpus again"):
         open_corpus(directory)
 
 
@@ -313,7 +313,7 @@ def test_a_vocabulary_with_another_casing_is_refused(directory):
     changed(directory / "tokenizer" / "tokenizer_config.json", do_lower_case=False)
     with pytest.raises(
         UserError,
-        match=r"tokenizer has lowercase=False; expected True, with which the text was tokenised; "
+        match=r"tokenizer has lowercase=False, but the text was tokenised with lowercase=True; "
         r"copy",
     ):
         open_corpus(directory)

@@ -208,7 +208,7 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
     [
         ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among label$"),
         ([{"text": {"en": "a"}, "label": "x"}], 'row 1: text is {"en": "a"}, not a text; write its parts to columns of their'),
-        ([{"body": "a", "label": "x"}], r"row 1: no column 'text'; known: body, label \(task\.own\.text\)"),
+        ([{"body": "a", "label": "x"}], r"row 1: there is no column 'text'; known: body, label \(task\.own\.text\)"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], "row 2: label is null; fill it in"),
         ([{"text": "a", "label": 2.0}, {"text": "b", "label": float("nan")}], "row 2: label is NaN; fill it in"),
     ],
@@ -225,10 +225,10 @@ def test_dates_are_labels_as_in_a_table(tmp_path: pathlib.Path):
 
 def test_a_row_without_a_class_and_text_under_another_name_are_refused(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.parquet", [{"text": "a", "label": -1}], label=CLASSES)
-    with pytest.raises(UserError, match="row 1: label is null or -1; fill it in, or remove the row"):
+    with pytest.raises(UserError, match="row 1: label is null or -1; fill in a value, or remove the row"):
         load(train=path)
     (tmp_path / "b.parquet").write_text("text,label\na,x\n")
-    with pytest.raises(UserError, match=r"b\.parquet is text, not Parquet; give it a name that ends in the format of its rows"):
+    with pytest.raises(UserError, match=r"b\.parquet is text, not Parquet; give it a name with the ending of its format"):
         load(train=str(tmp_path / "b.parquet"))
 
 
@@ -253,7 +253,7 @@ def test_columns_of_zeros_and_ones_are_multi_label_targets(tmp_path: pathlib.Pat
     path = put(tmp_path / "a.parquet", [{"text": "a", "x": 1, "y": 0}, {"text": "b", "x": 1, "y": 1}])
     data = load(train=path, problem="multi_label", label_names=("x", "y"))
     assert [e.label for e in data.train if isinstance(e, TextExample)] == [("x",), ("x", "y")]
-    with pytest.raises(UserError, match=r"no column 'label' .*; known: text, x, y; label_names=\[a,b\] reads the columns of 0"):
+    with pytest.raises(UserError, match=r"no column 'label' .*; known: text, x, y; set label_names=\[a,b\] to read columns of 0"):
         load(train=path, problem="multi_label")
 
 
@@ -291,7 +291,7 @@ def test_damaged_files_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"state\.json does not list the files of a data set"):
         load(train=str(directory))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty is a directory without Parquet or Arrow files"):
+    with pytest.raises(UserError, match="empty has no Parquet or Arrow files"):
         load(train=str(tmp_path / "empty"))
     with pytest.raises(UserError, match=r"x-\*\.parquet matches no file"):
         load(train=str(tmp_path / "x-*.parquet"))

@@ -67,7 +67,7 @@ def test_both_readers_accept_the_line_ends_of_other_systems(tmp_path: pathlib.Pa
 
 
 def test_both_readers_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
-    told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
+    told = "line 3: the line has only spaces or TABs, so it ends a sentence like an empty line (1 such line in the file)"
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
 
 
@@ -145,7 +145,7 @@ def test_a_file_without_empty_lines_is_refused_as_one_sentence(tmp_path: pathlib
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 4)))
     assert len(read_conllu(path)) == 1
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
-    with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
+    with pytest.raises(UserError, match=r"line 1: the sentence has 4 words, more than 3; end each sentence with an empty line"):
         read_conllu(path)
     with pytest.raises(UserError, match="has no sentence that can be read"):
         list(Treebank(path, report=lambda problem: None))
