@@ -113,7 +113,7 @@ CASES = [
     Case(
         "a model whose weights are not finite",
         f"{HEADS} --model=model",
-        "cannot be used: NaN or infinity in embeddings/layer_norm",
+        "cannot be used because of NaN or infinity in embeddings/layer_norm",
         copies="model",
         spoil=not_finite("model"),
     ),

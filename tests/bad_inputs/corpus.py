@@ -104,7 +104,7 @@ CASES = [
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",
-        "--shard=0/8 with --output=gs://bucket/corpus: several hosts can only build in a directory that all of them mount; "
+        "--shard=0/8 does not work with --output=gs://bucket/corpus, because several hosts can only build in a directory that"
         "give such a directory, and upload",
     ),
     Case(
@@ -155,7 +155,7 @@ CASES = [
     Case(
         "a vocabulary alone that is there already",
         "--vocab-only",
-        "--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab",
+        "--vocab-only trains a new vocabulary; give --train-vocab instead of --vocab",
     ),
     Case(
         "a vocabulary and a new one",
@@ -439,7 +439,7 @@ CASES = [
     Case(
         "a treebank as text",
         "--source=text:a.conllu",
-        "a.conllu has the name of a file of annotated words; write its sentences to a text file, or rename it to end in .txt if",
+        "a.conllu has the name of a file of annotated words; write the sentences to a text file, or rename it to end in .txt if",
         files={"a.conllu": "# text = A sentence.\n1\tA\ta\tDET\t_\t_\t0\troot\t_\t_\n"},
     ),
     Case(
@@ -588,7 +588,7 @@ CASES = [
             ("is a mailbox (mbox)", "write the texts", "From a@b Mon Jan  1 00:00:00 2024\nSubject: it\n\nit was\n"),
             ("is an XML file", "write its text to", '<?xml version="1.0"?>\n<TEI><p>it was fine by the river</p></TEI>\n'),
             ("is a dump of a wiki", "write its texts to a file of JSON", '<mediawiki xml:lang="en">\n<page>it was</page>\n'),
-            ("is a file of subtitles", "write its sentences", "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"),
+            ("is a file of subtitles", "write the sentences", "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"),
         )
     ),
     Case(
@@ -600,7 +600,7 @@ CASES = [
     Case(
         "annotations of brat as text",
         "--source=text:x.ann",
-        "x.ann has the name of a file of annotated words; write its sentences to a text file, or rename it",
+        "x.ann has the name of a file of annotated words; write the sentences to a text file, or rename it",
         files={"x.ann": "T1\tPerson 7 10\tada\n"},
     ),
     Case(

@@ -65,7 +65,7 @@ CASES = [
     Case(
         "a model without weights",
         "--config.init_from=model",
-        "model is not a model directory: model.safetensors missing",
+        "model is not a model directory, because it has no model.safetensors",
         copies="model",
         spoil=remove("model/model.safetensors"),
     ),
@@ -110,7 +110,7 @@ CASES = [
     Case(
         "a workdir without a model yet",
         "--config.init_from=other",
-        "other is a workdir without an exported model yet; continue its run with the command that started it",
+        "other is a workdir that has no exported model yet; to complete the run, repeat the command that started",
         files={"other/config.json": "{}", "other/checkpoints/0": ""},
     ),
     # ------------------------------------------------------------------------------------------------------- an existing run
@@ -136,7 +136,7 @@ CASES = [
     Case(
         "a workdir whose checkpoints could not be read",
         "--workdir=lr[1e-4]",
-        "--workdir=lr[1e-4] contains '[', which Orbax treats as a wildcard ... name a directory without *, ? and [ in its path",
+        "--workdir=lr[1e-4] contains",
     ),
     Case(
         "a workdir that is a link to nothing",
@@ -175,7 +175,7 @@ CASES = [
     Case(
         "a model with a weight that is not a number",
         "--config.init_from=model",
-        "model/model.safetensors cannot be used: NaN or infinity in ... use an earlier state of this model, or copy it again",
+        "model/model.safetensors cannot be used because of NaN or infinity in ... use an earlier state of the model, or copy",
         copies="model",
         spoil=not_finite("model"),
     ),
@@ -183,7 +183,7 @@ CASES = [
     Case(
         "a text longer than the position table",
         "--config.task.length=65",
-        "config.task.length=65 is longer than the position table of ... shorten it, or extend the table with `python -m",
+        "config.task.length=65 is longer than the position table of ... shorten the texts, or extend the table with `python -m",
     ),
     Case(
         "a task that is none",
@@ -313,7 +313,7 @@ CASES = [
     Case(
         "cross-view training with a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
-        "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
+        "config.cross_view learns from the model itself, but config.distillation learns from another model; leave one of them",
     ),
     Case(
         "cross-view training on no corpus",
@@ -360,7 +360,7 @@ CASES = [
     Case(
         "random weights and a kept head",
         "--config.init_random=true --config.keep_head=true",
-        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out",
+        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave the two out",
     ),
     Case(
         "a decay for pretraining",
@@ -467,7 +467,7 @@ CASES = [
     ),
     in_lines(
         "a text inside an object",
-        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write its parts to fields of their own',
+        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write each part to a field their own',
         '{"text": {"en": "it was fine"}, "label": "good"}\n',
     ),
     in_lines(
@@ -719,7 +719,7 @@ CASES = [
     ),
     in_lines(
         "a list of 0s and 1s for names",
-        "train.jsonl, line 1: label is a list of 0s and 1s, one for each of 3 labels; name these with label_names=[a,b,c]",
+        "train.jsonl, line 1: label is a list of 0s and 1s, one for each of 3 labels; name the labels: label_names=[a,b,c]",
         '{"text": "it was fine", "label": [1, 0, 0]}\n{"text": "it was bad", "label": [0, 1, 0]}\n',
         "--config.task.own.problem=multi_label",
     ),
@@ -952,7 +952,7 @@ CASES = [
     Case(
         "an ID of more digits than Python reads",
         f"--config.task.name=pos {OFFICIAL_DATA}",
-        "data/a-train.conllu, line 1: the ID 11111111111111111... is the first; number the words of a sentence from 1",
+        "data/a-train.conllu, line 1: the ID 11111111111111111... is the first ID of the sentence; number the words of a",
         files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
     ),
     *(
@@ -1169,7 +1169,7 @@ CASES = [
     Case(
         "subtitles",
         f"{TRAIN[:-4]}.srt",
-        "train.srt is a file of subtitles, not text; write its sentences to a file of text first, without the times",
+        "train.srt is a file of subtitles, not text; write the sentences to a text file first, without the times",
         files={"train.srt": "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"},
     ),
     Case(

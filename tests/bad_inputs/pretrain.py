@@ -234,7 +234,7 @@ CASES = [
     Case(
         "a step to replay and an experiment",
         "--replay=3",
-        "--replay=3 takes the experiment from the workdir; leave --config=$experiment out",
+        "--replay=3 uses the experiment of the workdir; leave --config=$experiment out",
     ),
     Case("a step to replay that is none", "--replay=0", "--replay=0 must be at least 1"),
     Case(
@@ -386,7 +386,9 @@ CASES = [
         " must be HOST:PORT of process 0, with a port of at ... for example --coordinator=localhost:8476",
     ),
     Case(
-        "a phase of more digits than Python reads", f"--config.phases.{'9' * 5000}.steps=1", "' in config.phases; it has 0 to 1"
+        "a phase of more digits than Python reads",
+        f"--config.phases.{'9' * 5000}.steps=1",
+        "' in config.phases; the list has the indices",
     ),
     Case(
         "a coordinator's port that is not a port",
@@ -452,7 +454,7 @@ CASES = [
     Case(
         "a phase that is not there",
         "--config.phases.7.steps=8",
-        "--config.phases.7.steps=8: there is no '7' in config.phases; it has 0 to 1",
+        "--config.phases.7.steps=8: there is no '7' in config.phases; the list has the indices 0 to 1",
     ),
     Case(
         "a word for a whole number",
@@ -533,7 +535,7 @@ CASES = [
     Case(
         "rows longer than the position table",
         "--config.phases.0.length=65",
-        "config.phases.0.length=65 is longer than the position table, ... shorten the rows, or raise model.max_position",
+        "config.phases.0.length=65 is longer than the position table ... shorten the rows, or raise model.max_position",
     ),
     Case(
         "rows too short for a pair",
@@ -592,7 +594,7 @@ CASES = [
     Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
-        "config.phases.0.continue_schedule has no phase to continue, since this is the first phase; leave it out",
+        "config.phases.0.continue_schedule has no schedule to continue, because this is the first phase; leave it out",
     ),
     Case(
         "no steps of the whole run", "--config.steps=0", "config.steps=0 is fewer than the 2 phases; each needs at least one step"
@@ -692,12 +694,12 @@ CASES = [
     Case(
         "judging pairs by an LSTM",
         "--config.model.encoder=bilm --config.model.scan_layers=false --config.examples.pairs=paper",
-        "which model.encoder=bilm does not learn; set config.examples.pairs=none",
+        "but the [CLS] of model.encoder=bilm learns no such representation; set config.examples.pairs=none",
     ),
     Case(
         "negatives for BERT",
         "--config.objective_options.negatives=7",
-        "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave it out",
+        "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave this flag out",
     ),
     Case(
         "the old name of the settings of an objective",
@@ -801,12 +803,12 @@ CASES = [
     Case(
         "a teacher without weight",
         "--config.teacher=$model --config.distillation.soft_weight=0",
-        "config.teacher=$model has no effect: soft_weight, hidden_weight and attention_weight of config.distillation are 0",
+        "config.teacher=$model has no effect, because soft_weight, hidden_weight and attention_weight of config.distillation are",
     ),
     Case(
         "attention maps that are not held",
         "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.scan_layers=true",
-        "config.distillation.attention_weight=1.0 compares attention maps ... set these, or attention_weight=0",
+        "config.distillation.attention_weight=1.0 compares attention maps ... set these, or set attention_weight=0",
     ),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

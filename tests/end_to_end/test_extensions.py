@@ -482,9 +482,9 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
     ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
     refused = {
         ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention; use a Transformer",
-        ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
+        ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or remove",
         ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
-        ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "for sentence-transformers, which cannot load ",
+        ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "but no class of transformers can load ",
     }
     counted = ["analyse", "vocabulary", model, f"--output={folder}/counted"]
     both, first, second, sizes, *others = forked.run(folder, *ask, counted, *refused)
@@ -534,7 +534,7 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_resumed_and_answers(experimen
     assert refused.status == 2
     digest = hashlib.sha256((folder / "fourier.py").read_bytes()).hexdigest()[:12]
     assert "mine/fourier.py:Fourier computes the encoder of this model, but the file is missing" in refused.output
-    assert f"(sha256 {digest}...); restore it at {folder}/mine/fourier.py" in refused.output
+    assert f"(sha256 {digest}...); restore {folder}/mine/fourier.py" in refused.output
 
 
 def test_a_user_encoder_learns_from_one_and_without_attention_not_from_its_maps(experiment: pathlib.Path):
@@ -569,7 +569,7 @@ REFUSED = {
     "objective=electra": "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;",
     "objective=MINE/replaced_tokens.py:Replaced": "has no 'Replaced'; did you mean 'ReplacedTokens'?",
     "objective=MINE/bad.py:function": "is <function function",
-    "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; write them as described in Objective",
+    "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; see the class Objective",
     "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' is not a class that this project writes: ",
     "objective=MINE/bad.py:Words": "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective",
     "objective=MINE/bad.py:Unnamed": "which neither sums nor counts returns; did you mean 'masked'?",

@@ -182,7 +182,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(tiny
     wrapped[f"{wrapper}{'' if bare else 'bert.'}embeddings.token_type_ids"] = np.zeros((1, config.max_position), np.int64)
     back = params_from_tensors(wrapped, config, "")
     jax.tree.map(np.testing.assert_array_equal, back, params_from_tensors(kept, config, ""))
-    assert f"names start with {wrapper!r}, which was removed" in reading_notes(wrapped, config, None, ())
+    assert f"the prefix {wrapper!r} was removed from names" in reading_notes(wrapped, config, None, ())
 
 
 @pytest.mark.parametrize("wrapper", ["module.", ""])

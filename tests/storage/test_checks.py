@@ -44,7 +44,7 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', which Orbax treats as a wildcard, so no checkpoint could be"),
+        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', but Orbax treats this as a wildcard and could read no checkpoint"),
         ("a*/run", r"--workdir=a\*/run contains '\*', which"),
         ("a?", r"--workdir=a\? contains '\?', which"),
         ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
@@ -102,7 +102,7 @@ def test_a_failed_replacement_is_detected(lost: bool, tmp_path: pathlib.Path, mo
             target.write_bytes(b"1")
 
     monkeypatch.setattr(pathlib.Path, "replace", replace)
-    with pytest.raises(UserError, match=rf"cannot rename a file over another one, which is needed to write results; {REMEDY}"):
+    with pytest.raises(UserError, match=rf"cannot rename a file over another file, but results are written this way; {REMEDY}"):
         require_capable(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.
     monkeypatch.setattr(pathlib.Path, "replace", refusing)
     with pytest.raises(
         UserError,
-        match=r"cannot rename a file over another one, which is needed to write results \(File "
+        match=r"cannot rename a file over another file, but results are written this way \(File "
         r"exists\)",
     ):
         require_capable(tmp_path)

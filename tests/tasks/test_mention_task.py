@@ -150,7 +150,7 @@ def test_mentions_too_far_apart_for_one_window_are_read_and_reported(tiny: Token
         pieces = tiny.encode(name)
         assert feature.ids[0][mark : mark + len(pieces)].tolist() == pieces
     assert len(said) == 1
-    assert "1 text with mentions more than 30 tokens apart" in said[0]
+    assert "in 1 text, mentions are more than 30 tokens apart" in said[0]
 
 
 def test_the_nearest_tokens_are_kept_in_one_window_if_possible():

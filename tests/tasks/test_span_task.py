@@ -356,7 +356,7 @@ def test_bad_files_are_refused(tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"question q1 has no answer, .* set config.task.name=squad/v2.0"):
         squad_task(tmp_path, [("who", "a", [("a", 0)])] * 2, [("who", "a", [("a", 0)]), ("who", "a", None)])
     row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}
-    with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is shared by 2 questions"):
+    with pytest.raises(UserError, match=r"dev.jsonl: 2 questions share the id 'one'"):
         load(own(tmp_path, [row], [row, row], [], id="id"))
     with pytest.raises(UserError, match=r"'squad' is not a question answering task.*squad/v"):
         load(TaskConfig(name="squad"))

@@ -180,7 +180,7 @@ def changed(path, **changes):
 def test_a_shard_path_outside_of_the_corpus_is_refused_without_advice_to_delete(directory, name):
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     changed(directory / "manifest.json", shards=[*shards[:3], shards[3] | {"name": name}])
-    with pytest.raises(UserError, match=r"names the shard .*expected 'shard-00003-of-00004': .* forged or damaged") as raised:
+    with pytest.raises(UserError, match=r"names the shard .*expected 'shard-00003-of-00004'\. .* forged or damaged") as raised:
         open_corpus(directory)
     assert "remove" not in str(raised.value)
 
@@ -190,7 +190,7 @@ def test_a_manifest_that_lists_some_of_the_shards_is_refused(directory, text_fil
     for listed in (shards[:3], shards[1:], shards[::-1], [shards[0]] * 4):
         changed(directory / "manifest.json", shards=listed)
         with pytest.raises(
-            UserError, match=r"manifest\.json: \d shards, of which number \d is .*; expected 4 shards.*; copy .*or re"
+            UserError, match=r"manifest\.json: it lists \d shards, and .* \d is .*; expected 4 shards.*\. Copy .*or re"
         ):
             open_corpus(directory)
     (directory / "manifest.json").unlink()  # the remedy
@@ -260,7 +260,7 @@ def test_sizes_and_checksums_of_files_are_validated(directory, facts):
     recorded = shards[2]["files"]["train.tokens.npy"]
     shards[2]["files"]["train.tokens.npy"] = recorded | facts if isinstance(facts, dict) else facts
     changed(directory / "manifest.json", shards=shards)
-    says = r"manifest.json: shard-00002-of-00004/train.tokens.npy has .*; expected a number of bytes and a sha256; copy"
+    says = r"manifest.json: shard-00002-of-00004/train.tokens.npy has .*; expected a size in bytes and a sha256\\. Copy"
     with pytest.raises(UserError, match=says):
         open_corpus(directory)
 
@@ -352,7 +352,7 @@ def test_a_file_truncated_while_mapped_ends_the_run_with_one_sentence(directory,
     for name in ("tokens", *([] if whole else ["sentences"])):
         for shard in directory.glob("shard-*"):
             os.truncate(shard / f"train.{name}.npy", 100)
-        said = rf"train\.{name}\.npy was cut from .* to 100 bytes while it was in use: .*rerun the command that built it"
+        said = rf"train\.{name}\.npy was cut from .* to 100 bytes while it was in use, .*rerun the command that built the corpus"
         with pytest.raises(CorruptedCorpus, match=said):
             source.at(1) if name == "tokens" else corpus.joined_offsets()
     with pytest.raises(CorruptedCorpus, match=r"was cut from .* to 100 bytes"):

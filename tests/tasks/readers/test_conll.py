@@ -100,7 +100,7 @@ def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.
         read(tmp_path, f"a\tb\n{WORDS}\n")
     with pytest.raises(UserError, match=r"line 3: the line has 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"{WORDS}c\tO\n")
-    with pytest.raises(UserError, match=r"line 3: 5 columns, .* 4; correct the line, or put the comment before the first word"):
+    with pytest.raises(UserError, match=r"line 3: the line has 5 columns, .* 4; correct the line, or put the comment"):
         read(tmp_path, f"{WORDS}# a comment too late\n")
     with pytest.raises(UserError, match=r"line 3: the line has 1 column, but other lines have 2; correct the line"):
         read(tmp_path, "a\tB-X\nb\tI-X\nc O\n")

@@ -40,12 +40,18 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
         (GOOD + GOOD, "line 3: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
         (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows the ID 1; number the words of a sentence from 1"),
-        (row(2, "a"), "line 1: the ID 2 is the first; number the words of a sentence from 1"),
-        (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... is the first; number the words of a sentence from 1"),
+        (row(2, "a"), "line 1: the ID 2 is the first ID of the sentence; number the words of a sentence from 1"),
+        (
+            row("9" * 5000, "a"),
+            f"line 1: the ID {'9' * 17}... is the first ID of the sentence; number the words of a sentence from 1",
+        ),
         (row("²", "a"), "line 1: '²' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
-        (GOOD.replace("\n", "\t\n", 1), "line 1: 11 columns between TABs, not the 10 of CoNLL-U; remove the TAB at its end"),
-        (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
+        (
+            GOOD.replace("\n", "\t\n", 1),
+            "line 1: the line has 11 columns between TABs, not the 10 columns of CoNLL-U; remove the TAB at the end",
+        ),
+        (f"{GOOD}\u00a0\n", "line 3: the line has 1 column between TABs, not the 10 columns of CoNLL-U; correct the line"),
         (row("1-2", "a"), "line 1: the sentence has no word; remove its lines"),
     ],
 )
@@ -83,7 +89,7 @@ def test_columns_named_by_the_file_are_read_in_any_order(tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("head", "problem"),
     [
-        ("ID FORM UPOS", "line 2: 10 columns between TABs, not the 3 of global.columns; correct the line"),
+        ("ID FORM UPOS", "line 2: the line has 10 columns between TABs, not the 3 columns of global.columns; correct the line"),
         ("FORM UPOS", "line 1: global.columns names ID 0 times; name it once"),
         ("ID UPOS", "line 1: global.columns names FORM 0 times; name it once"),
         ("ID FORM FORM", "line 1: global.columns names FORM 2 times; name it once"),

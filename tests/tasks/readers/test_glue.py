@@ -102,7 +102,7 @@ def test_a_broken_line_is_an_error_except_in_known_files(tmp_path: pathlib.Path)
     assert [e.id for e in read_glue("QQP", tmp_path, "train", say=said.append)] == ["0", "2"]
     assert "left out 2 lines with too many or too few columns; the first is line 3" in said[0]
     put(tmp_path / "QQP" / "test.tsv", "id\tquestion1\tquestion2\n0\tA\n")
-    with pytest.raises(UserError, match="line 2: 2 columns"):
+    with pytest.raises(UserError, match="line 2: the row has 2 columns"):
         read_glue("QQP", tmp_path, "test")
 
 
@@ -169,7 +169,7 @@ def test_an_invalid_submission_is_not_written(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="lacks CoLA, SST-2"):
         write_submission(tmp_path, {"WNLI": good})
     for wrong, message in [
-        ({"WNLI": good[1:]}, "WNLI has 145 predictions, but the official test set 146"),
+        ({"WNLI": good[1:]}, "WNLI has 145 predictions, but the official test set has 146"),
         ({"WNLI": ["yes", *good[1:]]}, "prediction 0 of WNLI is 'yes', not one of 0, 1"),
         ({"STS-B": [float("nan")] * 1379}, "prediction 0 of STS-B is nan"),
         ({"MNLI": good}, "no 'MNLI'; did you mean 'MNLI-m'"),

@@ -53,7 +53,7 @@ def test_every_format_gives_the_same_texts(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("between", [" ", "\t", "  "])
 def test_the_remedy_for_fasttexts_format_is_right(tmp_path: pathlib.Path, between: str):
     path = put(tmp_path / "a.txt", *(f"__label__{labels}{between}it was so" for labels in ("x", f"x{between}__label__y")))
-    with pytest.raises(UserError, match=r"a\.txt, line 1: it is in fastText's format") as refused:
+    with pytest.raises(UserError, match=r"a\.txt, line 1: the file is in fastText's format") as refused:
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
     command = re.search(r"\(sed -E '(.*)'\), and set columns=\[label,text\]", str(refused.value))
     assert command
@@ -154,7 +154,7 @@ def test_words_are_lists_or_cells_and_each_has_one_label(tmp_path: pathlib.Path)
     with pytest.raises(UserError, match=r'line 1: words is "Ada sings", not a list of texts'):
         read_own_data(OwnDataConfig(train=text), "token", "train")
     short = put(tmp_path / "c.csv", "words,labels", "Ada sings,PER")
-    with pytest.raises(UserError, match="line 2: 2 words but 1 labels"):
+    with pytest.raises(UserError, match="line 2: there are 2 words, but 1 labels"):
         read_own_data(OwnDataConfig(train=short), "token", "train")
 
 
@@ -226,7 +226,7 @@ def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path:
         ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "choices has 2 texts and the labels A, A; give"),
         ({"choices": {"text": "x y", "label": ["A", "B"]}, "label": "A"}, 'choices.text is "x y", not a list of texts'),
         ({"choices": {"text": ["x", "y"]}, "label": "A"}, "choices is .*, not a list of texts"),
-        ({"choices": "{'text': ['x'], []: 1}", "label": "A"}, "choices is .*, not a readable object; write it as"),
+        ({"choices": "{'text': ['x'], []: 1}", "label": "A"}, "choices is .*, which cannot be read as an object; write it as"),
         ({"choices": {"text": ["x", None], "label": ["A", "B"]}, "label": "A"}, "item 2 of choices.text is null"),
     ],
 )
@@ -239,7 +239,7 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: not JSON"),
+        ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: the line is not JSON"),
         ("a.jsonl", ["[1]"], r"line 1: \[1\] is not an object"),
         ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' has half a surrogate pair, which is not a"),
@@ -250,10 +250,10 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.csv", [",text,", "0,a,b"], r"line 1: there is no column 'label'; known: '', text \(task\.own\.label, or columns if"),
         ("a.csv", ["Text,label", "a,b"], r"line 1: there is no column 'text'; did you mean 'Text'\? \(task\.own\.text\)$"),
         ("a.jsonl", [{"txt": {"a": 1}}], r"line 1: there is no field 'text'; did you mean 'txt'\? \(task\.own\.text\)$"),
-        ("a.jsonl", [{"text": {"en": "a"}}], r'line 1: text is \{"en": "a"\}, not a text; write its parts to fields of'),
+        ("a.jsonl", [{"text": {"en": "a"}}], r'line 1: text is \{"en": "a"\}, not a text; write each part to a field'),
         ("a.csv", ["'text','label'", "'a','b'"], "line 1: the column 'text' is in single quotes; enclose cells in double"),
-        ("a.csv", ["text,label", "'a, b',c"], "line 2: 3 columns, .*; enclose cells in double quotes, not in single ones"),
-        ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c' with its single quotes; enclose cells in double quotes"),
+        ("a.csv", ["text,label", "'a, b',c"], "line 2: the row has 3 columns, .*; enclose cells in double quotes, not"),
+        ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c', and the single quotes are part of the label; enclose"),
         ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
         ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
@@ -332,7 +332,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"the first column has word numbers, not words; name the columns"),
         ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "it is 'd' in every line of a sentence; name"),
         ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "it is 'd' in every line of a sentence"),
-        ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "with ',' inside; set separator=','"),
+        ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "have ',' inside a single word .*; set separator=','"),
         ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the column of words has tags, such as 'B-X'; name .*=\[labels,words\]"),
         ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the column of words has tags, such as 'B-X'; name"),
         ("a.jsonl", ['{"words": ["a", "b"], "labels": [0, -100]}'], {}, "line 1: labels has the number -100, which marks"),
@@ -410,7 +410,7 @@ def test_the_labels_of_a_treebank_come_from_the_requested_column(tmp_path: pathl
     path = put(tmp_path / "a.conllu", *rows)
     assert labels_of(path, "token") == labels_of(path, "token", labels="upos") == [(("a", "b"), ("DET", "NOUN"))]
     assert labels_of(path, "token", labels="xpos") == [(("a", "b"), ("DT", "NN"))]
-    with pytest.raises(UserError, match="column='misc' holds no tags; known: upos, xpos"):
+    with pytest.raises(UserError, match="column='misc' is not a column of tags; known: upos, xpos"):
         labels_of(path, "token", labels="misc")
 
 
@@ -552,7 +552,7 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
         (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name the labels"),
-        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
+        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if 0 and 1 are the names of labels, set label_names=\[0,1\]"),
         (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0s and 1s, but the lists .* \(1, 2\); .*\[0,1\]"),
         (['a,"{x,y}"', "b,{x}"], r"line 2: label is \"\{x,y\}\"; set separator=',' if"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
@@ -639,7 +639,7 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     rows = [f"text {i},{label}" for i, label in enumerate(labels)]
     path = put(tmp_path / "a.csv", "text,label", *rows)
     load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
-    assert [text.partition(" are different")[0] for text in said] == [
+    assert [text.partition(" are read as")[0] for text in said] == [
         "WARNING: the labels 'B-PER' and '\\u0392-per' and '\\u0412-PER'",
         "WARNING: the labels 'Pos' and 'pos'",
         "WARNING: the labels 'a-b' and 'a\\u2010b'",
@@ -743,7 +743,7 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
     [
         (["it,x,1", "nan,x,2", "NULL,y,3"], "'nan' is read as a text, although it usually marks a missing value; fill in"),
         (["it,x,1", "#NAME?,y,2"], "'#NAME?' is read as a text, although it usually marks a missing value; fill in"),
-        (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; replace them"),
+        (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; unescape them"),
         (["b'it',x,1", "we,y,2"], "1 text in the form of Python bytes, such as b'it'; write the text itself"),
         (["it,x,1", "we,y,1"], "the id '1' is also the id of an earlier row, so the two predictions have the same id"),
     ],
@@ -908,7 +908,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
 )
 def test_commas_in_numbers_are_refused_with_both_meanings(tmp_path: pathlib.Path, value: str, remedy: str):
     path = put(tmp_path / "a.csv", "text,label", f'a,"{value}"')
-    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}, correct the row"):
+    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}.*, correct the row"):
         load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
 
 

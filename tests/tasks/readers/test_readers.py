@@ -73,10 +73,10 @@ def test_the_nearest_match_equals_an_exhaustive_search():
     [
         ("{", "is not JSON"),
         ("[]", r"the file: \[\] is not an object"),
-        ('{"date": []}', "the file: no 'data'; did you mean 'date'"),
+        ('{"date": []}', "the file: there is no 'data'; did you mean 'date'"),
         ('{"data": []}', "has no questions"),
         ('{"data": [{"paragraphs": [{"context": 1}]}]}', r"data\[0\]\.paragraphs\[0\]\.context: 1 is not a text"),
-        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: holds half a surrogate pair"),
+        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: has half a surrogate pair"),
     ],
 )
 def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Path, text: str, message: str):
@@ -162,7 +162,7 @@ def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
         WordsExample("1", ("No",), ("INTJ",), 1),
     ]
     assert [e.labels for e in read_conllu(path, column="xpos")] == [("PRP", "VBP", "RB"), ("UH",)]
-    with pytest.raises(UserError, match="column='xpo' holds no tags; did you mean 'xpos'"):
+    with pytest.raises(UserError, match="column='xpo' is not a column of tags; did you mean 'xpos'"):
         read_conllu(path, column="xpo")
     with pytest.raises(UserError, match="line 4: 4 columns"):
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("\t_\t_\t_\t_\t_\t_\t_\t_\n", "\t_\t_\n")))
@@ -240,7 +240,7 @@ def test_gap_rows_have_their_labels_and_genders(tmp_path: pathlib.Path):
 
 
 def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but ' He' is at Pronoun-offset=14"):
+    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but the text at Pronoun-offset=14 is ' He'"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))

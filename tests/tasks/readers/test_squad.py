@@ -51,7 +51,7 @@ def test_question_ids_may_be_numbers_and_default_to_the_position(tmp_path: pathl
     questions, said = squad(tmp_path, {"id": 401}, {"id": None}, {}, {"id": ""}, {"id": " "}, {"id": 7.0}, {"id": float("nan")})
     assert [question.id for question in questions] == ["401", "1", "2", "3", "4", "7", "6"]
     assert said == ["5 questions without an id; the index of the question in the file, from 0, is used as id"]
-    with pytest.raises(UserError, match=r"qas\[1\]: another question has the id '5' too"):
+    with pytest.raises(UserError, match=r"qas\[1\]: another question has the same id '5'"):
         squad(tmp_path, {"id": 5}, {"id": "5"})
 
 
@@ -151,7 +151,10 @@ def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (as_lines({"answers": ["Bo"]}) * 2, "the first line is a complete object; if each line is an object, give the file"),
+        (
+            as_lines({"answers": ["Bo"]}) * 2,
+            "the first line is a complete object; if each line is an object, give the file a name that ends in .jsonl",
+        ),
         ("question,context\nWho?,Bo\n", "if it is a table, give it a name that ends in .csv or .tsv"),
         ("<p>not found</p>\n", "it is a web page; fetch the file itself"),
         ('{"data": [', "fetch the file again"),
