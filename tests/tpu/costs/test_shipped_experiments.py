@@ -4,7 +4,8 @@
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
 Layers are compiled in a loop (`scan_layers=True`), which is several times faster and takes about the memory of the unrolled step.
-Fine-tuning is compiled with BERT-Base. All but the last phase of the smallest are slow: `pytest -m slow tests/tpu/costs`, a minute or two each.
+Fine-tuning is compiled with BERT-Base. All programs but the last phase of the smallest experiments are slow, a minute or two
+each: `pytest -m slow tests/tpu/costs`.
 """
 
 from __future__ import annotations
