@@ -519,7 +519,7 @@ CASES = [
     Case(
         "splits of which none is for training",
         "--source=parquet:set",
-        "--source=parquet:set has the splits test, validation, but no 'train'; write --source=parquet:set:SPLIT, or A+B",
+        "--source=parquet:set has the splits test, validation, but no 'train'; write --source=parquet:set:SPLIT, or",
         files={"set/data/validation-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET},
     ),
     Case(

@@ -498,13 +498,13 @@ CASES = [
     Case(
         "a label that training has not",
         f"{TRAIN} --config.task.own.dev=dev.csv",
-        "dev.csv, line 4: the label 'strange' is not known; known: good, poor; correct it, or add it to label_names",
+        "dev.csv, line 4: the label 'strange' is not known; known: good, poor. Correct the label, or add it to label_names",
         files={"train.csv": GOOD, "dev.csv": f"{GOOD}it was odd,strange\n"},
     ),
     Case(
         "a label outside those named",
         f"{TRAIN} --config.task.own.label_names=\"['good', 'bad']\"",
-        "train.csv, line 3: the label 'poor' is not known; known: good, bad; correct it, or add it to label_names",
+        "train.csv, line 3: the label 'poor' is not known; known: good, bad. Correct the label, or add it to label_names",
         files=train(GOOD),
     ),
     Case(
@@ -515,7 +515,7 @@ CASES = [
     Case(
         "one label only",
         f"{TRAIN} --config.task.own.dev=",
-        "every example of train.csv has the label 'good'; give examples of two or more",
+        "every example of train.csv has the label 'good'; give examples with two or more",
         files=train("text,label\nit was fine,good\nso it was,good\n"),
     ),
     Case(
@@ -563,7 +563,7 @@ CASES = [
     Case(
         "quotes in a table of TABs",
         "--config.task.own.train=train.tsv",
-        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they belong to it',
+        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they are part of',
         files={"train.tsv": 'text\tlabel\n"it was ""fine"""\tgood\nit was bad\tpoor\n'},
     ),
     Case(
@@ -714,7 +714,7 @@ CASES = [
     ),
     in_lines(
         "half a surrogate pair",
-        "train.jsonl, line 1: 'text' has half a surrogate pair, not a character; correct the row, or remove it",
+        "train.jsonl, line 1: 'text' has half a surrogate pair, which is not a character; correct the row, or remove it",
         '{"text": "\\ud800", "label": "good"}\n',
     ),
     in_lines(
@@ -785,7 +785,7 @@ CASES = [
     Case(
         "no dev set",
         "--config.task.own.dev=",
-        "own/sequence has no examples of its dev split; give them with config.task.own.dev",
+        "own/sequence has no examples of the dev split; give examples with config.task.own.dev",
     ),
     Case(
         "no training set", "--config.task.own.train=", "the labels are not known; set train to the training file, or name the"
@@ -803,7 +803,7 @@ CASES = [
     Case(
         "a label named twice",
         "--config.task.own.label_names=\"['good', 'good']\"",
-        "label_names=('good', 'good') names a label twice; name each once",
+        "label_names=('good', 'good') names a label twice; name each label once",
     ),
     Case(
         "a column named twice",
@@ -868,7 +868,7 @@ CASES = [
     Case(
         "an offset outside the text",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv, line 2: Pronoun is 'she', but '' is at ... offsets count the characters of Text from 0",
+        "data/gap-development.tsv, line 2: Pronoun is 'she', but the text at ... is ''; count the characters of Text from 0",
         copies="data=gap",
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),
@@ -889,7 +889,7 @@ CASES = [
     Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, since GAP is scored by "
+        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, because GAP is scored by "
         "gender",
         copies="data=gap",
         spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
@@ -911,7 +911,7 @@ CASES = [
     Case(
         "a tag that is none",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 9 has the label 'PLACE', not an entity tag ... correct the file, or give the right one",
+        "data/train.txt, line 9 has the label 'PLACE', not an entity tag ... correct the file, or give another file",
         copies="data=conll",
         spoil=replace("data/train.txt", "B-LOC", "PLACE"),
     ),
@@ -932,7 +932,7 @@ CASES = [
     Case(
         "a tag that is none in a file with a comment of one TAB",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 3 has the label 'PLACE', not an entity tag ... correct the file, or give the right one",
+        "data/train.txt, line 3 has the label 'PLACE', not an entity tag ... correct the file, or give another file",
         copies="data=conll",
         files={"data/train.txt": "# by\thand\nada NNP I-NP I-PER\nrome NNP I-NP PLACE\n"},
     ),
@@ -978,7 +978,7 @@ CASES = [
     Case(
         "half a file",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch it again",
+        "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch the file again",
         copies="data=squad1",
         spoil=cut("data/train-v1.1.json", 9),
     ),
@@ -1019,14 +1019,14 @@ CASES = [
     Case(
         "a number of more digits than Python reads",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch it again",
+        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch the file again",
         copies="data=squad1",
         spoil=replace("data/train-v1.1.json", '"answer_start": ', f'"answer_start": {"9" * 5000}'),
     ),
     Case(
         "a file that nests without end",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch it again",
+        "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch the file again",
         files={"data/train-v1.1.json": "[" * 100_000, "data/dev-v1.1.json": "[]"},
     ),
     Case(

@@ -117,7 +117,7 @@ CASES = [
     Case(
         "a window shorter than its question",
         "answer --model=$reader --length=8 'who was it that was by the river' 'it was ada'",
-        "rows of 8 tokens leave no room for the context next to a question of 11 ... allow longer rows, or cut questions shorter",
+        "rows of 8 tokens leave no room for the context next to a question of 11 ... make the rows longer, or cut questions",
         exit=1,
     ),
     *(

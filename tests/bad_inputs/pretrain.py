@@ -200,7 +200,7 @@ CASES = [
     Case(
         "a corpus that does not exist",
         "--config.corpus.directory=nowhere",
-        "corpus nowhere (looked for in $here) does not exist; build one with python -m bert_jax.corpus",
+        "corpus nowhere (looked for in $here) does not exist; build a corpus with python -m bert_jax.corpus",
     ),
     Case(
         "a corpus that is a file",
@@ -324,7 +324,7 @@ CASES = [
     Case(
         "a corpus whose manifest names some shards only",
         CORPUS,
-        "corrupted corpus: corpus/manifest.json: 1 shard, of which ... copy the whole corpus again, or remove",
+        "corrupted corpus: corpus/manifest.json: it lists 1 shard, and ... Copy the whole corpus again, or remove",
         copies="corpus",
         spoil=some_shards("corpus/manifest.json"),
     ),
@@ -540,7 +540,7 @@ CASES = [
     Case(
         "rows too short for a pair",
         "--config.phases.0.length=4",
-        "config.phases.0: length=4 must be at least 5, 3 of them special tokens",
+        "config.phases.0: length=4 must be at least 5, because every row has 3 special tokens",
     ),
     Case(
         "word vectors of rows with a single word",

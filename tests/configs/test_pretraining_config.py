@@ -173,7 +173,7 @@ def test_compatible_settings_are_accepted(values):
             "config.objective=bert cannot train a model with direction=left_to_right; leave it out",
         ),
         ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
-        ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),
+        ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave targets out"),
     ],
 )
 def test_incompatible_settings_are_refused(values, says):

@@ -45,8 +45,8 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
     ("name", "says"),
     [
         ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', but Orbax treats this as a wildcard and could read no checkpoint"),
-        ("a*/run", r"--workdir=a\*/run contains '\*', which"),
-        ("a?", r"--workdir=a\? contains '\?', which"),
+        ("a*/run", r"--workdir=a\*/run contains '\*', but Orbax"),
+        ("a?", r"--workdir=a\? contains '\?', but Orbax"),
         ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_path_with_which_no_checkpoint_could_be_read_is_refused_at_the_start(
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a[b]").mkdir()
     monkeypatch.chdir(tmp_path / "a[b]")
-    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) contains '\[', which"):
+    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) contains '\[', but Orbax"):
         require_capable(pathlib.Path("run"))
 
 

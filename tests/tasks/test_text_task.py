@@ -362,7 +362,7 @@ def test_an_own_test_set_may_be_partly_labelled(tmp_path: pathlib.Path, tiny: To
     [
         ("a\tyes", "a\tyes", "has the label 'yes'; give examples with two or more"),
         ("a\tyes\nb\tno", "a\tmaybe", "line 2: the label 'maybe' is not known; known: no, yes"),
-        ("a\tyes\nb\tno", None, r"no examples of its dev split; give them with config\.task\.own\.dev"),
+        ("a\tyes\nb\tno", None, r"no examples of the dev split; give examples with config\.task\.own\.dev"),
     ],
 )
 def test_unusable_own_data_is_refused(tmp_path: pathlib.Path, train: str, dev: str | None, message: str):

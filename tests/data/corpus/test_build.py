@@ -238,8 +238,8 @@ def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, bu
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\n \n", r"0 documents read, none kept \(the sources hold no text\); see --keep"),
-        ("***\n\n---\n", r"2 documents read, none kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
+        ("\n\n \n", r"0 documents read, none kept \(the sources hold no text\); switch off"),
+        ("***\n\n---\n", r"2 documents read, none kept \(2 empty-documents, 2 symbol-lines\); switch off"),
     ],
 )
 def test_an_empty_corpus_is_refused_with_what_was_dropped(tmp_path, build, text, message, capsys):

@@ -260,7 +260,7 @@ def test_sizes_and_checksums_of_files_are_validated(directory, facts):
     recorded = shards[2]["files"]["train.tokens.npy"]
     shards[2]["files"]["train.tokens.npy"] = recorded | facts if isinstance(facts, dict) else facts
     changed(directory / "manifest.json", shards=shards)
-    says = r"manifest.json: shard-00002-of-00004/train.tokens.npy has .*; expected a size in bytes and a sha256\\. Copy"
+    says = r"manifest.json: shard-00002-of-00004/train.tokens.npy has .*; expected a size in bytes and a sha256. Copy"
     with pytest.raises(UserError, match=says):
         open_corpus(directory)
 

@@ -216,7 +216,7 @@ def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
     swapped = [*PIECES[:7], "d", "c", *PIECES[9:]]
     with pytest.raises(UserError, match=r"id 7 is 'd' in vocab.txt, but is 'c' in tokenizer.json"):
         load_tokenizer(write(tmp_path, vocab=swapped))
-    with pytest.raises(UserError, match=rf"id {len(PIECES)} is 'ab' in vocab.txt, is missing in tokenizer.json"):
+    with pytest.raises(UserError, match=rf"id {len(PIECES)} is 'ab' in vocab.txt, but is missing in tokenizer.json"):
         load_tokenizer(write(tmp_path, vocab=[*PIECES, "ab"]))
 
 

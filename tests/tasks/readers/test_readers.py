@@ -164,7 +164,7 @@ def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
     assert [e.labels for e in read_conllu(path, column="xpos")] == [("PRP", "VBP", "RB"), ("UH",)]
     with pytest.raises(UserError, match="column='xpo' is not a column of tags; did you mean 'xpos'"):
         read_conllu(path, column="xpo")
-    with pytest.raises(UserError, match="line 4: 4 columns"):
+    with pytest.raises(UserError, match="line 4: the line has 4 columns"):
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("\t_\t_\t_\t_\t_\t_\t_\t_\n", "\t_\t_\n")))
     with pytest.raises(UserError, match="line 3: 'I' has no xpos"):
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("PRP", "_")), column="xpos")
