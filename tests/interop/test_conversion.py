@@ -193,7 +193,7 @@ def test_an_original_checkpoint_uses_its_own_vocabulary():
         UserError, match="--vocab=V: a checkpoint of the original BERT needs the vocabulary in its own directory; copy the"
     ):
         next(read_all([path], flags_of("--vocab=V", remote="B")))
-    with pytest.raises(UserError, match="no part 'nsp': did you mean 'nsp_head'"):
+    with pytest.raises(UserError, match="no part 'nsp'; did you mean 'nsp_head'"):
         next(read_all([path], flags_of("--new=nsp", remote="B")))
     (model,) = read_all([path], flags_of("--new=nsp_head", remote="B"))
     assert (model.untrained, model.source) == ({"nsp_head"}, path)

@@ -278,7 +278,7 @@ def test_a_model_missing_on_the_hub_is_refused(hub, tmp_path):
 
 def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
     answer = said("lab/none", hub.address, tmp_path / "home")
-    assert re.search(r"lab/none on the hub is not.*: model\.safetensors missing", answer)
+    assert re.search(r"lab/none on the hub is not.*, because it has no model\.safetensors", answer)
 
 
 @pytest.mark.parametrize(

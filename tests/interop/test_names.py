@@ -100,7 +100,7 @@ def test_at_most_twelve_tensors_are_listed(tiny, tensors, count, rest):
     with pytest.raises(UserError) as caught:
         params_from_tensors(tensors | dict.fromkeys(names, np.zeros(1, np.float32)), tiny[1], "the file")
     listed = f"not part of this model: {', '.join(names[:12])}{rest}"
-    assert str(caught.value).endswith(f"{listed}; `convert --drop='other.*'` leaves them out")
+    assert str(caught.value).endswith(f"{listed}; to leave them out, use `convert --drop='other.*'`")
 
 
 def test_tensors_of_one_more_layer_are_refused(tiny, tensors):
@@ -197,7 +197,7 @@ def test_messages_name_tensors_as_in_the_file(tiny, tensors, wrapper):
     assert f"{wrapper}embeddings.LayerNorm.gamma [3] instead of [16]" in str(caught.value)
     del old[f"{wrapper}embeddings.LayerNorm.gamma"]
     old[f"{wrapper}embeddings.LayerNorm.weight"] = tensors["bert.embeddings.LayerNorm.weight"]
-    says = rf"`convert --drop='{wrapper}mine\.\*,{wrapper}encoder\.extra'` leaves them out$"
+    says = rf"to leave them out, use `convert --drop='{wrapper}mine\.\*,{wrapper}encoder\.extra'`$"
     with pytest.raises(UserError, match=says):
         params_from_tensors(old, config, "the file")
 

@@ -353,7 +353,7 @@ def test_a_head_may_restart_with_its_labels():
 def test_impossible_new_parts_are_refused():
     head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
-        ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),
+        ({"new": NewParts(["nsp"])}, "no part 'nsp'; did you mean 'nsp_head'"),
         (
             {"drop": ["encoder"]},
             "'encoder' cannot be dropped, because it is neither a tensor of .*masked/model.safetensors",

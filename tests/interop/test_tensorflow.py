@@ -169,7 +169,7 @@ def test_heads_of_run_classifier_and_run_squad_survive_a_round_trip(head, names,
 def test_declared_parts_and_tensors_are_left_out(golden):
     extra = np.zeros(3, np.float32)
     rewrite(golden, lambda tensors: tensors | {"loss_scale": extra, "ema/loss_scale": extra})
-    says = r"not part of this model: ema/loss_scale, loss_scale; `convert --drop='ema/\*,loss_scale'` leaves them out$"
+    says = r"not part of this model: ema/loss_scale, loss_scale; to leave them out, use `convert --drop='ema/\*,loss_scale'`$"
     with pytest.raises(UserError, match=says):
         import_tf1(golden)
     params, _, _, notes = import_tf1(golden, drop=["nsp_head", "*loss_scale"], read_slots=True)
@@ -217,7 +217,7 @@ def test_the_state_and_counters_of_any_optimizer_are_left_out(golden, slots):
 
 def test_a_tensor_of_another_shape_is_not_an_optimizer_slot(golden):
     rewrite(golden, lambda tensors: tensors | {"bert/pooler/dense/bias/mine": np.zeros(5, np.float32)})
-    says = r"not part of this model: bert/pooler/dense/bias/mine; `convert --drop='bert/pooler/dense/bias/\*'` leaves it out"
+    says = r"model: bert/pooler/dense/bias/mine; to leave it out, use `convert --drop='bert/pooler/dense/bias/\*'`"
     with pytest.raises(UserError, match=says):
         import_tf1(golden)
 

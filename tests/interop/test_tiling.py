@@ -155,10 +155,10 @@ def test_tiling_to_the_same_sizes_changes_nothing(vocabulary, tmp_path):
     [
         ({"hidden_size": 16, "num_heads": 2}, r"config\.model\.hidden_size=16 is smaller than the 24 of m, .* set at least 24"),
         ({"num_layers": 2, "layer_types": MODERN[:2]}, r"num_layers=2 is smaller than the 4 of m, .*convert --keep-layers"),
-        ({"num_heads": 4, "hidden_size": 48}, r"are 12 wide, but the heads of m are 8 wide, .*; set config\.model\.num_heads=6$"),
+        ({"num_heads": 4, "hidden_size": 48}, r"are 12 wide, but .* of m are 8 wide\. .*; set config\.model\.num_heads=6$"),
         (
             {"num_heads": 3, "hidden_size": 30},
-            r"are 10 wide, but the heads of m are 8 wide, .*; set another "
+            r"are 10 wide, but the heads of m are 8 wide\. .*; set another "
             r"config\.model\.hidden_size$",
         ),
         (
