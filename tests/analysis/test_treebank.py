@@ -83,7 +83,10 @@ def test_a_half_without_a_readable_sentence_is_refused_unless_the_file_has_only_
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (row(1, "a", 2) + row(2, "b", 1), "line 1: the heads of the words 1 -> 2 -> 1 are a cycle, not a tree; correct"),
+        (
+            row(1, "a", 2) + row(2, "b", 1),
+            "line 1: the heads of the words 1 -> 2 -> 1 are a cycle, not a tree; correct the heads",
+        ),
         (row(1, "a", 3) + row(2, "b", 0), "line 1: the head '3' is not a word of the sentence, from 1 to 2, or 0 for the root"),
         (row(1, "a", "_") + row(2, "b", 0), "line 1: the head '_' is not a word of the sentence, from 1 to 2, or 0 for the root"),
         (row(1, "a", "_"), "line 1: the sentence has no heads (column 7 is _); give a treebank, or parse the file first"),

@@ -99,7 +99,7 @@ def test_a_given_data_axis_is_halved_when_parameters_are_sharded():
         memory = state_advice(whole, make_mesh(whole.mesh))
         assert flags(memory.remedies) == advised
         assert memory.what == "the state (parameters and optimizer)"
-        assert "--topology=v5e:4x4` reports" in memory.notes
+        assert "--topology=v5e:4x4` whether" in memory.notes
     scored = scoring_advice(
         FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
     )

@@ -168,7 +168,7 @@ def test_a_lock_becomes_stale_by_the_clock_of_the_storage(
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
         pass
     assert looked == [0.0625 * k for k in range(looks)]
-    assert re.findall(r"watching for (\d) s", caplog.text) == [left] * bool(left)
+    assert re.findall(r"waiting for (\d) s", caplog.text) == [left] * bool(left)
 
 
 def test_a_lock_whose_answer_was_lost_is_recognised_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):

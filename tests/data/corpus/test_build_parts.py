@@ -44,7 +44,7 @@ def test_a_difference_is_described_briefly(before, now, says):
 def test_a_list_of_up_to_100_characters_is_shown_in_full():
     assert len(str(["a" * 96])) == 100
     assert _difference("files", ["a" * 96], ["b"]) == f"files was {['a' * 96]}, is ['b']"
-    assert _difference("files", ["a" * 97], ["b"]).startswith("files were 1, are 1; the first")
+    assert _difference("files", ["a" * 97], ["b"]).startswith("files had 1 entry, now has 1; the first")
 
 
 def test_three_files_of_a_layout_are_named_and_the_others_counted():

@@ -301,7 +301,7 @@ def test_a_vocabulary_in_another_order_is_refused(directory):
     lines = path.read_text("utf-8").split("\n")[:-1]
     path.write_text("\n".join([*lines[:5], *reversed(lines[5:])]) + "\n", "utf-8")
     expected = r"the vocabulary that the text was tokenised with \(sha256 [0-9a-f]{12}"
-    with pytest.raises(UserError, match=rf"tokenizer does not hold {expected}.* id 5 is .*; .*copy .*tokenizer again from where"):
+    with pytest.raises(UserError, match=rf"tokenizer does not hold {expected}.* id 5 is .*; .*copy .*tokenizer again from the"):
         open_corpus(directory)
     (directory / "tokenizer" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=rf"tokenizer holds the vocabulary with sha256 [0-9a-f]{{12}}...; expected {expected}"):
