@@ -355,8 +355,8 @@ CASES = [
     Case(
         "a piece that the original's vocabulary cannot hold",
         "--from=model --format=tf1",
-        "the original reads its vocabulary from vocab.txt, but this file cannot hold the piece 'a\\n', because the piece"
-        "or ... choose another format",
+        "the original reads its vocabulary from vocab.txt, but this file cannot hold the piece 'a\\n', because the piece "
+        "contains a line end, or ... choose another format",
         copies="model",
         spoil=[
             remove("model/vocab.txt"),
@@ -516,8 +516,8 @@ CASES = [
         Case(
             f"a foreign directory in the place of {what}",
             "--to=shared/m",
-            f"shared/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, or"
-            "a directory other than",
+            f"shared/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
+            "or choose a directory other than",
             files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))

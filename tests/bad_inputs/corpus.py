@@ -104,8 +104,8 @@ CASES = [
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",
-        "--shard=0/8 does not work with --output=gs://bucket/corpus, because several hosts can only build in a directory that"
-        "give such a directory, and upload",
+        "--shard=0/8 does not work with --output=gs://bucket/corpus, because several hosts can only build in a directory that "
+        "all of them mount; give such a directory, and upload",
     ),
     Case(
         "an output in a mistyped bucket",

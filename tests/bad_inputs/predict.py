@@ -440,7 +440,7 @@ CASES = [
         "questions in the format of MRQA",
         "answer --model=$reader --input=in.jsonl",
         "in.jsonl, line 1: there is no field 'question', but a list of questions about one context, as in MRQA; give one "
-        "question per (jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
+        "question per line (jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
         files={"in.jsonl": '{"header": {}}\n{"context": "it was", "qas": [{"question": "how", "answers": ["fine"]}]}\n'},
     ),
     Case(

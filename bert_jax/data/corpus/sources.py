@@ -376,7 +376,7 @@ _NO_PROSE = {
     **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), "a table; write its texts to Parquet or JSON lines"),
     **dict.fromkeys(
         (".conll", ".conllu", ".conllup", ".cupt", ".ann"),
-        "a file of annotated words; write its sentences to a text file",
+        "a file of annotated words; write the sentences to a text file",
     ),
 }
 """Suffix -> what the files hold instead of prose, and the remedy."""
