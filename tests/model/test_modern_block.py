@@ -99,8 +99,8 @@ def test_layers_logits_loss_and_gradients_equal_transformers(case, golden):
 
 
 SMALL = ModelConfig(
-    **modern_block(6, every=2, radius=4), num_layers=6, vocab_size=67, hidden_size=32, num_heads=2, intermediate_size=24, max_position=64,
-    hidden_dropout=0.0, attention_dropout=0.0,
+    **modern_block(6, every=2, radius=4), num_layers=6, vocab_size=67, hidden_size=32, num_heads=2, intermediate_size=24,
+    max_position=64, hidden_dropout=0.0, attention_dropout=0.0,
 )  # fmt: skip
 """Its loop has two layers, twice, with a layer before and one behind it."""
 TWO = dataclasses.replace(SMALL, num_layers=2, layer_types=("full", "sliding"))
