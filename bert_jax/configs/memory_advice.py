@@ -34,9 +34,13 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
     """Raises OutOfMemory, before anything is compiled, if the batch of a phase cannot fit in the memory of the devices."""
     p, model = experiment.phases[phase], experiment.model
-    layers = max(model.num_layers, 1) if model.remat == "none" else 1  # without remat, the inputs of all layers are kept
-    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
+    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, kept_layers(model))
     require_memory(needs, mesh, functools.partial(pretraining_advice, experiment, phase, mesh))
+
+
+def kept_layers(model: ModelConfig) -> int:
+    """Returns the number of layers whose inputs a training step keeps for the backward pass: all layers, or one with remat."""
+    return max(model.num_layers, 1) if model.remat == "none" else 1
 
 
 def state_advice(experiment: PretrainingExperiment, mesh: Mesh) -> MemoryAdvice:

@@ -481,7 +481,7 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
     model = f"--model={whole}"
     ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
     refused = {
-        ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention; use a Transformer",
+        ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention to show; name a Transformer",
         ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
         ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
         ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "for sentence-transformers, which cannot load ",
