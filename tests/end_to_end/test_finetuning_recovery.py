@@ -208,7 +208,7 @@ def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(runs: Runs):
 def test_restarting_a_finished_run_changes_nothing(toys: pathlib.Path, runs: Runs):
     before = contents(runs.whole)
     (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL))
-    assert end == Done(0, f"this run is done: see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
+    assert end == Done(0, f"this run is done; see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
     assert contents(runs.whole) == before
 
 
@@ -289,7 +289,7 @@ def test_a_finished_sweep_refuses_another_configuration(toys: pathlib.Path, swee
     before = contents(sweeps.killed)
     again = command(toys, sweeps.killed, *SWEEP)
     done, other = forked.run(toys, again, [*again, "--config.training.label_smoothing=0.1"])
-    assert done == Done(0, f"this run is done: see {sweeps.killed / 'results.json'} and {sweeps.killed / 'model'}\n")
+    assert done == Done(0, f"this run is done; see {sweeps.killed / 'results.json'} and {sweeps.killed / 'model'}\n")
     assert other.status == 2
     assert "training.label_smoothing  stored 0.0, given 0.1" in other.output
     assert contents(sweeps.killed) == before

@@ -180,7 +180,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
         ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
         ("modernbert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"full_attention=777\.0 and rope_scaling=9\.0 contradict"),
-        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and"),
+        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the two groups full_attention and"),
         ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
@@ -197,14 +197,14 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"hidden_activation": "tanh"}, "hidden_activation='tanh' cannot be represented; known: gelu"),
         ("modernbert_masked", {"classifier_pooling": "max"}, "classifier_pooling='max' cannot be represented; known: cls, mean"),
         ("modernbert_masked", {"norm_bias": 1}, "norm_bias=1 must be true or false"),
-        ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the model's shape is unknown"),
+        ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the shape of the model is unknown"),
         ("modernbert_masked", {"model_type": "modernbert-decoder"}, "known: bert, modernbert, eurobert, nomic_bert"),
         ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
         ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
         ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
         ("eurobert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"rope_parameters=555\.0 and rope_scaling=9\.0 contradict"),
         ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 is not divisible by model.num_key_value_heads=2"),
-        ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
+        ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; it must be 4, which is hidden_size"),
         ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
         ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
         ("nomic_bert_masked", {"n_layer": 3}, "num_hidden_layers=2 and n_layer=3 contradict each other; correct one"),
@@ -355,7 +355,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case
     tensors = safetensors.numpy.load_file(directory / "model.safetensors")
     safetensors.numpy.save_file({f"module.{name}": x for name, x in tensors.items()}, directory / "model.safetensors")
     model = import_model(directory)
-    assert "names start with 'module.', which was removed" in model.notes
+    assert "the prefix 'module.' was removed from names" in model.notes
     jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
 
 
@@ -438,12 +438,12 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("case", "flag", "says"),
     [
-        ("eurobert_encoder", "--window=4", "only sliding layers have a window, but .* has none"),
+        ("eurobert_encoder", "--window=4", "--window is for sliding layers, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one or two bases"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one or two bases"),
-        ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
-        ("modernbert_sequence", "--pooling=mean", "has a sequence_head that returns labels; leave the head out with --drop"),
+        ("modernbert_masked", "--keep-layers=1,2", "layer 0 .* cannot be removed, because .* before attention; keep layer 0"),
+        ("modernbert_sequence", "--pooling=mean", "because its sequence_head returns labels; .* with --drop"),
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
     ],
 )
