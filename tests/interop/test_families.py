@@ -261,17 +261,18 @@ def test_missing_nomic_keys_have_the_defaults_of_its_code(tmp_path):
     assert (config.rotary_theta, config.layer_norm_epsilon) == (10_000.0, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "without", "wanted"),
-    [
-        ("nomic_bert_masked", ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"), (0.0, 0.0, 1e-12)),
-        ("modernbert_masked", ("mlp_dropout", "embedding_dropout", "attention_dropout", "norm_eps"), (0.0, 0.0, 1e-5)),
-        ("eurobert_masked", ("attention_dropout", "rms_norm_eps"), (0.0, 0.0, 1e-5)),
-    ],
-)
-def test_missing_keys_have_the_defaults_of_transformers(tmp_path, name, without, wanted):
-    config = import_model(changed(name, tmp_path / "m", **dict.fromkeys(without, "absent"))).config
-    assert (config.hidden_dropout, config.attention_dropout, config.layer_norm_epsilon) == wanted
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "eurobert", "nomic_bert"])
+def test_missing_keys_have_the_defaults_of_transformers(kind):
+    fields = json.loads((GOLDEN / "defaults.json").read_text())[kind]
+    whole = config_from_json(fields, "it")
+    required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "model_type"}
+    required |= {"max_position_embeddings"} if kind == "bert" else set()
+    for name in fields.keys() - required:
+        assert config_from_json({key: value for key, value in fields.items() if key != name}, "it") == whole, name
+    assert config_from_json({name: fields[name] for name in required}, "it") == whole
+    for name in required - {"model_type"}:
+        with pytest.raises(UserError, match=f"it.*{name} is missing"):
+            config_from_json({key: value for key, value in fields.items() if key != name}, "it")
 
 
 def test_a_nomic_head_without_biases_gets_zero_biases(tmp_path):
