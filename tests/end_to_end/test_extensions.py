@@ -176,14 +176,14 @@ def test_a_corpus_holds_the_documents_of_a_user_source_for_any_number_of_shards(
 SOURCES = {
     "def f(glob): return 3 / 0": "raises ZeroDivisionError; correct the file here:",
     "def f(): return []": "the function cannot be called with the argument 'x' (too many positional arguments)",
-    "def f(glob): yield 7": "document 1 is of type int; yield one string per document",
-    "def f(glob): return None": "the function returns NoneType; yield one string per document",
-    "def f(glob): return 'a text'": "the function returns a string; yield one string per document",
+    "def f(glob): yield 7": "document 1 has the type int; yield one string per document",
+    "def f(glob): return None": "the function returns NoneType; it must yield one string per document",
+    "def f(glob): return 'a text'": "the function returns a string; it must yield one string per document",
     "def f(glob): return []": "the corpus is empty: there is no text in",
     "def g(glob): return []": "has no 'f'; known: g",
     "import nothing_of_this_name": "raises ModuleNotFoundError; correct the file here:",
     "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n": (
-        "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order"
+        "the function first yielded 8 documents, but then 7; it must yield the same documents in the same order"
     ),
 }
 
@@ -219,7 +219,7 @@ def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Pa
     finally:
         (folder / "transcripts.py").write_text(before)
     assert done.status == 2, done.output
-    assert "was started with other settings: own_files were 1, are 1; the first difference was [['" in done.output
+    assert "was started with other settings: own_files had 1 entry, now has 1; the first difference was [['" in done.output
 
 
 # --------------------------------------------------------------------------------- objective, optimizer, schedule, log, positions
@@ -480,10 +480,10 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path,
     model = f"--model={whole}"
     ask = [["predict", "embed", model, f"--input={folder}/{name}.txt", "--json"] for name in ("both", *texts)]
     refused = {
-        ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention; use a Transformer",
-        ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or to remove",
+        ("analyse", "attention", model, f"--output={folder}/looks", "Paris"): "has no attention to show; name a Transformer",
+        ("convert", f"--from={whole}", f"--to={folder}/shorter", "--layers=1"): "no layers to keep or remove",
         ("convert", f"--from={whole}", f"--to={folder}/tf1", "--format=tf1"): "the format tf1 supports only BERT",
-        ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "for sentence-transformers, which cannot load ",
+        ("convert", f"--from={whole}", f"--to={folder}/st", "--pooling=mean"): "but no class of transformers can load ",
     }
     counted = ["analyse", "vocabulary", model, f"--output={folder}/counted"]
     both, first, second, sizes, *others = forked.run(folder, *ask, counted, *refused)
@@ -541,7 +541,7 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_resumed_and_an
     assert refused.status == 2
     digest = hashlib.sha256((folder / "fourier.py").read_bytes()).hexdigest()[:12]
     assert "mine/fourier.py:Fourier computes the encoder of this model, but the file is missing" in refused.output
-    assert f"(sha256 {digest}...); restore it at {folder}/mine/fourier.py" in refused.output
+    assert f"(sha256 {digest}...); restore {folder}/mine/fourier.py" in refused.output
 
 
 @pytest.mark.usefixtures("fourier")
@@ -563,7 +563,7 @@ REFUSED = {
     "objective=electra": "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;",
     "objective=MINE/replaced_tokens.py:Replaced": "has no 'Replaced'; did you mean 'ReplacedTokens'?",
     "objective=MINE/bad.py:function": "is <function function",
-    "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; write them as described in Objective",
+    "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; see the class Objective",
     "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' is not a class that this project writes: ",
     "objective=MINE/bad.py:Words": "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective",
     "objective=MINE/bad.py:Unnamed": "which neither sums nor counts returns; did you mean 'masked'?",
@@ -597,8 +597,8 @@ REFUSED = {
 }
 """Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""
 POLICIES = {
-    "def f(example, rate, rng): return [0]": "returned the position 0, the token '[CLS]' of an example of ",
-    "def f(example, rate, rng): return [999]": "returned the position 999, outside of an example of ",
+    "def f(example, rate, rng): return [0]": "returned the position 0 (the token '[CLS]') for an example with ",
+    "def f(example, rate, rng): return [999]": "returned the position 999 (outside the example) for an example with ",
     "def f(example, rate, rng): return [1.5]": "returned [1.5], not a sequence of integers",
     "def f(example, rate): return []": "is not a function of three arguments (too many positional arguments); write `",
     "def f(example, rate, rng): return example.wrds": "raises AttributeError; correct the file here:",
