@@ -138,7 +138,7 @@ def test_goodput_of_an_uninterrupted_run_has_one_start_and_no_repeated_steps(uni
 def test_restarting_a_finished_run_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
     before = contents(uninterrupted.workdir)
     end = done(experiment, uninterrupted.workdir)
-    assert end == Done(0, f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n")
+    assert end == Done(0, f"all {LAST_STEP} steps are done; see {uninterrupted.workdir / 'results.json'}\n")
     assert contents(uninterrupted.workdir) == before
 
 
