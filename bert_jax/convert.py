@@ -68,10 +68,10 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
     else:
         assert last is not None
         model, steps = model_of_last(workdir, last)
-        step, what = steps[-1], f"The mean of the states after {' and '.join(f'{one:,}' for one in steps)} steps"
+        what = f"The mean of the states after {' and '.join(f'{one:,}' for one in steps)} steps"
     with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
         training = Training(steps=f"{what} of pretraining.")
-        export_model(directory, model, {"step": step}, card=model_card(model, training))
+        export_model(directory, model, card=model_card(model, training))
         yield directory
 
 

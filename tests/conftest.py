@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import pathlib
@@ -60,6 +61,7 @@ CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "req
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: compiles for long; runs with -m slow only")
+    config.addinivalue_line("markers", "tpu_compiler: needs libtpu; skipped where it is not installed")
     # At its end, pytest looks for unclosed resources in ten garbage collections, each of which takes seconds after so many
     # programs.
     config.stash[gc_collect_iterations_key] = 1
@@ -116,13 +118,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the longest tests first if there are several workers; runs tests marked `slow` only on request: `pytest -m slow`."""
+    """Puts the longest tests first if there are several workers. Skips tests marked `slow`, except with `pytest -m slow`, and
+    tests marked `tpu_compiler` if libtpu is not installed."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if unit(item.nodeid).startswith(name)), 99))
     if "slow" not in (config.getoption("-m") or ""):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
+    if importlib.util.find_spec("libtpu") is None:
+        for item in items:
+            if item.get_closest_marker("tpu_compiler"):
+                item.add_marker(pytest.mark.skip(reason="needs libtpu"))
 
 
 def pytest_runtest_setup() -> None:

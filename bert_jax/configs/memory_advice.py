@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # pretraining runs do not load any tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import AlternatingBatches, LabelledBatches
 
-CONTINUES = "The workdir is unchanged: the same command with one of these flags resumes the run."
-ELSEWHERE = "(in another --workdir: it changes the trained model)"
+CONTINUES = "The workdir is unchanged. To resume the run, repeat the command with one of these flags."
+ELSEWHERE = "(in another --workdir, because it changes the trained model)"
 
 
 def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
@@ -34,9 +34,13 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
     """Raises OutOfMemory, before anything is compiled, if the batch of a phase cannot fit in the memory of the devices."""
     p, model = experiment.phases[phase], experiment.model
-    layers = max(model.num_layers, 1) if model.remat == "none" else 1  # without remat, the inputs of all layers are kept
-    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
+    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, kept_layers(model))
     require_memory(needs, mesh, functools.partial(pretraining_advice, experiment, phase, mesh))
+
+
+def kept_layers(model: ModelConfig) -> int:
+    """Returns the number of layers whose inputs a training step keeps for the backward pass: all layers, or one with remat."""
+    return max(model.num_layers, 1) if model.remat == "none" else 1
 
 
 def state_advice(experiment: PretrainingExperiment, mesh: Mesh) -> MemoryAdvice:
@@ -111,4 +115,4 @@ def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
 
 def _before(*flags: str) -> str:
     command = " ".join(["python -m bert_jax.aot --config=FILE --topology=v5e:4x4", *flags])
-    return f"Before you rent a TPU, `{command}` reports whether a step fits it."
+    return f"Before you rent a TPU, check with `{command}` whether a step fits."

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.memory_advice import finetuning_advice, least_bytes, scoring_advice
+from bert_jax.configs.memory_advice import finetuning_advice, kept_layers, least_bytes, scoring_advice
 from bert_jax.data.batches import (
     AlternatingBatches,
     EvaluationBatches,
@@ -117,10 +117,10 @@ class Job:
         self.memory_advice: Callable[[], MemoryAdvice] = functools.partial(
             finetuning_advice, experiment, self.batches, self.data.shape.length, self.mesh
         )
-        shape, model, t = self.data.shape, self.config, training
-        layers = model.num_layers if model.remat == "none" and not t.freeze_encoder else 1
-        rows = self.batches.row_counts[-1] // t.accumulation
-        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.memory_advice)
+        layers = 1 if training.freeze_encoder else kept_layers(self.config)
+        rows = self.batches.row_counts[-1] // training.accumulation
+        needs = least_bytes(self.config, rows, self.data.shape.length, 0, self.mesh, layers)
+        require_memory(needs, self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
         """Split -> the logits of the best weights so far, if they have been computed."""

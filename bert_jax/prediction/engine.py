@@ -19,10 +19,13 @@ from jaxtyping import Int8
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
+from bert_jax.model import ENCODERS
+from bert_jax.model.bert import attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
+from bert_jax.model.tokens import INPUTS, Tokens
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
 from bert_jax.sharding.config import DATA
@@ -105,6 +108,18 @@ class Engine:
         """The name of the model in messages."""
         return self.model.source or "this model"
 
+    @functools.cached_property
+    def has_attention(self) -> bool:
+        """Whether the model's layers give attention weights. A user's own layers need not; one trace of them shows it."""
+        if self.config.encoder in ENCODERS:
+            return self.config.has_attention
+        batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 8), np.int32))
+        try:
+            jax.eval_shape(lambda params, batch: attention_weights(params, self.config, Tokens.of(batch)), self.params, batch)
+        except UserError:
+            return False
+        return True
+
     @property
     def group_size(self) -> int:
         """The number of items that are packed together."""
@@ -145,7 +160,7 @@ class Engine:
         """Raises UserError if the model has no attention, or in the cases of `require_encoder`. In the message, `what` is the
         purpose of the attention ("to measure"), and `instead` is a remedy other than naming another model."""
         self.require_encoder()
-        if not self.config.has_attention:
+        if not self.has_attention:
             remedy = f", or {instead}" if instead else ""
             raise UserError(
                 f"{self.name} is a {self.config.encoder} model, which has no attention {what}; name a Transformer{remedy}"

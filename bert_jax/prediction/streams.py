@@ -163,7 +163,7 @@ def _open(path: str) -> IO[bytes]:
 def _check_device(path: str) -> None:
     """Raises UserError for a device without an end, such as /dev/zero (unlike a terminal or /dev/null)."""
     if stat.S_ISCHR(pathlib.Path(path).stat().st_mode) and not pathlib.Path(path).samefile(os.devnull):
-        with pathlib.Path(path).open("rb", buffering=0) as device:
+        with pathlib.Path(path).open("rb") as device:
             if not device.isatty():
                 raise UserError(f"--input={path} is a device, not a file of texts; name a file")
 

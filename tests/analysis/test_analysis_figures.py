@@ -33,7 +33,7 @@ def test_tables_and_figures_equal_the_golden_descriptions(name, tmp_path):
 class Renamed(Folder):
     """A folder in which every text of a figure is replaced before it is drawn."""
 
-    text = ""
+    text = "_$x^{$日本\0\ud800"
 
     def figure(self, name: str, figure: Figure) -> None:
         for axis in figure.findobj(Axis):
@@ -43,16 +43,14 @@ class Renamed(Folder):
         super().figure(name, figure)
 
 
-@pytest.mark.parametrize("text", [r"$x^{$", "日本 \0\ud800", "_"])
 @pytest.mark.parametrize("name", WRITES)
-def test_figures_are_drawn_with_any_texts(name, text, tmp_path):
+def test_figures_are_drawn_with_any_texts(name, tmp_path):
     folder = Renamed(tmp_path)
-    folder.text = text
     WRITES[name](folder)
     assert all(path.stat().st_size for path in folder.written)
 
 
-@pytest.mark.parametrize("relation", ["$x^{$", "nsubj:$", r"\frac{", "日本"])
+@pytest.mark.parametrize("relation", ["$x^{$日本", r"nsubj:$\frac{"])
 def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
     found = dependency_scores(2, 2)
     best = tuple(dataclasses.replace(each, relation=relation) for each in found.best)

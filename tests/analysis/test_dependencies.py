@@ -168,6 +168,7 @@ def test_heads_that_attend_to_the_verb_and_the_word_before_are_found(verbs, tmp_
     for relation in ("nsubj", "obj", "punct"):  # these depend on the verb
         assert (best[relation].name, best[relation].direction, best[relation].accuracy) == ("2-2", DIRECTIONS[0], 1), relation
     assert (best["prt"].name, best["prt"].direction, best["prt"].accuracy, best["prt"].offset) == ("1-1", DIRECTIONS[0], 1, -1)
+    assert (best["prt"].low, best["prt"].high) == (1, 1)  # of the first head in the first direction
     assert (best["case"].name, best["case"].direction) == ("1-1", DIRECTIONS[1])  # the next word attends back to it
     assert (best["nsubj"].baseline, best["nsubj"].n) == (0.5, 10)
     # a head that attends uniformly has no most attended word

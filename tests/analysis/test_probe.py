@@ -182,8 +182,12 @@ def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"encoder": "bilm", "character_cnn": True, "tied_decoder": False}, {"encoder": "static", "num_layers": 0}],
-    ids=["characters", "static"],
+    [
+        {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
+        {"encoder": "static", "num_layers": 0},
+        {"encoder": "experiments/extensions/fourier.py:Fourier"},
+    ],
+    ids=["characters", "static", "user"],
 )
 def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, files, tmp_path, settings):
     params, config = make_model(vocabulary, **settings)

@@ -22,6 +22,7 @@ from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
+from bert_jax.sharding import device_errors
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
@@ -128,6 +129,23 @@ def test_too_many_steps_are_refused(tmp_path: pathlib.Path, made: list[Program],
     assert job_in(tmp_path).last_step == 12
     with pytest.raises(UserError, match=r"config\.training\.epochs=5 gives 15 steps, but at most 12 are possible; lower it"):
         job_in(tmp_path, training={"epochs": 5})
+
+
+def test_a_batch_that_cannot_fit_is_refused_unless_fewer_layers_are_kept(
+    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
+):
+    rows = job_in(tmp_path).batches.row_counts[-1]
+    one_layer = rows * SHAPE.length * TINY.hidden_size * 4  # bytes of the hidden states; the model has two layers
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 3 * one_layer // 2)
+    with pytest.raises(UserError, match="the training step does not fit in memory"):
+        job_in(tmp_path)
+    job_in(tmp_path, model={"remat": "full"})
+    job_in(tmp_path, training={"freeze_encoder": True})
+    job_in(tmp_path, training={"accumulation": 2})
+    monkeypatch.setattr(device_errors, "host_memory", lambda: one_layer // 2)
+    for training in ({"freeze_encoder": True}, {"accumulation": 2}):
+        with pytest.raises(UserError, match="the training step does not fit in memory"):
+            job_in(tmp_path, training=training)
 
 
 def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):

@@ -4,6 +4,7 @@ float64."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pathlib
@@ -69,19 +70,27 @@ def close(found: Any, wanted: np.ndarray, what: str) -> None:
     assert np.abs(found - wanted).max() <= 1e-6 * np.abs(wanted).max(), what
 
 
-@pytest.mark.parametrize("case", CASES)
+def test_a_file_of_transformers_4_has_the_configuration_of_version_5():
+    assert imported("shared4").config == dataclasses.replace(imported("shared").config, activation="relu")
+
+
+@pytest.mark.parametrize("case", ["separate", "shared", "untied"])
 def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str):
     model, stored = imported(case), golden(case)
+    config = dataclasses.replace(model.config, scan_layers=case != "shared")
     batch, targets = batch_of(stored)
-    predicted, objective = targets >= 0, Translation().for_model(Trained(model.config))
+    predicted, objective = targets >= 0, Translation().for_model(Trained(config))
 
     def loss(params: Any, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Computes the loss of training; the golden one is that of transformers' LabelSmoother, whose padding is -100."""
-        found: Any = EncoderDecoder(model.config).apply({"params": params}, batch)
+        found: Any = EncoderDecoder(config).apply({"params": params}, batch)
         with_targets = batch | {"targets": jnp.asarray(targets, jnp.int32)}
         return objective.loss(objective.sums(params, with_targets, None), objective.counts(with_targets)), found
 
-    (value, found), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(model.params, batch)
+    def outputs(params: Any, batch: Any) -> Any:
+        return jax.value_and_grad(loss, has_aux=True)(params, batch), attention_maps(params, config, batch)
+
+    ((value, found), gradients), maps = jax.jit(outputs)(model.params, batch)
     assert float(value) == pytest.approx(float(stored["loss"]), rel=1e-6)
     source = stored["attention_mask"] > 0
     close(np.asarray(found["hidden_states"])[:, source], stored["encoder_hidden_states"][:, source], "encoder")
@@ -101,7 +110,6 @@ def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str)
         same = name.rsplit(".", 2)[0] if ".q_proj." in name or ".k_proj." in name else name
         scale = max(np.abs(x).max() for other, x in theirs.items() if other.startswith(same))
         assert np.abs(ours[name] - gradient).max() <= 2e-6 * scale, name
-    maps = jax.jit(attention_maps, static_argnums=1)(model.params, model.config, batch)
     for name, found_maps in zip(("encoder_attentions", "decoder_attentions", "cross_attentions"), maps, strict=True):
         real = source if name == "encoder_attentions" else predicted
         weights, wanted = (np.asarray(x).swapaxes(2, 3)[:, real] for x in (np.stack(found_maps), stored[name]))
@@ -244,7 +252,6 @@ def test_the_models_of_the_paper_are_exported_as_marian(name):
     ("fields", "named"),
     [
         ({"norm_placement": "pre", "final_norm": True}, "norm_placement=pre, final_norm=True"),
-        ({"positions": "rotary"}, "positions=rotary"),
         (MODERN, "positions=rotary, norm=rms_norm, norm_placement=pre, .*gate=first, num_key_value_heads=1"),
     ],
 )

@@ -51,7 +51,8 @@ for directory in map(pathlib.Path, sys.argv[1:]):
     for path in sorted(directory.parent.glob("inputs-*.npz")):
         inputs = numpy.load(path)
         length = forward.in_avals[0].shape[1]
-        if length == inputs["input_ids"].shape[1] if isinstance(length, int) else path.stem in ("inputs-a", "inputs-c"):
+        any_length = path.stem == "inputs-c" or (path.stem, directory.name) == ("inputs-a", "pretraining")
+        if length == inputs["input_ids"].shape[1] if isinstance(length, int) else any_length:
             outputs = forward.call(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
             numpy.savez(directory / path.name.replace("inputs", "outputs"), **outputs)
 """
@@ -130,8 +131,10 @@ def run(models, model, tmp_path_factory) -> pathlib.Path:
     return root
 
 
-@pytest.mark.parametrize("name", ["pretraining", "encode", "sequence", "token", "span", "choice"])
-@pytest.mark.parametrize("shape", ["a", "c"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("pretraining", "a"), *((name, "c") for name in ("pretraining", "encode", "sequence", "token", "span", "choice"))],
+)
 def test_an_export_computes_the_model_outputs_without_the_package(run, models, model, name, shape):
     answers = dict(np.load(run / name / f"outputs-{shape}.npz"))
     truth = expected(models[name], inputs_of(*SHAPES[shape], model.config.vocab_size))

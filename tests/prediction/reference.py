@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,11 +26,18 @@ from tests.model.head_in_numpy import head_logits
 WITHIN = 1e-5
 
 
+@contextlib.contextmanager
+def first_devices(count: int = 1) -> Iterator[None]:
+    """Hides all but the first of the eight virtual devices; a program for one of them compiles faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda: jax.devices()[:count])
+        yield
+
+
 def engine_on(directory: pathlib.Path, devices: int = 1, tokens: int = 40) -> Engine:
     """Returns the model in `directory` on the first of the eight virtual devices, in batches of one row, which compile few
     shapes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "local_devices", lambda: jax.devices()[:devices])
+    with first_devices(devices):
         engine = Engine.load(directory)
     engine.tokens = tokens
     return engine

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from bert_jax.interop.names import params_from_tensors
@@ -90,7 +91,7 @@ def test_reading_with_a_cache_gives_the_logits_of_the_whole_text(golden, config,
     ids, layers = golden["input_ids"], unstacked_layers(params)
     read = jax.jit(read_tokens, static_argnums=1)
     cache, end = empty_cache(config, 6, 13), 0
-    for count in (5, 1, 1, 4, 1):
+    for count in (5, 1, 5, 1):
         columns = slice(end, end + count)
         logits, cache = read(layers, config, cache, ids[:, columns], np.ones((6, count), bool))
         end += count
@@ -101,7 +102,6 @@ def test_reading_with_a_cache_gives_the_logits_of_the_whole_text(golden, config,
     ("name", "settings"),
     [
         ("greedy", {}),
-        ("beams_3", {"beams": 3}),
         ("beams_4_long", {"beams": 4, "length_penalty": 2.0}),
         ("beams_2_short", {"beams": 2, "length_penalty": -1.0}),
     ],
@@ -112,11 +112,11 @@ def test_prompts_of_several_lengths_are_continued_as_by_transformers(golden, con
 
 
 def test_the_golden_texts_end_early_and_late(golden):
-    ended = np.stack([(golden[name] == SEP).any(1) for name in ("greedy", "beams_3", "beams_4_long", "beams_2_short")])
-    assert 4 < ended.sum() < 20
+    ended = np.stack([(golden[name] == SEP).any(1) for name in ("greedy", "beams_4_long", "beams_2_short")])
+    assert 4 < ended.sum() < 15
 
 
-@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"beams": 2, "length_penalty": -1.0}])
+@pytest.mark.parametrize("settings", [{}, {"beams": 4}, {"beams": 2, "length_penalty": -1.0}])
 def test_log_probabilities_cover_the_new_tokens_and_beams_have_scores(golden, config, params, settings):
     found = run(params, config, prompts_of(golden), **settings)
     whole, ends = np.zeros((6, 12 + ROOM), np.int32), []
@@ -125,7 +125,7 @@ def test_log_probabilities_cover_the_new_tokens_and_beams_have_scores(golden, co
         ends.append((length, length + count))
         whole[row, : length + count] = [*golden["input_ids"][row, :length], *new[:count]]
     assert len({end - length for length, end in ends}) > 1, "some texts end earlier than others"
-    each = jax.nn.log_softmax(logits_of(config, params, whole))
+    each = scipy.special.log_softmax(logits_of(config, params, whole), axis=-1)
     for row, (length, end) in enumerate(ends):
         total = float(each[row, np.arange(length, end) - 1, whole[row, length:end]].sum())
         assert found.log_probability[row] == pytest.approx(total, abs=1e-3)
@@ -136,7 +136,7 @@ def test_log_probabilities_cover_the_new_tokens_and_beams_have_scores(golden, co
             assert found.score is None
 
 
-@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"sample": True}])
+@pytest.mark.parametrize("settings", [{}, {"beams": 2}])
 def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probability(golden, config, params, settings):
     bias = np.array(params["mlm_head"]["bias"])
     bias[90:] += 9.0  # by far the most probable ids
@@ -145,7 +145,7 @@ def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probabil
     found = run(spoilt, config, prompts_of(golden), limit=1, pieces=90, **settings)
     assert found.ids[:, 0].max() < 90
     ids = np.asarray(golden["input_ids"])
-    each = jax.nn.log_softmax(logits_of(config, spoilt, ids))
+    each = scipy.special.log_softmax(logits_of(config, spoilt, ids), axis=-1)
     last = np.asarray(golden["lengths"]) - 1
     np.testing.assert_allclose(found.log_probability, each[np.arange(6), last, found.ids[:, 0]], atol=1e-3)
 
@@ -164,15 +164,15 @@ def test_a_draw_among_one_token_or_at_a_low_temperature_is_the_most_probable_tok
     keys = jax.vmap(jax.random.key)(jnp.arange(len(logits)))
     for knobs, options in (({}, {"top_k": 1}), ({"top_p": 1e-6}, {"nucleus": True}), ({"temperature": 1e-4}, {})):
         decoding = Decoding(end_id=SEP, pad_id=0, sample=True, **options)
-        found = next_tokens(jnp.asarray(logits), keys, Knobs(1, **knobs), decoding)
+        found = jax.jit(next_tokens, static_argnums=3)(logits, keys, Knobs(1, **knobs), decoding)
         np.testing.assert_array_equal(found, logits.argmax(-1))
 
 
 def test_top_k_and_nucleus_keep_the_tokens_that_their_definitions_name():
     logits = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32) * 3
-    for row in logits:
-        decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=12, nucleus=True)
-        kept = np.isfinite(allowed_logits(row[None], Knobs(1, 1.0, 0.8), decoding)[0])
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=12, nucleus=True)
+    allowed = jax.jit(allowed_logits, static_argnums=2)(logits, Knobs(1, 1.0, 0.8), decoding)
+    for row, kept in zip(logits, np.isfinite(allowed), strict=True):
         best = np.argsort(-row)[:12]
         shares = np.exp(row[best]) / np.exp(row[best]).sum()
         count = int(np.searchsorted(np.cumsum(shares), 0.8)) + 1
@@ -184,7 +184,7 @@ def test_the_best_words_of_a_large_vocabulary_equal_those_of_a_full_sort(columns
     """Rounded logits have ties, and the first of the tied words counts as the best. Barred words are -inf."""
     logits = np.round(np.random.default_rng(2).standard_normal((5, columns)), 1).astype(np.float32)
     logits[1, columns // 2 :], logits[2] = -np.inf, 0.0
-    values, chosen = _largest(jnp.asarray(logits), 6)
+    values, chosen = jax.jit(_largest, static_argnums=1)(logits, 6)
     wanted = np.argsort(-logits, axis=1, kind="stable")[:, :6]
     np.testing.assert_array_equal(chosen, wanted)
     np.testing.assert_array_equal(values, np.take_along_axis(logits, wanted, axis=1))
@@ -193,34 +193,29 @@ def test_the_best_words_of_a_large_vocabulary_equal_those_of_a_full_sort(columns
 def test_a_nucleus_contains_the_first_token_and_none_without_probability():
     decoding = Decoding(end_id=SEP, pad_id=0, sample=True, nucleus=True)
     for top_p in (1.0, 0.5, 0.0):
-        kept = allowed_logits(jnp.array([[-200.0, 0.0]]), Knobs(1, 1.0, top_p), decoding)
+        kept = jax.jit(allowed_logits, static_argnums=2)(np.float32([[-200.0, 0.0]]), Knobs(1, 1.0, top_p), decoding)
         assert np.isfinite(kept).tolist() == [[False, True]]
 
 
+def draws(params, config) -> np.ndarray:
+    """Returns the first two tokens [4000, 2] of texts with the same prompt."""
+    prompts = Prompts(np.full((4_000, 1), 2), np.ones((4_000, 1), bool), jax.vmap(jax.random.key)(jnp.arange(4_000)))
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True)
+    return np.asarray(continued(unstacked_layers(params), prompts, Knobs(2), config=config, decoding=decoding, room=2).ids)
+
+
 def test_draws_have_the_frequencies_of_the_model(config, params):
-    """The test counts the first token of 4,000 texts with the same prompt."""
-    rows = 4_000
-    keys = jax.vmap(jax.random.key)(jnp.arange(rows))
-    prompts = Prompts(jnp.full((rows, 1), 2), jnp.ones((rows, 1), bool), keys)
-    found = continued(
-        unstacked_layers(params), prompts, Knobs(1), config=config, decoding=Decoding(end_id=SEP, pad_id=0, sample=True), room=1
-    )
-    wanted = np.asarray(jax.nn.softmax(logits_of(config, params, np.array([[2]], np.int32))))[0, 0]
-    seen = np.bincount(found.ids[:, 0], minlength=97) / rows
-    assert np.abs(seen - wanted).max() < 5 * np.sqrt(wanted.max() / rows)
+    wanted = scipy.special.softmax(logits_of(config, params, np.array([[2]], np.int32)))[0, 0]
+    seen = np.bincount(draws(params, config)[:, 0], minlength=97) / 4_000
+    assert np.abs(seen - wanted).max() < 5 * np.sqrt(wanted.max() / 4_000)
 
 
 def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, params):
-    """A model without weights gives all 97 tokens the same probability after any text; the test counts pairs of the first two
-    tokens of 2,000 texts."""
-    rows = 2_000
-    prompts = Prompts(jnp.full((rows, 1), 3), jnp.ones((rows, 1), bool), jax.vmap(jax.random.key)(jnp.arange(rows)))
-    decoding = Decoding(end_id=SEP, pad_id=0, sample=True)
-    nothing = jax.tree.map(jnp.zeros_like, unstacked_layers(params))
-    found = np.asarray(continued(nothing, prompts, Knobs(2), config=config, decoding=decoding, room=2).ids)
+    """A model without weights gives all 97 tokens the same probability after any text; the test counts pairs of tokens."""
+    found = draws(jax.tree.map(np.zeros_like, params), config)
     first, second = found[found[:, 0] != SEP].T
     counts = np.histogram2d(first % 4, second % 4, bins=4)[0]
-    assert counts.min() > rows / 16 / 2
+    assert counts.min() > 4_000 / 16 / 2
     assert scipy.stats.chi2_contingency(counts).pvalue > 1e-4
     assert (first == second).mean() < 0.05
 
@@ -229,17 +224,18 @@ def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, para
     ("temperature", "top_k", "top_p"), [(0.5, 0, None), (2.0, 0, None), (1.0, 6, None), (1.0, 0, 0.7), (1.5, 8, 0.8)]
 )
 def test_draws_have_the_frequencies_of_temperature_top_k_and_nucleus(temperature, top_k, top_p):
-    """There are 20,000 draws; each count is within 5 of its standard deviations, and within 5 if less than one is expected."""
+    """There are 20,000 draws; each count is within 5 of its standard deviations, and within 5 if less than one is expected. Two
+    of the 30 ids have no piece."""
     draws, logits = 20_000, np.random.default_rng(3).standard_normal(30).astype(np.float32) * 2
     shares = np.exp(np.float64(logits) / temperature)
-    best = np.argsort(-shares)
-    kept = best[: top_k or 30]
+    best = np.argsort(-shares[:28])
+    kept = best[: top_k or 28]
     if top_p is not None:
         of_kept = shares[kept] / shares[kept].sum()
         kept = kept[: int(np.searchsorted(np.cumsum(of_kept), top_p)) + 1]
     wanted = np.where(np.isin(np.arange(30), kept), shares, 0.0)
     wanted /= wanted.sum()
-    decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=top_k, nucleus=top_p is not None)
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=top_k, nucleus=top_p is not None, pieces=28)
     knobs = Knobs(1, temperature, 1.0 if top_p is None else top_p)
     keys = jax.vmap(jax.random.key)(jnp.arange(draws))
     found = jax.jit(next_tokens, static_argnums=3)(jnp.broadcast_to(logits, (draws, 30)), keys, knobs, decoding)

@@ -157,6 +157,8 @@ def test_only_hosts_with_the_secret_are_joined(monkeypatch: pytest.MonkeyPatch):
         with connected(port) as connection:
             connection.sendall(stranger)
             assert connection.recv(1) == b"", "it is rejected"
+        with pytest.raises(OSError, match=r"refused|timed out|unreachable"):  # it listens only at its own address
+            socket.create_connection(("127.0.0.2", port), timeout=5).close()
         second = pool.submit(hosts.joined_slices, ["b"], 0, addresses, port=port, timeout=30)
         assert [first.result(), second.result()] == [[["127.0.0.1"], ["b"]]] * 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.storage import fetching, lock, mirror, objects
+from bert_jax.storage import fetching, lock, mirror, objects, records
 
 LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # the tests of locks shorten these
 
@@ -16,6 +16,7 @@ LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # the tests of locks shorten these
         (mirror.EVERY, 30.0),  # seconds of metrics that may be lost with a machine
         (fetching._AT_ONCE, 8),  # downloads
         (objects._IN_ONE_REQUEST, 8 << 20),  # bytes
+        (records._READ_BYTES, 1 << 20),  # bytes of a column of a Parquet file
     ],
 )
 def test_internal_limits_have_their_documented_values(limit, expected):

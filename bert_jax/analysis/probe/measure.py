@@ -210,7 +210,7 @@ def _possible(
                 "end its sentences with empty lines"
             )
     trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
-    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
+    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(
             f"no kind of label has two or more labels in {files[0].path} and also occurs in {files[1].path}; "

@@ -108,8 +108,8 @@ def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.tpu_compiler
 def test_the_command_reports_a_step_on_a_slice():
-    pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--json", "--config.phases.0.batch_size=32", *TINY)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr  # its progress, without output of the compiler
@@ -126,9 +126,9 @@ def test_the_command_reports_a_step_on_a_slice():
     assert parts == pytest.approx(memory["total"], rel=0.01)
 
 
+@pytest.mark.tpu_compiler
 @pytest.mark.slow
 def test_the_command_reports_the_step_of_a_task():
-    pytest.importorskip("libtpu")
     flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_layers=true")
     done = aot("--topology=v5e:2x2", "--json", *flags)
     assert done.returncode == 0, done.stderr
@@ -137,9 +137,9 @@ def test_the_command_reports_the_step_of_a_task():
     assert (step["unread_loops"], step["unknown_kernels"]) == (0, 0)  # fused attention: in bfloat16, as on any TPU
 
 
+@pytest.mark.tpu_compiler
 @pytest.mark.slow
 def test_a_too_large_evaluation_is_refused_with_the_largest_batch_that_fits():
-    pytest.importorskip("libtpu")
     flags = ("--topology=v5e:1x1", "--json", "--phase=0", "--step=eval", *TINY)
     done = aot(*flags, "--config.evaluation.batch_size=262144")
     assert done.returncode == 1, done.stderr
@@ -152,8 +152,8 @@ def test_a_too_large_evaluation_is_refused_with_the_largest_batch_that_fits():
     assert aot(*flags, largest).returncode == 0
 
 
+@pytest.mark.tpu_compiler
 def test_a_batch_that_does_not_divide_is_refused():
-    pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--config.phases.0.batch_size=250", *TINY)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -187,8 +187,8 @@ for operation in ("attention", "residual_norm"):
 """Compiles every program of the comparison for a chip that is not attached, and replaces its results by arrays of ones."""
 
 
+@pytest.mark.tpu_compiler
 def test_the_self_test_of_each_kernel_compiles_for_a_tpu():
-    pytest.importorskip("libtpu")
     done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "attention compiles 9\nresidual_norm compiles 3\n", done.stderr
 
@@ -201,8 +201,8 @@ print(last(Compiler(parse_topology("v6e:2x2")), 1_024, "full", "some") > 0)
 """
 
 
+@pytest.mark.tpu_compiler
 def test_attention_of_some_tokens_of_long_rows_compiles_for_a_v6e():
     """With other tiles of queries, libtpu ended with a segmentation fault."""
-    pytest.importorskip("libtpu")
     done = subprocess.run([sys.executable, "-c", SOME_QUERIES], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -30,7 +30,6 @@ COLLECTIVE = re.compile(r" (?:all-gather|reduce-scatter|all-reduce)(?:-start)?\(
 def compiled(topology: str) -> tuple[str, Estimate]:
     """Returns the text of quickstart's step with TINY, and its estimate. Kernels have no schedules here, since they send
     nothing."""
-    pytest.importorskip("libtpu")
     compiler = Compiler(parse_topology(topology))
     overrides = [(f"model.{key}", value) for key, value in TINY.items()]
     experiment = PretrainingExperiment.from_dict(read_experiment(str(QUICKSTART), overrides, PretrainingExperiment))
@@ -41,6 +40,7 @@ def compiled(topology: str) -> tuple[str, Estimate]:
 
 
 @pytest.mark.slow
+@pytest.mark.tpu_compiler
 def test_sparse_core_collectives_of_v7x_are_counted():
     text, found = compiled("v7x:2x2x1")
     assert "call-start(" in text
@@ -54,6 +54,7 @@ def test_sparse_core_collectives_of_v7x_are_counted():
 
 
 @pytest.mark.slow
+@pytest.mark.tpu_compiler
 def test_traffic_between_slices_follows_from_their_shards():
     text, found = compiled("2xv5e:2x2")
     assert found.uncounted_collectives == 0

@@ -4,7 +4,8 @@
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
 Layers are compiled in a loop (`scan_layers=True`), which is several times faster and takes about the memory of the unrolled step.
-Fine-tuning is compiled with BERT-Base. All but the smallest are slow: `pytest -m slow tests/tpu/costs`, a minute or two each.
+Fine-tuning is compiled with BERT-Base. All programs but the last phase of the smallest experiments are slow, a minute or two
+each: `pytest -m slow tests/tpu/costs`.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def marked(cases: list[tuple[str, str]]) -> list:
         experiment = load(config)
         phases = range(len(experiment.phases)) if isinstance(experiment, PretrainingExperiment) else [0]
         name = config.rpartition("/")[2]
-        marks = () if name in QUICK else (pytest.mark.slow,)
-        found += [pytest.param(config, hardware, phase, marks=marks, id=f"{name}-{phase}") for phase in phases]
+        for phase in phases:
+            marks = () if name in QUICK and phase == phases[-1] else (pytest.mark.slow,)
+            found.append(pytest.param(config, hardware, phase, marks=marks, id=f"{name}-{phase}"))
     return found
 
 
@@ -88,9 +90,9 @@ def compiler(hardware: str) -> Compiler:
     return Compiler(parse_topology(hardware))
 
 
+@pytest.mark.tpu_compiler
 @pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_TPU))
 def test_the_step_fits_the_named_chips(config: str, hardware: str, phase: int):
-    pytest.importorskip("libtpu")
     experiment, target = load(config), compiler(hardware)
     if isinstance(experiment, PretrainingExperiment):
         step = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, target.devices)

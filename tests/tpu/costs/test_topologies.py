@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import CHIPS, peak_flops
 from bert_jax.tpu.costs import topologies
 from bert_jax.tpu.costs.compiler import DoesNotFit
-from bert_jax.tpu.costs.topologies import known_shapes, parse_topology, require_compiler
+from bert_jax.tpu.costs.topologies import check_topology, known_shapes, parse_topology, require_compiler
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,25 @@ def test_a_separate_number_of_slices_must_be_positive_and_match_the_name(text: s
     with pytest.raises(UserError, match=says):
         parse_topology(text, slices)
     assert parse_topology("v5e:2x2", 2) == parse_topology("2xv5e:2x2", 2) == parse_topology("2xv5e:2x2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--config=x.py", "--topology", "v5e:4x4"], ""),
+        (["--topology=v5e:4x4", "--slices=2"], ""),
+        (["--topology=2xv5e:4x4", "--slices", "2"], ""),
+        (["--topology=2xv5e:4x4", "--slices=3"], "says 2 slices, but --slices=3; give only one of them"),
+        (["--slices=0", "--topology=v5e:4x4"], "--slices=0 is 0 slices; give at least 1"),
+        (["--topology", "v5e:3x5"], "v5e has no slice 3x5"),
+        (["--topology=v5e:4x4", "--slices=many"], ""),  # the parser of `aot` refuses it
+        (["--slices=0"], ""),
+    ],
+)
+def test_flags_are_checked_before_the_compiler_is_installed(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+    assert check_topology(flags) == (2 if says else 0)
+    error = capsys.readouterr().err
+    assert says in error if says else not error
 
 
 def test_rings_are_closed_as_in_the_pod():
