@@ -99,23 +99,23 @@ def _add_text_flags(parser: FlagParser) -> None:
         default=[],
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
-        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; texts and their "
+        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT] (your own function that yields documents); for texts and their "
         "translations: parallel:GLOB.en:GLOB.de | parallel:GLOB.tsv | parallel:GLOB.jsonl | tfds:wmt14_translate/de-en; text, "
-        "JSON lines and tables of pairs may be compressed (.gz, .bz2, .xz, .zst); may be repeated",
+        "JSON lines and tables of pairs may be compressed (.gz, .bz2, .xz, .zst); the flag may be repeated",
     )
     text.add_argument(
         "--eval-source",
         action="append",
         default=[],
         metavar="SOURCE",
-        help="the held-out documents, written like --source; without this flag, a fraction of the documents of --source is held "
-        "out (--eval-fraction)",
+        help="the held-out documents, in the form of --source; without this flag, a fraction of the documents of --source is "
+        "held out (--eval-fraction)",
     )
     text.add_argument(
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
-        help="the text and its translation in parallel text: two fields of JSON records, two features of a tfds data set, "
+        help="where parallel text has the text and its translation: two fields of JSON records, two features of a tfds data set, "
         "or two column numbers from 1 (default: the only two fields, or columns 1,2)",
     )
     text.add_argument(
@@ -123,13 +123,13 @@ def _add_text_flags(parser: FlagParser) -> None:
         type=nonempty,
         metavar="NAME",
         help="the field of a JSON record, or the column of a table, that holds the text (default: text; if a table has no such "
-        "column, the most likely one is used and printed)",
+        "column, the most likely column is used and printed)",
     )
     text.add_argument(
         "--layout",
         default="auto",
         choices=["auto", *LAYOUTS],
-        help="what line breaks mean in text: files (default: auto, which detects it for each file and shows it in the report)",
+        help="what line breaks mean in text: files (default: auto, which detects the layout of each file and reports it)",
     )
     of_bytes = "what to do with bytes that are not UTF-8"
     text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help=of_bytes)
@@ -166,7 +166,7 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         type=InRange(int, _PIECES),
         default=30522,
         metavar="N",
-        help="the number of pieces of a new vocabulary, including special tokens; bpe rounds it up to a multiple of 64",
+        help="the number of pieces of a new vocabulary, including special tokens; bpe rounds the number up to a multiple of 64",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
@@ -195,8 +195,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--unused-tokens",
         type=InRange(int, _SPARE),
         metavar="N",
-        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0); "
-        "rounding the size up to a multiple of 64 adds more",
+        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0); more are "
+        "added when the size is rounded up to a multiple of 64",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
@@ -204,8 +204,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and strip accents (default for a new vocabulary; if accents and marks carry meaning in the text, "
-        "you must choose); for an existing vocabulary only needed if its files do not show the casing",
+        help="lower-case text and strip accents (default for a new vocabulary; if the text has many accents or marks, you must "
+        "choose); an existing vocabulary needs this flag only if its files do not show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
@@ -254,7 +254,7 @@ def _add_output_flags(parser: FlagParser) -> None:
         type=_host,
         default=(0, 1),
         metavar="I/N",
-        help="build only the part of this host, number I of N, counted from 0; the last host to finish completes the corpus "
+        help="build only the part of this host, with the index I of N hosts; the last host to finish completes the corpus "
         "(default: 0/1)",
     )
     output.add_argument(
@@ -323,9 +323,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     output = checked(flags.output, "--output")
     if is_remote(output) and flags.shard != (0, 1):
         raise UserError(
-            f"--shard={flags.shard[0]}/{flags.shard[1]} with --output={output}: several hosts can only build in a directory that "
-            "all of them mount; give such a directory, and upload the whole corpus later: `gcloud storage rsync --recursive DIR "
-            f"{output}`"
+            f"--shard={flags.shard[0]}/{flags.shard[1]} does not work with --output={output}, because several hosts can only "
+            "build in a directory that all of them mount; give such a directory, and upload the whole corpus later: `gcloud "
+            f"storage rsync --recursive DIR {output}`"
         )
     with uploaded(output, "--output", lambda name: True, exact=True, last=(MANIFEST,)) as local:
         flags.output = pathlib.Path(local)
@@ -366,7 +366,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
     if flags.vocab is not None:
         if flags.vocab_only:
-            raise UserError("--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab")
+            raise UserError("--vocab-only trains a new vocabulary; give --train-vocab instead of --vocab")
         tokenizer = load_tokenizer(
             find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
         )
@@ -397,8 +397,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
             differences = "; ".join(f"{key} was {before[key]}, and now is {recipe[key]}" for key in changed)
             raise UserError(
-                f"{directory} was trained with other settings: {differences}; choose another --output, remove it, or keep that "
-                f"vocabulary with --vocab={directory}"
+                f"{directory} was trained with other settings: {differences}. Choose another --output, remove this "
+                f"directory, or keep its vocabulary with --vocab={directory}"
             )
         return load_tokenizer(directory)
     items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)

@@ -52,7 +52,7 @@ def main() -> int:
     require_stdout("open it, or redirect it to a file with >FILE")
     quiet_libraries()
     if overrides and not flags.config:
-        raise UserError(f"--config.{overrides[0][0]} sets a key of --config, which is missing; add --config=FILE")
+        raise UserError(f"--config.{overrides[0][0]} needs an experiment file; add --config=FILE")
     if flags.json and not flags.json.absolute().parent.is_dir():
         raise UserError(
             f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; create it, or name another file"

@@ -301,7 +301,7 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise
-        message = "%s cannot be locked (%s): make sure that no second run uses it"
+        message = "%s cannot be locked (%s); make sure that no other run uses it"
         log.warning(message, path.parent, error.strerror)
     try:
         with path.open("r+", encoding="utf-8", errors="replace") as file:

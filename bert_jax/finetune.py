@@ -227,7 +227,7 @@ def _start(flags: Flags) -> int:
     with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
         if found.exists() and model.is_dir():  # model/ is written last
-            log.info("this run is done: see %s and %s", found, model)
+            log.info("this run is done; see %s and %s", found, model)
             return 0
         if note:
             log.info("%s", note)
@@ -235,7 +235,7 @@ def _start(flags: Flags) -> int:
         if experiment.task.length > start.config.max_position:
             raise UserError(
                 f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from}, which "
-                f"has {counted(start.config.max_position, 'position')}; shorten it, or extend the table with "
+                f"has {counted(start.config.max_position, 'position')}; shorten the texts, or extend the table with "
                 "`python -m bert_jax.convert`"
             )
         unlabelled = open_unlabelled(experiment, task.head, start)

@@ -48,10 +48,10 @@ OTHER_FORMATS = (
 """Extensions of formats that --output cannot write."""
 
 AS_A_PAIR = (
-    "two texts, judged as one pair, since the model was trained on pairs; to judge each text alone, write it on its own line of "
-    "--input"
+    "the two texts are judged as one pair, because the model was trained on pairs; to judge each text alone, write each text "
+    "on its own line of --input"
 )
-AS_TWO_TEXTS = "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts"
+AS_TWO_TEXTS = "the two texts are judged one by one; to judge them as a pair, give one argument with a TAB between the texts"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,7 +128,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
     path = pathlib.Path(flags.output)
     packed, kind = path.suffix == ".gz", pathlib.Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind == ".npy" and (name != "embed" or flags.words or packed):
-        what = "a .npy file cannot be compressed here" if packed else "only `embed` of whole texts gives one array of vectors"
+        what = "a .npy file cannot be compressed here" if packed else "only `embed` of whole texts returns one array of vectors"
         raise UserError(f"--output={flags.output}: {what}; give a name that ends in .jsonl")
     if kind in OTHER_FORMATS:
         or_array = " or a .npy" if name == "embed" and not flags.words else ""

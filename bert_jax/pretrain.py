@@ -108,7 +108,7 @@ def pretrain(
             state = init_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
-        log.info("all %s are done: see %s", counted(last_step, "step"), place)
+        log.info("all %s are done; see %s", counted(last_step, "step"), place)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases

@@ -22,6 +22,7 @@ from flax.traverse_util import unflatten_dict
 import bert_jax.finetune
 import bert_jax.pretrain
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.probe import linear
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.finetuning.job import Job
@@ -54,9 +55,9 @@ SHAPE = {"hidden_size": 4, "num_layers": 1, "num_heads": 2, "intermediate_size":
 AB = ("a", "b")
 STATIC, CHARACTERS = {"encoder": "static", "num_layers": 0}, {"encoder": "bilm", "character_cnn": True, "tied_decoder": False}
 MODERN = {
-    **modern_block(4, radius=2), "num_layers": 4, "layer_types": ("full", "sliding", "sliding", "full"), "scan_layers": True,
+    **modern_block(3, radius=2), "num_layers": 3, "layer_types": ("full", "sliding", "sliding"), "scan_layers": True,
 }  # fmt: skip
-"""The first layer, which has no norm before its attention; a loop over two layers with windows; and a full layer after it."""
+"""The first layer, which has no norm before its attention, and a loop over two layers with windows."""
 EURO = {
     **{name: value for name, value in published("eurobert-610m").items() if name not in (*SHAPE, "vocab_size")},
     "num_key_value_heads": 1,
@@ -219,30 +220,30 @@ ENDINGS = {
     "w": r"computes word vectors from characters, so it has no table of them; name another model, or compare the words of a text",
     "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
     "f": r"the format tf1 supports only (BERT, but \w+ is a \w+ model|direction=both and .*); choose another --format$",
-    "F": r"the original has no \w+ head; drop it, or choose another format$",
+    "F": r"the original has no \w+ head; drop the head, or choose another format$",
     "v": r"has layers, but word2vec's format only holds one vector per word; name a static model$",
     "x": r"the function \w+ does not use (skip_gram_head|pooler|decoder, lm_head); confirm with --function=\w+ or --drop=[\w,]+$",
-    "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose the function encode$",
+    "i": r"needs the positions of the \w+, but the exported function has no such input; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
     "B": r"this model has no task head, so it predicts no labels; choose the function pretraining or encode$",
     "k": r"is a [\w -]+ model, which has no \w+; the parts of its pretraining are \w+",
-    "p": r"reads the pooler, but .* has none; add (it with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
-    "P": r"reads the pooler, but \w+ has none; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
-    "Q": r"reads the pooler, but the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use one; name a BERT that reads both",
-    "o": r"already has a \w+; drop it to replace it with a new head$",
-    "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
-    "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
-    r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
+    "p": r"reads the pooler, but .* (has none|has no pooler); add (a pooler with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
+    "P": r"reads the pooler, but \w+ has no pooler; a [\w -]+ model cannot have a pooler; name a BERT that reads both",
+    "Q": r"reads the pooler, but the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use a pooler; name a BERT that reads",
+    "o": r"already has a \w+; to replace it with a new head, drop it first$",
+    "n": r"(--layers=1 is too many: the model has 0 layers, and layers cannot be added|a static model has no layers to keep .*)$",
+    "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave the flag out$|"
+    r"for learned positions, but this model has (rotary|sinusoidal_halves) ones; leave the flag out$",
     "u": r"(is not an encoder-decoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
     r"name a model",
     "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder, or use `predict translate` or .*$",
-    "E": r"has layers in its encoder and in its decoder, .*; keep all layers, or train a model with fewer layers$",
-    "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
-    "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
+    "E": r"has an encoder and a decoder, .*; keep all layers, or train a model with fewer layers$",
+    "m": r"holds documents, but translation needs pairs of a text and its translation; build a corpus of pairs with .*parallel:",
+    "T": r"--token-types=3: \S+ has no table of token types; leave the flag out$",
     "j": r"--labels and --problem need a task head, but the model has none; add one with --new=sequence_head or "
     r"--new=token_head$",
-    "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
+    "y": r"the \w+_head needs \d labels?, one for each output, not 2$",
     "Y": r"a \w+ head has no labels",
     "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",
     "A": r"--activation=relu is for checkpoints of the original BERT; leave it out for \w+$",
@@ -480,7 +481,7 @@ pretrain --config.teacher          z     z
 
 def only_begin() -> None:
     """Ends training before it would compile: the initial weights are made, and the step is traced, once for all kinds that train
-    the same program. Figures are blank."""
+    the same program. Probes stop after one step, and figures are blank."""
     programs: list[Any] = []
 
     def traced(job: Job) -> None:
@@ -500,6 +501,7 @@ def only_begin() -> None:
         train(experiment, run.workdir, jax.devices())
         return 0
 
+    linear.ITERATIONS = 1
     bert_jax.finetune.finetune = traced
     bert_jax.finetune.sweep = one_run
     bert_jax.pretrain.pretrain = begun

@@ -81,7 +81,7 @@ def test_an_original_checkpoint_that_is_not_finite_is_refused(original, tmp_path
     tensors["bert/pooler/dense/bias"][0] = np.nan
     data.unlink()
     write_bundle(tmp_path / "tf1" / "bert_model.ckpt", tensors)
-    with pytest.raises(UserError, match=r"bert_model\.ckpt cannot be used: NaN or infinity in pooler/dense/bias"):
+    with pytest.raises(UserError, match=r"bert_model\.ckpt cannot be used because of NaN or infinity in pooler/dense/bias"):
         convert(tmp_path / "tf1", tmp_path / "m")
     params, config, tokenizer, _ = import_tf1(TF1)
     params["pooler"]["dense"]["bias"] = np.full_like(params["pooler"]["dense"]["bias"], np.inf)
@@ -237,7 +237,7 @@ def test_labels_can_be_given_for_a_head_without_labels(vocabulary, tmp_path):
     source = labelled(vocabulary, tmp_path / "s", kind="sequence", labels=("LABEL_0", "LABEL_1"))
     convert(source, tmp_path / "m", "--labels=no,yes")
     assert import_model(tmp_path / "m").head == make_head("sequence", labels=("no", "yes"))
-    with pytest.raises(UserError, match="3 labels for the 2 outputs of the sequence_head"):
+    with pytest.raises(UserError, match="the sequence_head needs 2 labels, one for each output, not 3"):
         convert(source, tmp_path / "m", "--labels=no,yes,perhaps")
 
 

@@ -92,7 +92,7 @@ def test_a_replacing_vocabulary_may_come_from_a_workdir_or_an_export(model, work
 def test_a_workdir_without_a_model_is_refused_as_a_vocabulary(model, bare, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for source, flag in ((bare, "--vocab"), (model, "--replace-vocab")):
-        with pytest.raises(UserError, match="run is a workdir without an exported model yet"):
+        with pytest.raises(UserError, match="run is a workdir that has no exported model yet"):
             convert(source, tmp_path / "m", f"{flag}={tmp_path / 'run'}")
 
 
@@ -107,7 +107,7 @@ def test_words_in_place_of_unused_pieces_keep_their_rows(tmp_path):
     assert after.tokenizer.encode("lockdown") == [2]
     np.testing.assert_array_equal(*(m.params["embeddings"]["word_embeddings"]["embedding"] for m in (before, after)))
     (tmp_path / "new.txt").write_text("\n".join(["lyon" if piece == "paris" else piece for piece in pieces]))
-    with pytest.raises(UserError, match="not the one that the model was trained with"):
+    with pytest.raises(UserError, match="the model was trained with another vocabulary"):
         convert(tmp_path / "model", tmp_path / "n", f"--vocab={tmp_path / 'new.txt'}", "--lowercase")
 
 

@@ -413,7 +413,7 @@ def test_arguments_are_the_fields_of_one_record_if_a_command_needs_several(ask):
     separate = ask("classify", "--json", "the river", "of Paris")  # `classify` needs only one text
     assert len(separate.records) == 2
     assert separate.err == (
-        "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts\n"
+        "the two texts are judged one by one; to judge them as a pair, give one argument with a TAB between the texts\n"
     )
     assert ask("classify", "the river\tof Paris").err == ""
 

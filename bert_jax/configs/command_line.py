@@ -65,7 +65,7 @@ def parse_flags(
     values = parser.parse_args(rest)
     replayed = getattr(values, "replay", None)
     if replayed is not None and values.config:
-        raise UserError(f"--replay={replayed} takes the experiment from the workdir; leave --config={values.config} out")
+        raise UserError(f"--replay={replayed} uses the experiment of the workdir; leave --config={values.config} out")
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
         if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
@@ -120,7 +120,7 @@ def flag_parser(command: str, description: str | None, schema: type | str | None
     run.add_argument("--workdir", metavar="DIR", help=of_workdir)
     example = EXAMPLES.get(command, EXAMPLES["pretrain"])
     one = f"set a key of the experiment, e.g. --config.{example}"
-    whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
+    whole = "; --config.steps=N scales the whole run (phases, warmups, evaluations, checkpoints and log lines)"
     run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if command == "pretrain" else one)
     start = parser.group("this start of the run")
     hang = "seconds without a finished step after which the run is considered hung"
@@ -129,7 +129,7 @@ def flag_parser(command: str, description: str | None, schema: type | str | None
     start.add_argument("--changed-files", action="store_true", help=changed)
     format_flag(start)
     if command == "pretrain":
-        compiled = "use the compiled steps that `aot --save=DIR` has written"
+        compiled = "use the compiled steps that `aot --save=DIR` has saved"
         start.add_argument("--compiled", type=nonempty_path, metavar="DIR", help=compiled)
         verify = "verify the checksums of the whole corpus first, even if this machine has verified it before"
         start.add_argument("--verify", action="store_true", help=verify)

@@ -61,7 +61,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
             options = config.setdefault(OBJECTIVE_OPTIONS, {})
             kind = read_objective(config)
             if not dataclasses.fields(kind):
-                raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave it out")
+                raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave this flag out")
             override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")
     return config
 
@@ -157,12 +157,12 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
         place_in_list = whole_number(name, 0, len(node) - 1)
         if place_in_list is not None:
             return items[0] if items else type(node[place_in_list])
-        numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
+        numbers = f"the list has the indices 0 to {len(node) - 1}" if node else "the list is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
     if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
         if name in node:
             return type(node[name])
-        keys = f"valid keys: {', '.join(map(str, node))}" if node else "it is empty"
+        keys = f"valid keys: {', '.join(map(str, node))}" if node else "the group is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {keys}")
     raise UserError(f"{flag}: there is no {name!r} in {place}; {place} is a single value")
 

@@ -200,7 +200,7 @@ class FinetuningExperiment:
             raise UserError("config.checkpoints.keep_at is for pretraining; leave it out, and see config.selection.per_epoch")
         if self.init_random and (self.keep_head or self.init_new):
             raise UserError(
-                "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out"
+                "config.init_random starts from random weights, so keep_head and init_new have no effect; leave the two out"
             )
         if s.patience and s.select == "last":
             raise UserError(f"config.selection.patience={s.patience} requires selection.select=best; set it to best")
@@ -220,7 +220,8 @@ class FinetuningExperiment:
             raise UserError("config.cross_view has settings but no text; name a corpus in config.cross_view.corpus")
         if self.cross_view.corpus and d.teacher:
             raise UserError(
-                "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out"
+                "config.cross_view learns from the model itself, but config.distillation learns from another model; leave "
+                "one of them out"
             )
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # pretraining runs do not load any tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import AlternatingBatches, LabelledBatches
 
-CONTINUES = "The workdir is unchanged: the same command with one of these flags resumes the run."
-ELSEWHERE = "(in another --workdir: it changes the trained model)"
+CONTINUES = "The workdir is unchanged. To resume the run, repeat the command with one of these flags."
+ELSEWHERE = "(in another --workdir, because it changes the trained model)"
 
 
 def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
@@ -115,4 +115,4 @@ def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
 
 def _before(*flags: str) -> str:
     command = " ".join(["python -m bert_jax.aot --config=FILE --topology=v5e:4x4", *flags])
-    return f"Before you rent a TPU, `{command}` reports whether a step fits it."
+    return f"Before you rent a TPU, check with `{command}` whether a step fits."

@@ -229,7 +229,9 @@ class PretrainingExperiment:
                 "one of them out"
             )
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
-            raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
+            raise UserError(
+                f"config.phases have {counted(steps, 'step')} in total, above the limit {MAX_COUNT:,}; shorten the phases"
+            )
         if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
             raise UserError(
                 f"config.checkpoints.keep_at has step {beyond[0]:,}, but the run ends at step {steps:,}; name steps of the run"
@@ -239,8 +241,8 @@ class PretrainingExperiment:
             raise UserError(wrong)
         if self.next_sentence and self.model.encoder_kind != "transformer":
             raise UserError(
-                f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, which model.encoder="
-                f"{self.model.encoder} does not learn; set config.examples.pairs=none"
+                f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, but the [CLS] of model.encoder="
+                f"{self.model.encoder} learns no such representation; set config.examples.pairs=none"
             )
         if self.next_sentence and self.model.direction == "left_to_right":
             raise UserError(
@@ -262,8 +264,8 @@ class PretrainingExperiment:
             key = f"config.phases.{i}"
             if phase.length > self.model.max_position:
                 raise UserError(
-                    f"{key}.length={phase.length} is longer than the position table, "
-                    f"model.max_position={self.model.max_position}; shorten the rows, or raise model.max_position"
+                    f"{key}.length={phase.length} is longer than the position table "
+                    f"(model.max_position={self.model.max_position}); shorten the rows, or raise model.max_position"
                 )
             if wrong := objective.refusal(phase.length):
                 raise UserError(f"{key}.length={phase.length} {wrong}")
@@ -283,7 +285,9 @@ class PretrainingExperiment:
                     "decouple_rate out"
                 )
             if phase.continue_schedule and i == 0:
-                raise UserError(f"{key}.continue_schedule has no phase to continue, since this is the first phase; leave it out")
+                raise UserError(
+                    f"{key}.continue_schedule has no schedule to continue, because this is the first phase; leave it out"
+                )
             for name in ("schedule", "end_fraction"):
                 if phase.continue_schedule and (value := getattr(phase, name)) not in ("", None):
                     raise UserError(f"{key}.{name}={value} contradicts {key}.continue_schedule; leave one of them out")
@@ -320,13 +324,14 @@ class PretrainingExperiment:
             )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
             raise UserError(
-                f"config.teacher={self.teacher} has no effect: soft_weight, hidden_weight and attention_weight of "
-                "config.distillation are 0; raise one, or leave config.teacher out"
+                f"config.teacher={self.teacher} has no effect, because soft_weight, hidden_weight and attention_weight of "
+                "config.distillation are 0; raise one of them, or leave config.teacher out"
             )
         if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_layers):
             raise UserError(
-                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are available with "
-                "model.attention=plain, model.remat=none and model.scan_layers=false; set these, or attention_weight=0"
+                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are only "
+                "available with model.attention=plain, model.remat=none and model.scan_layers=false; set these, or set "
+                "attention_weight=0"
             )
 
     def example_config(self, phase: int) -> ExampleConfig:
@@ -496,8 +501,8 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         needed = -(-tokens // math.prod(size))
         if tokens and steps not in (0, needed):
             raise UserError(
-                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but that many tokens take "
-                f"{counted(needed, 'step')} of {size[0]} x {counted(size[1], 'token')}; set one of the two to 0"
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but {tokens:,} tokens take "
+                f"{counted(needed, 'step')} of {size[0]} x {counted(size[1], 'token')}; set steps or tokens to 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase
     return {**values, "phases": found}
@@ -514,7 +519,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
             "bert_jax.objectives.objective.Objective"
         )
     if lacking := sorted(found.__abstractmethods__):
-        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write them as described in Objective")
+        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; see the class Objective")
     return found
 
 
@@ -540,7 +545,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out")
+        raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave targets out")
     given = values.get(OBJECTIVE_OPTIONS, {})
     options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
     return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}

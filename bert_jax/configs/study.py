@@ -201,7 +201,7 @@ class StudyExperiment:
                     f"a task cannot have the name {task.name!r}, which is reserved for the study itself; choose another name"
                 )
         if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"config.seeds={list(self.seeds)} repeats a seed; name each once")
+            raise UserError(f"config.seeds={list(self.seeds)} repeats a seed; name each seed once")
         arms = [arm.name for arm in self.arms]
         for arm in self.arms:
             self._check_arm(arm, arms)
@@ -215,7 +215,7 @@ class StudyExperiment:
         amount = {"tokens": self.budget.tokens, "seconds": self.budget.seconds}.get(self.budget.equal)
         if amount == 0:
             raise UserError(
-                f"config.budget.equal={self.budget.equal} needs the number of {self.budget.equal} per arm; "
+                f"config.budget.equal={self.budget.equal} needs a limit of {self.budget.equal} per arm; "
                 f"set config.budget.{self.budget.equal}"
             )
 
@@ -226,16 +226,16 @@ class StudyExperiment:
             if other := getattr(arm, key):
                 _known(f"{key} of {where}", other, arms)
                 if other == arm.name:
-                    raise UserError(f"{where} {key} itself; name another arm, or leave {key} out")
+                    raise UserError(f"{where} {key} itself; name a different arm, or leave {key} out")
                 if self.arm(other).shares:
                     raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that pretrains one")
         if arm.shares and (arm.pretrain or arm.continues):
             raise UserError(
-                f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or leave out "
+                f"{where} shares the model of {arm.shares!r}, so it cannot pretrain a model; leave out shares, or leave out "
                 "pretrain and continues"
             )
         if arm.at != 1 and not arm.shares:
-            raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name its arm in shares")
+            raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name the arm of this model in shares")
         seen = [arm.name]
         while (previous := self.arm(seen[-1]).continues) in arms:
             if previous in seen:
@@ -243,7 +243,9 @@ class StudyExperiment:
             seen.append(previous)
         for column, number in arm.paper.items():
             if type(number) not in (int, float):
-                raise UserError(f"{where}: the paper's {column}={number!r} must be a number; leave it out if there is none")
+                raise UserError(
+                    f"{where}: the paper's {column}={number!r} must be a number; if the paper has no number, leave it out"
+                )
 
     def _check_order(self, key: str, expected: OrderConfig) -> None:
         """Raises UserError for an expected order with an unknown arm or task, or the same arm twice."""
@@ -251,7 +253,7 @@ class StudyExperiment:
         for name in named:
             _known(f"{key}.order", name, [arm.name for arm in self.arms])
         if len(expected.ranks) < 2 or len(set(named)) < len(named):
-            raise UserError(f"{key}.order={expected.order!r} must compare arms, each once: 'first > second'; correct it")
+            raise UserError(f"{key}.order={expected.order!r} must name each arm once, as in 'first > second'; correct it")
         for task in expected.tasks:
             _known(f"{key}.tasks", task, [*(task.name for task in self.tasks), AVERAGE])
 

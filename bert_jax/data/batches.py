@@ -134,8 +134,7 @@ def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B
     if batch_size % count:
         near = sorted({max(count, batch_size // count * count), -(-batch_size // count) * count})
         raise UserError(
-            f"batch_size={batch_size} is not divisible by the number of hosts ({counted(count, 'host')}); "
-            f"{' and '.join(map(str, near))} would be"
+            f"batch_size={batch_size} cannot be divided equally among {counted(count, 'host')}; set {' or '.join(map(str, near))}"
         )
     size = batch_size // count
     return np.arange(index * size, (index + 1) * size, dtype=np.int64)
@@ -160,7 +159,9 @@ def eval_batches(
     below 1.
     """
     if max_rows is not None and max_rows < 1:
-        raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
+        raise UserError(
+            f"max_rows={max_rows} leaves nothing to evaluate on; set it to 1 or more, or to None to evaluate on every row"
+        )
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
     tables = corpus_masking_tables(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
@@ -413,8 +414,8 @@ def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:
         raise UserError(
-            f"the mesh gives the processes overlapping or unequal parts of the batch ({sorted(map(sorted, parts))}); choose mesh "
-            "axes whose sizes divide the number of devices of one host, or are multiples of it"
+            f"the mesh gives the processes overlapping or unequal parts of the batch ({sorted(map(sorted, parts))}); choose "
+            "mesh axes whose sizes divide the device count of one host, or are multiples of this count"
         )
     return parts.index(frozenset(pieces[process])), len(parts)
 

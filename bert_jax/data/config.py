@@ -73,23 +73,25 @@ class ExampleConfig:
             only = "none" if name == "pairs" else "tokens"
             raise UserError(
                 f"{name}={getattr(self, name)} does not apply to translation, which has no masks and no sentence pairs; set "
-                f"{only}"
+                f"{name}={only}"
             )
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
-            raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
+            raise UserError(
+                f"length={self.length} must be at least {shortest}, because every row has {self.special_tokens} special tokens"
+            )
         most = {"masked": self.max_tokens, "translated": self.length}.get(self.targets, self.length - 1)
         if self.max_predictions > most:
             raise UserError(
-                f"max_predictions={self.max_predictions} must be at most {most}, the number of tokens that can be predicted at "
-                f"length={self.length}"
+                f"max_predictions={self.max_predictions} must be at most {most}, because a row of length={self.length} has no "
+                "more tokens to predict"
             )
         if self.masking != "tokens" and self.targets != "masked":
-            raise UserError(f"masking={self.masking} masks words, but next tokens are predicted without masks; leave it out")
+            raise UserError(f"masking={self.masking} masks words, but targets={self.targets} needs no masks; leave masking out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
-                f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
-                "lower one (the remainder is the fraction of predicted tokens that are not changed)"
+                f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than "
+                "1; lower one of the two (the rest of the predicted tokens stay unchanged)"
             )
         masked = self.targets != "translated" and not self.counts_words
         if masked and (needed := _most_predictions(self)) > self.max_predictions:

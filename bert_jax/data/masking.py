@@ -184,10 +184,10 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
             raise UserError(f"{KEY}={config.masking} returned {returned!r:.60}, not a sequence of integers") from error
         if wrong := set(chosen).difference(allowed.tolist()):
             place = min(wrong)
-            what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside"
+            what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside the example"
             raise UserError(
-                f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return only "
-                "positions in example.words"
+                f"{KEY}={config.masking} returned the position {place} ({what}) for an example with {length} tokens; return "
+                "only positions in example.words"
             )
         kept = sorted(chosen[: example.limit])
         positions[i, : len(kept)] = kept

@@ -348,15 +348,16 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
         if not len(pairs.a_start):
             raise UserError(
                 f"no pair of the {corpus.split} split ({_sizes(corpus)}) fits into rows of {counted(config.length, 'token')}; "
-                "lengthen the rows (length)"
+                "raise length to make the rows longer"
             )
     else:
         parts = [make_pairs(some, sentences, documents, config, key) for some in epoch_chunks(sentences, documents, config, key)]
         pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
-            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a document "
-            "needs at least two sentences; put one sentence on each line and a blank line between documents, or set pairs='none'"
+            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a "
+            "document needs at least two sentences; put one sentence on each line and a blank line between documents, or set "
+            "pairs='none'"
         )
     rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
     return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))
@@ -373,17 +374,17 @@ def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, "
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     """Raises UserError if the corpus yields no examples."""
     if corpus.num_documents < 1:
-        more = _MORE_EVAL if corpus.split == "eval" else "build it from more text"
+        more = _MORE_EVAL if corpus.split == "eval" else "build the corpus from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
     if config.targets == "translated" and corpus.languages is None:
         raise UserError(
             f"the corpus {corpus.directory or ''} holds documents, but translation needs pairs of a text and its translation; "
-            "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
+            "build a corpus of pairs with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
         )
     if config.pairs in ("original", "paper") and corpus.num_documents < 2:
         raise UserError(
-            f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "
-            "document, so it needs at least two documents; "
+            f"the {corpus.split} split has only {_sizes(corpus)}, but next sentence prediction needs at least two documents, "
+            "because a random segment comes from another document; "
             + (f"{_MORE_EVAL}, or " if corpus.split == "eval" else "put blank lines between the documents of the text, or ")
             + "set pairs='none'"
         )
@@ -435,9 +436,9 @@ class Blocks:
         if 2 * empty > len(looked_at):
             tokens = self._corpus.num_tokens
             raise UserError(
-                f"documents of the {self._corpus.split} split are too long to be mixed: "
-                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and no document starts in "
-                f"{empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')}; separate documents by blank "
+                f"documents of the {self._corpus.split} split are too long to be mixed: {counted(tokens, 'token')} are in "
+                f"{counted(self._corpus.num_documents, 'document')}. Of {len(looked_at)} parts with "
+                f"{counted(tokens // every, 'token')} each, {empty} contain no document start; separate documents by blank "
                 "lines in the text, or give another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
             )
 

@@ -80,7 +80,8 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     lowercase = None if flags.replace_vocab else flags.lowercase
     if flags.vocab and _is_tf1(pathlib.Path(path)):
         raise UserError(
-            f"--vocab={flags.vocab}: a checkpoint of the original BERT needs its vocabulary in its own directory; copy it there"
+            f"--vocab={flags.vocab}: a checkpoint of the original BERT needs the vocabulary in its own directory; copy the "
+            "vocabulary there"
         )
     vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
     if flags.activation and not _is_tf1(pathlib.Path(path)):
@@ -154,17 +155,18 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if flags.layers:
         if flags.layers > old.num_layers:
             raise UserError(
-                f"--layers={flags.layers} is more than the model's {counted(old.num_layers, 'layer')}; layers cannot be added"
+                f"--layers={flags.layers} is too many: the model has {counted(old.num_layers, 'layer')}, and layers cannot "
+                "be added"
             )
         keep = list(range(flags.layers))
     if keep is not None:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
     if flags.new_positions and (old.positions != "learned" or not old.has_attention):
-        are = f"this model's are {old.positions}" if old.has_attention else f"a {old.encoder} model has none"
-        raise UserError(f"--new-positions is for learned positions, but {are}; leave it out")
+        are = f"this model has {old.positions} ones" if old.has_attention else f"a {old.encoder} model has none"
+        raise UserError(f"--new-positions is for learned positions, but {are}; leave the flag out")
     if flags.token_types and not old.has_attention:
-        raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave it out")
+        raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave the flag out")
     if flags.max_position and not old.has_attention:
         model = with_positions(model, flags.max_position)
         notes.append(f"longest text: {old.max_position:,} -> {counted(flags.max_position, 'token')}")
@@ -178,7 +180,9 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if flags.rope_theta:
         model = with_rotary_theta(model, *flags.rope_theta)
         bases = [f"{x:,.0f}" for x in (model.config.rotary_theta, model.config.sliding_rotary_theta) if x is not None]
-        notes.append(f"base of rotary positions: {' in full layers, '.join(bases)}{' in sliding ones' if len(bases) > 1 else ''}")
+        notes.append(
+            f"base of rotary positions: {' in full layers, '.join(bases)}{' in sliding layers' if len(bases) > 1 else ''}"
+        )
     if flags.window:
         model = with_window(model, flags.window)
         notes.append(f"window of sliding layers: {2 * old.sliding_radius:,} -> {counted(flags.window, 'token')}")
@@ -198,13 +202,13 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if flags.pooling or flags.normalise:
         if model.head is not None:
             raise UserError(
-                f"--pooling is not for {model.source}, which has a {model.head.subtree} that returns labels; leave the head out "
-                "with --drop"
+                f"--pooling does not apply to {model.source}, because its {model.head.subtree} returns labels; to export "
+                "text vectors, remove the head with --drop"
             )
         if export_family(model.config).model_type in ("bert_jax", *ENCODERS):
             raise UserError(
-                f"--pooling and --normalise are for sentence-transformers, which cannot load {model.source}, since no class of "
-                "transformers supports it; leave them out here, and give them to `predict embed`"
+                "--pooling and --normalise are for sentence-transformers, but no class of transformers can load "
+                f"{model.source}; leave the two flags out here, and pass them to `predict embed`"
             )
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling
@@ -295,7 +299,9 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
     UserError if a source is the output directory, or if a head of a model reads a pooler that the model lacks."""
     target = os.path.realpath(flags.to)
     if pathlib.Path.cwd().is_relative_to(target):  # the user's shell would remain in the replaced directory
-        raise UserError(f"--to={flags.to} is the current directory, or holds it, and would be replaced; name another directory")
+        raise UserError(
+            f"--to={flags.to} is the current directory or a directory above it, and would be replaced; name another directory"
+        )
     for path in sources:
         if is_remote(path) and checked(path, "--from") == flags.remote:
             raise UserError(f"--to={path} is the directory of the source {path}; name another directory")
@@ -373,18 +379,18 @@ def _check_tf1(model: Model) -> None:
         )
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
-        raise UserError(f"{parts} was never trained, but the format tf1 cannot record this; leave it out with --drop={parts}")
+        raise UserError(f"{parts} was never trained, but the format tf1 cannot record this; remove it with --drop={parts}")
     if (model.config.direction, model.config.positions) != ("both", "learned"):
         raise UserError(
-            f"the format tf1 supports only direction=both and positions=learned, but the model has {model.config.direction} and "
-            f"{model.config.positions}; choose another --format"
+            "the format tf1 supports only direction=both and positions=learned, but the model has "
+            f"direction={model.config.direction} and positions={model.config.positions}; choose another --format"
         )
     if not BERT.represents(model.config):
         written = BERT.read(BERT.write(model.config, {}, {}), "")
         values = ((field.name, written.get(field.name, field.default)) for field in dataclasses.fields(Architecture))
         name, only = next((name, only) for name, only in values if getattr(model.config, name) != only)
         has = f"{name}={getattr(model.config, name)}"
-        raise UserError(f"the format tf1 supports only {name}={only}, but the model has {has}; choose another --format")
+        raise UserError(f"the format tf1 supports only {name}={only}, but the model has {name}={has}; choose another --format")
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
 

@@ -76,8 +76,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
             for left in (temporary, old):
                 if not (left.is_symlink() or not left.exists() or _is_ours(left)):
                     raise Unwritable(
-                        f"{left} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or "
-                        f"choose a directory other than {directory}"
+                        f"{left} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
+                        f"or choose a directory other than {directory}"
                     )
             recover(directory)
             if directory.exists() and not _is_ours(directory):
@@ -94,8 +94,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
             files.clear(descriptor)
             if not files.is_still(temporary, descriptor):
                 raise Unwritable(
-                    f"{temporary}, which is needed as a temporary name, was replaced by something else; choose another directory "
-                    f"than {directory}"
+                    f"the temporary directory {temporary} was replaced by another program; choose a directory other than "
+                    f"{directory}"
                 )
             (temporary / _MARK).touch()
             yield temporary
@@ -146,7 +146,9 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
             ) from error
         if files.try_lock(descriptor) is False:
             os.close(descriptor)
-            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or choose another one")
+            raise Unwritable(
+                f"another process is writing a model to {directory}; wait until it ends, or choose another directory"
+            )
         if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = None

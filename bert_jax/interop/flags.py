@@ -52,7 +52,7 @@ def _check_values(flags: argparse.Namespace) -> None:
         if getattr(flags, name) is not None and flags.format not in forms:
             raise UserError(f"--{name} is for --format={forms[0]}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
-        raise UserError("--new-positions only applies to a larger position table; add --max-position=N, or leave it out")
+        raise UserError("--new-positions only applies to a larger position table; add --max-position=N, or leave this flag out")
     if flags.step is not None and flags.last is not None:
         raise UserError(f"--step={flags.step} and --last={flags.last} both choose the checkpoints to read; leave one of them out")
     if flags.layers and flags.keep_layers is not None:
@@ -67,14 +67,14 @@ def flag_parser(description: str | None) -> FlagParser:
     parser.may_be_in_bucket = ("--from", "--to", "--average")
     read = parser.group("the source model")
     read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
-    of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
+    of_step = "if A is a pretraining run: the weights after N steps (default: the final weights)"
     read.add_argument("--step", type=InRange(int, COUNT), metavar="N", help=of_step)
-    of_last = "the mean of the weights of the last N checkpoints, if A is a pretraining run (config.checkpoints.keep)"
+    of_last = "if A is a pretraining run: the mean weights of the last N checkpoints (config.checkpoints.keep)"
     read.add_argument("--last", type=InRange(int, COUNT), metavar="N", help=of_last)
     of_vocab = "a vocabulary whose piece i belongs to row i of the embeddings (default: the model's own)"
     read.add_argument("--vocab", type=nonempty, metavar="PATH", help=of_vocab)
     casing = read.add_mutually_exclusive_group()
-    of_casing = "lower-case text; only needed if the model's files do not specify the casing or contradict each other"
+    of_casing = "lower-case text; only needed if the model's files do not state the casing, or contradict each other"
     casing.add_argument("--lowercase", action="store_true", default=None, help=of_casing)
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     of_activation = "the variant of GELU that a TensorFlow 1 checkpoint was trained with (default: gelu)"
@@ -82,7 +82,7 @@ def flag_parser(description: str | None) -> FlagParser:
     write = parser.group("the output")
     of_to = "the output directory; an earlier export is replaced"
     write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
-    of_format = "the format; bert_jax is the same as huggingface, but supports all encoder-decoders"
+    of_format = "the format; bert_jax is like huggingface, but supports all encoder-decoders"
     write.add_argument("--format", default="huggingface", metavar="|".join(WRITTEN), help=of_format)
     write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
     parts = parser.group("parts", ", ".join(PARTS))
@@ -94,15 +94,15 @@ def flag_parser(description: str | None) -> FlagParser:
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the seed of random weights")
     changes = parser.group("changes")
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
-    of_positions = "new rows of the position table: copied repeats the table, random draws them (default: copied)"
+    of_positions = "how to fill new rows of the position table: copied repeats the table, random draws values (default: copied)"
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
-    of_theta = "change the base of rotary positions in full layers and, if given, in sliding layers"
+    of_theta = "change the base of rotary positions in full layers; with SLIDING, also in sliding layers"
     changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help=of_theta)
-    of_window = "change the window of sliding layers to N tokens, both sides together"
+    of_window = "change the window of sliding layers to N tokens (left and right side together)"
     changes.add_argument("--window", type=POSITIONS, metavar="N", help=of_window)
     of_types = "resize the token-type table to N rows; new rows are copies of type 0"
     changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)
-    of_tokens = "add the words of FILE to the vocabulary, one per line; special tokens are in brackets"
+    of_tokens = "add the words of FILE to the vocabulary; FILE has one word per line, and special tokens are in brackets"
     changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help=of_tokens)
     of_replaced = "replace the vocabulary; the vector of a new piece is the mean of its old pieces"
     changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help=of_replaced)

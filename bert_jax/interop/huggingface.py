@@ -184,12 +184,12 @@ def export_model(
         tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
-        log.info("%s: no class of transformers supports this model, so transformers cannot load it; bert_jax can", directory)
+        log.info("%s: no class of transformers supports this model, so only bert_jax can load it, not transformers", directory)
     elif family.model_type == "encoder_decoder":
         from bert_jax.interop.families.marian import MARIAN
 
         lacking = f"Marian does not support {MARIAN.lacks(config)}"
-        log.info("%s: transformers' %s, so transformers cannot load it; bert_jax can", directory, lacking)
+        log.info("%s: transformers' %s, so only bert_jax can load this model, not transformers", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
@@ -268,8 +268,7 @@ def import_model(
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
     if architecture == "MarianModel":
         raise UserError(
-            f"{source}: a MarianModel has no output layer (lm_head), so it cannot translate; save the MarianMTModel that it is "
-            "a part of"
+            f"{source}: a MarianModel has no output layer (lm_head), so it cannot translate; save the whole MarianMTModel instead"
         )
     own = _own_head(fields, architecture, source, labels, drop)
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
@@ -338,20 +337,20 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
         if head is None or head.subtree != labelled[0]:
-            raise UserError(f"a new {labelled[0]} needs labels; give them")
+            raise UserError(f"a new {labelled[0]} needs labels; name the labels")
         if model.head is not None:
-            raise UserError(f"{model.source} already has a {model.head.subtree}; drop it to replace it with a new head")
+            raise UserError(f"{model.source} already has a {model.head.subtree}; to replace it with a new head, drop it first")
         model = with_classifier_layers(model, head)
         lacks = head.has_pooler(config) and "pooler" not in {*model.params, *names}
         unseen = head.reads_pooler and not config.cls_reads_text and config.classifier_pooling not in ("mean", "late")
         if lacks or unseen:
-            remedy = f"a {kind} cannot {'have' if lacks else 'use'} one; name a BERT that reads both sides of a token"
+            remedy = f"a {kind} cannot {'have' if lacks else 'use'} a pooler; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
-                remedy = f"add it with --new={','.join(('pooler', *names))}"
-            reason = f"but {model.source} has none" if lacks else f"but the [CLS] of {model.source} sees no text"
+                remedy = f"add a pooler with --new={','.join(('pooler', *names))}"
+            reason = f"but {model.source} has no pooler" if lacks else f"but the [CLS] of {model.source} sees no text"
             raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
@@ -432,14 +431,14 @@ def _check_outputs(
             raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
             f"{source}: the {module} has {counted(len(bias), 'output')}, but config.json has "
-            f"{counted(len(head.labels), 'label')}; name all {len(bias)} with `convert --labels=A,B,...`, or leave the "
-            f"head out with `convert --drop={head.subtree}`"
+            f"{counted(len(head.labels), 'label')}; name all {counted(len(bias), 'label')} with `convert --labels=A,B,...`, or "
+            f"remove the head with `convert --drop={head.subtree}`"
         )
 
 
 def labels_needed(given: int, part: str, outputs: int) -> str:
     """Returns the error message if the number of labels differs from the number of a head's outputs."""
-    return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
+    return f"the {part} needs {counted(outputs, 'label')}, one for each output, not {given}"
 
 
 def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
@@ -447,11 +446,11 @@ def _config_notes(fields: JsonObject, family: Family, architecture: str, head: T
     notes = []
     named = fields.get("architectures") or []
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:
-        notes.append(f"the class {named[0]} in config.json is unknown; it was read as a {architecture}")
+        notes.append(f"the class {named[0]} in config.json is unknown, so the model was read as a {architecture}")
     own = {label: str(i) for i, label in enumerate(head.labels)} if head else {}
     stated = fields.get("label2id")
     if own and isinstance(stated, dict) and {label: str(i) for label, i in stated.items()} != own:
-        notes.append("label2id of config.json was not used, since it differs from id2label")
+        notes.append("label2id of config.json was not used, because it differs from id2label")
     return tuple(notes)
 
 
@@ -459,10 +458,10 @@ def check_parts(new: Collection[str]) -> None:
     """Raises UserError for unknown parts, and for more than one new task head."""
     for part in new:
         if part not in PARTS:
-            raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
+            raise UserError(f"a model has no part {part!r}; {nearest(part, PARTS)} (parts: {', '.join(PARTS)})")
     labelled = [part for part in new if part in HEAD_PARTS]
     if len(labelled) > 1:
-        raise UserError(f"a model has at most one task head, but {' and '.join(labelled)} are requested; choose one")
+        raise UserError(f"a model has at most one task head, but {' and '.join(labelled)} are requested; choose one of them")
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
@@ -475,7 +474,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
     embedding tables are padded to a round size."""
     if tokenizer.size > config.vocab_size:
         raise UserError(
-            f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
+            f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')}, but the vocab_size of the model is "
             f"{config.vocab_size:,}; use the vocabulary that the model was trained with (to change the vocabulary, use convert "
             "--add-tokens or --replace-vocab)"
         )
@@ -486,8 +485,8 @@ def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str,
     if config.vocab_size == tokenizer.size:
         return ()
     return (
-        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the unused rows are kept, "
-        "but never predicted",
+        f"the word embeddings have {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the unused rows "
+        "are kept, but never predicted",
     )
 
 
@@ -498,9 +497,9 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
     written = ours.get("vocabulary_sha256", found)
     if written != found:
         raise UserError(
-            f"{where}: the vocabulary in this directory (sha256 {found[:12]}...) is not the one that the model was trained with "
-            f"({str(written)[:12]}...); restore the model's own vocabulary file (to change the vocabulary, use convert "
-            "--add-tokens or --replace-vocab)"
+            f"{where}: the model was trained with another vocabulary (sha256 {str(written)[:12]}...) than the vocabulary in "
+            f"this directory ({found[:12]}...); restore the model's own vocabulary file (to change the vocabulary, use "
+            "convert --add-tokens or --replace-vocab)"
         )
 
 
@@ -523,7 +522,10 @@ def _check_recorded(ours: JsonObject, fields: JsonObject, family: Family, tokeni
     for name, role in family.special_ids.items():
         found, wanted = fields.get(name), getattr(tokenizer, f"{role}_id")
         if found is not None and found != wanted:
-            raise UserError(f"{where}: {name}={found!r} in {CONFIG}, but the vocabulary's {ROLES[role]} is {wanted}; correct one")
+            raise UserError(
+                f"{where}: {CONFIG} has {name}={found!r}, but the vocabulary's {ROLES[role]} has the id {wanted}; correct "
+                "one of the files"
+            )
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
@@ -550,7 +552,7 @@ def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[s
         left += [f"../{name}" for name in others if name not in (*read, directory.absolute().name)]
     names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
     names = [name for name in names if not name.endswith(".index.json")]
-    return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
+    return (f"these files are neither read nor copied: {', '.join(names)}",) if names else ()
 
 
 def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:

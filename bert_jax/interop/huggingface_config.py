@@ -184,7 +184,7 @@ def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
                 return place
     raise UserError(
         f"{source}: {given} computes the {field} of this model, but the file is missing or has changed since training "
-        f'(sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")} from "source" under "{OURS}", '
+        f'(sha256 {str(file.get("sha256"))[:12]}...); restore {file.get("path")} with the text in "source" under "{OURS}", '
         f'"{field}_file"'
     )
 
@@ -199,12 +199,12 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the whole file')
+        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the file again')
     if supported := next((name for name in named if name in family.classes), None):
         return supported
     if named and fields.get("model_type") not in FAMILIES:
         known = ", ".join(family.classes)
-        raise UserError(f"{source}: architectures={named!r} is not a supported class; supported: {known}")
+        raise UserError(f"{source}: architectures={named!r} is not a supported class; supported classes: {known}")
     classes = {needed[-1]: name for name, needed in family.classes.items() if needed and needed[-1] in HEAD_PARTS}
     modules: dict[str, list[str]] = {}
     for row in family.table:
@@ -305,14 +305,15 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     unnamed = next((i for i, label in by_id.items() if not isinstance(label, str | int | float) or not str(label).strip()), None)
     if unnamed is not None:
         raise UserError(
-            f"{source}: id2label has {by_id[unnamed]!r} for the output {unnamed}, which is not a label; correct it, or {_ANEW}"
+            f"{source}: for the output {unnamed}, id2label has {by_id[unnamed]!r}, which is not a label; correct it, or {_ANEW}"
         )
     labels = tuple(ids[i] for i in range(len(ids)))
     several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
     if several is not None:
         same = ", ".join(str(i) for i, label in ids.items() if label == several)
         raise UserError(
-            f"{source}: id2label has the same label {several!r} for the outputs {same}; give each a different label, or {_ANEW}"
+            f"{source}: id2label has the same label {several!r} for the outputs {same}; give each output its own label, or "
+            f"{_ANEW}"
         )
     stated = fields.get("label2id")
     if stated is None:
@@ -323,7 +324,7 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     # transformers takes labels from id2label; names that are missing there are left over from another model
     if swapped is not None:
         raise UserError(
-            f"{source}: label2id has the id {stated[swapped]!r} for {swapped!r}, but id2label has {labels.index(swapped)}; "
+            f"{source}: {swapped!r} has the id {stated[swapped]!r} in label2id, but {labels.index(swapped)} in id2label; "
             f"correct one of them, or {_ANEW}"
         )
     return labels

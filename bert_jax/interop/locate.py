@@ -37,7 +37,9 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
             return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
     if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
         return fetched(text, "MODEL", deep=False)
-    raise UserError(f"{text} is a workdir without an exported model yet; continue its run with the command that started it")
+    raise UserError(
+        f"{text} is a workdir that has no exported model yet; to complete the run, repeat the command that started it"
+    )
 
 
 def _is_read(name: str) -> bool:
@@ -72,7 +74,9 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
         )
         raise UserError(f"{_not_a_directory(path)}; {convert}")
     if (path / "checkpoints").is_dir():
-        raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
+        raise UserError(
+            f"{path} is a workdir that has no exported model yet; to complete the run, repeat the command that started it"
+        )
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
         raise UserError(
@@ -81,7 +85,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
         )
     if (path / "bert_config.json").is_file() and (weights := weights_file(path)):
         raise UserError(
-            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that file: cp "
+            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes the model, copy that file: cp "
             f"{shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
         )
     if vectors := next((name for name in VECTORS if (path / name).is_file()), None):
@@ -93,22 +97,23 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
         raise UserError(f"{missing_path(path / broken)} cannot be read; copy or download the model again")
     if (path / ADAPTER).is_file():
         raise UserError(
-            f"{path} holds an adapter ({ADAPTER}), not a whole model; merge it into its model first (merge_and_unload of peft), "
-            "and save that"
+            f"{path} holds an adapter ({ADAPTER}), not a whole model; merge the adapter into its model first "
+            "(merge_and_unload of peft), and save the merged model"
         )
     found = sorted(file.name for file in path.iterdir() if file.suffix in _OF_WEIGHTS) if WEIGHTS in absent else []
     if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in found):
         absent[-1] = SAFETENSORS_INDEX
     there = f" (it has {', '.join(found[:3])}{', ...' if len(found) > 3 else ''})" if found else ""
     raise UserError(
-        f"{path} is not a model directory: {' and '.join(absent)} missing{there}; name a directory with these files, or a workdir"
+        f"{path} is not a model directory, because it has no {' and no '.join(absent)}{there}; name a directory with these "
+        "files, or a workdir"
     )
 
 
 def refuse_file(path: pathlib.Path) -> None:
     """Raises UserError if `path` is a file. The caller has found that it holds no word vectors."""
     if path.exists() and not path.is_dir():
-        raise UserError(f"{_not_a_directory(path)} (it holds no word vectors either)")
+        raise UserError(f"{_not_a_directory(path)} (the file has no word vectors either)")
 
 
 def _not_a_directory(path: pathlib.Path) -> str:
@@ -153,5 +158,7 @@ def from_hub(name: str) -> pathlib.Path:
                 directory = transformer_folder(directory) or directory
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:
-        raise UserError(f"{name} on the hub is not a supported model: {' and '.join(absent)} missing; choose another model")
+        raise UserError(
+            f"{name} on the hub is not a supported model, because it has no {' and no '.join(absent)}; choose another model"
+        )
     return directory

@@ -204,12 +204,12 @@ def params_from_tensors(
     whole = [name for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
     quantised = [f"{in_file.get(name, name)} ({tensors[name].dtype})" for name in whole]
     if quantised:
-        raise UserError(f"{source} holds no floating-point weights for {list_some(quantised)}; save the model unquantised")
+        raise UserError(f"{source} has integer weights for {list_some(quantised)}; save the model without quantisation")
     problems = {"missing": missing, "not part of this model": unused, "other shapes than in config.json": misshapen}
     if any(problems.values()):
         listed = "; ".join(f"{what}: {list_some(names)}" for what, names in problems.items() if names)
         whole = sorted({expected[n].subtree for n in missing} - {expected[n].subtree for n in tensors if n in expected})
-        remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
+        remedy = f" (for random weights, declare {' and '.join(whole)} as new)" if whole and not unused and not misshapen else ""
         if unused and not missing and not misshapen:
             remedy = f"; {drop_remedy(unused, [in_file.get(name, name) for name in expected])}"
         raise UserError(f"{source} does not contain the BERT that its config.json describes: {listed}{remedy}")
@@ -221,7 +221,7 @@ def params_from_tensors(
                 blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
                 layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
-    check_finite(flat, f"{source} cannot be used: {{found}}; use an earlier state of this model, or copy it again")
+    check_finite(flat, f"{source} cannot be used because of {{found}}; use an earlier state of the model, or copy it again")
     without = {"mlm_head"} & present - {row.subtree for row in rows(config, head)}  # a tied decoder without bias
     return {**unflatten_dict(flat, sep="/"), **{part: {} for part in without}}
 
@@ -304,7 +304,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
             if not np.array_equal(value, renamed.setdefault(original, value)):
                 raise UserError(
                     f"{source}: {in_file[copy]} differs from {in_file.get(original, original)}, but config.json ties the two; "
-                    "set tie_word_embeddings to false if they are separate"
+                    "if they are separate tensors, set tie_word_embeddings to false"
                 )
     bias, read = family.untied_bias
     if not tied and read in renamed:  # transformers uses this bias; it also saves the other one, which is unused
@@ -315,7 +315,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
             wanted = values(found.size, config)
             rounding = 0.0 if found.dtype.kind in "iu" else 4 * float(jnp.finfo(found.dtype).eps)
             if found.shape != wanted.shape or not np.allclose(found.astype(np.float64), wanted, rtol=0, atol=rounding):
-                raise UserError(f"{source}: {in_file[buffer]} is not {content}, ...; other values cannot be represented")
+                raise UserError(f"{source}: {in_file[buffer]} must be {content}, ...; other values cannot be represented")
     return renamed
 
 
@@ -326,9 +326,10 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
         return matched
     hint = nearest(pattern, [*PARTS, *names])
     if hint.startswith("known"):
-        hint = f"its tensors are {list_some(names, 4)}"
+        hint = f"the tensors are {list_some(names, 4)}"
     raise UserError(
-        f"{pattern!r} cannot be dropped: neither a tensor of {source} nor a part: {hint}; parts are {', '.join(PARTS)}"
+        f"{pattern!r} cannot be dropped, because it is neither a tensor of {source} nor a part; {hint} (parts: "
+        f"{', '.join(PARTS)})"
     )
 
 
@@ -343,7 +344,7 @@ def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".
         patterns[name if whole is None else f"{whole}*"] = None
     listed = ",".join(patterns) if len(patterns) <= 12 else "NAME,PATTERN"
     quoted = f"'{listed}'" if "*" in listed else listed
-    return f"`convert --drop={quoted}` leaves {'it' if len(unused) == 1 else 'them'} out"
+    return f"to leave {'it' if len(unused) == 1 else 'them'} out, use `convert --drop={quoted}`"
 
 
 def reading_notes(
@@ -363,7 +364,7 @@ def reading_notes(
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
-    notes += [f"names start with {wrapper!r}, which was removed"] if wrapper and wrapper != OWN_PREFIX else []
+    notes += [f"the prefix {wrapper!r} was removed from names"] if wrapper and wrapper != OWN_PREFIX else []
     notes += [f"{in_file[name]}, a copy of {in_file.get(tied[name], tied[name])}, was left out" for name in copies]
     notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []

@@ -52,7 +52,9 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
         kinds = {str(module["type"]).rpartition(".")[2]: directory / module["path"] for module in modules}
         for path in kinds.values():
             if not path.resolve().is_relative_to(directory.resolve()):
-                raise UserError(f"{directory / MODULES} names {path}, which is outside of its directory; copy the model again")
+                raise UserError(
+                    f"{directory / MODULES} names {path}, which is outside the directory of the model; copy the model again"
+                )
         unknown = sorted(set(kinds) - {"Transformer", "BERT", "Pooling", "Normalize"})
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(source / LIMITS)
@@ -62,8 +64,8 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
             longest, stated = tokenizer.max_length, f"{source / CONFIG_FILE}: model_max_length"
         if longest is not None and (type(longest) is not int or longest < SHORTEST):
             raise UserError(
-                f"{stated}={json.dumps(longest)} must be a whole number of tokens, at least {SHORTEST}: [CLS], one token of the "
-                "text, and [SEP]; correct it, or remove it"
+                f"{stated}={json.dumps(longest)} must be a whole number of tokens, at least {SHORTEST} ([CLS], one token of "
+                "the text, and [SEP]); correct it, or remove it"
             )
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
             unknown.append("do_lower_case")

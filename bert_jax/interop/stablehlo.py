@@ -66,13 +66,12 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
             raise UserError(f"this model has no task head, so it predicts no labels; choose the function {others}")
         if model.head.layout.read_positions:
             raise UserError(
-                f"a {model.head.kind} head needs the positions of the mentions, which are not inputs of the exported function; "
+                f"a {model.head.kind} head needs the positions of the mentions, but the exported function has no such input; "
                 "choose the function encode"
             )
         if model.head.has_crf:
             raise UserError(
-                "a CRF needs the positions of the words, which are not inputs of the exported function; choose the function "
-                "encode"
+                "a CRF needs the positions of the words, but the exported function has no such input; choose the function encode"
             )
         return ("pooler", model.head.subtree) if model.head.has_pooler(model.config) else (model.head.subtree,)
     if function == "encode":
@@ -103,7 +102,9 @@ def export_stablehlo(
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
     if untrained:
-        raise UserError(f"{' and '.join(untrained)} was never trained, so its outputs are meaningless; train it, or drop it")
+        raise UserError(
+            f"{' and '.join(untrained)} was never trained, so the outputs are meaningless; train this part, or drop it"
+        )
     limit = model.config.max_position
     if length is not None and not 1 <= length <= limit:
         raise UserError(f"length={length} must be between 1 and {limit:,}, the size of the position table")

@@ -37,7 +37,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws them as at the start of training. Raises
     UserError for any other `new`, or if `positions` is less than 1."""
     if new not in NEW_POSITIONS:
-        raise UserError(f"new positions cannot be {new!r}: {nearest(new, NEW_POSITIONS)}")
+        raise UserError(f"new positions cannot be {new!r}; {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
     old = model.config.max_position
 
@@ -61,8 +61,8 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
     are not rotary."""
     if model.config.positions != "rotary":
         raise UserError(
-            "leave --rope-theta out: only rotary positions have a base, but "
-            f"{model.source} has positions={model.config.positions!r}"
+            "--rope-theta is for rotary positions, but "
+            f"{model.source} has positions={model.config.positions!r}; leave the flag out"
         )
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
     config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
@@ -73,7 +73,7 @@ def with_window(model: Model, tokens: int) -> Model:
     """Sets the window of sliding layers. `tokens` is the size of both sides together, as in ModernBERT's configuration. Raises
     UserError if the model has no sliding layers, or if `tokens` is odd or below 2."""
     if "sliding" not in model.config.layer_types:
-        raise UserError(f"leave --window out: only sliding layers have a window, but {model.source} has none")
+        raise UserError(f"--window is for sliding layers, but {model.source} has none; leave the flag out")
     if tokens < 2 or tokens % 2:
         raise UserError(
             f"a window of {counted(tokens, 'token')} cannot be divided into two equal sides; give an even number, such as 128"
@@ -85,7 +85,7 @@ def with_token_types(model: Model, types: int) -> Model:
     """Returns `model` with a token type table of `types` rows. New rows are copies of type 0; a smaller table keeps the first
     rows. Raises UserError for a model without token types."""
     if not model.config.type_vocab_size:
-        raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave it out")
+        raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave the flag out")
     config = dataclasses.replace(model.config, type_vocab_size=types)
     chosen = [i if i < model.config.type_vocab_size else 0 for i in range(types)]
     return dataclasses.replace(model, params=_changed(model, lambda row: _leads(row, "T"), lambda x: x[chosen]), config=config)
@@ -95,29 +95,29 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     """Keeps only the layers `keep`, in ascending order. Layer 0 follows the embeddings. Raises UserError for invalid lists."""
     layers = model.config.num_layers
     if not layers or is_in_file(model.config.encoder):
-        raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; do not choose layers")
+        raise UserError(f"a {model.config.encoder} model has no layers to keep or remove; leave the flag out")
     if model.config.decoder_layers:
         raise UserError(
-            f"{model.source or 'this model'} has layers in its encoder and in its decoder, but only one list of layers can be "
-            "given; keep all layers, or train a model with fewer layers"
+            f"{model.source or 'this model'} has an encoder and a decoder, but only one list of layers can be given; keep all "
+            "layers, or train a model with fewer layers"
         )
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
         raise UserError(
-            f"there is no layer {unknown[0]} to keep: the model has {counted(layers, 'layer')}, from 0 to {layers - 1}"
+            f"there is no layer {unknown[0]} to keep; the model has {counted(layers, 'layer')}, from 0 to {layers - 1}"
         )
     if not keep or list(keep) != sorted(set(keep)):
         listed = ", ".join(map(str, keep)) or "none"
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
     if model.head and model.head.layers == "scalar_mix":
         raise UserError(
-            f"the {model.head.subtree} has a weight for each of {counted(layers, 'layer')}, so none can be removed; "
+            f"the {model.head.subtree} has a weight for each of {counted(layers, 'layer')}, so no layer can be removed; "
             "drop the head, or add a new one"
         )
     if not model.config.first_attention_norm and keep[0]:
         raise UserError(
-            f"the first layer of {model.source or 'this model'} has no norm before its attention, unlike the others, so layer 0 "
-            "cannot be removed; keep it"
+            f"layer 0 of {model.source or 'this model'} cannot be removed, because it is the only layer without a norm before "
+            "attention; keep layer 0"
         )
     types = tuple(model.config.layer_type(n) for n in keep) if model.config.layer_types else ()
     config = dataclasses.replace(model.config, num_layers=len(keep), layer_types=types)
@@ -180,8 +180,8 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
     vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
-            f"{model.source or 'this model'} has one vocabulary per language, which cannot be changed here; train a model with "
-            "the new words"
+            f"the vocabulary of {model.source or 'this model'} cannot be changed here, because each language has its own; "
+            "train a model with the new words"
         )
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
@@ -219,7 +219,7 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         return with_added_tokens(tokenizer, tokens)
     if info.kind != "wordpiece":
         raise UserError(
-            f"tokens cannot be added to a {info.kind} model, because its pieces have probabilities; train a new vocabulary"
+            f"tokens cannot be added to a {info.kind} model, because each piece has a probability; train a new vocabulary"
         )
     limit = tokenizer.max_word_characters
     assert limit is not None, "WordPiece has a limit"
@@ -229,14 +229,14 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         if token in there:
             raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
         if words != [token] and not BRACKETED.fullmatch(token):
-            made = f"change it to {words[0]!r}; add that" if words else "remove it; leave it out"
+            made = f"change it to {words[0]!r}; add {words[0]!r} instead" if words else "remove it; leave it out"
             if len(words) > 1:
                 made = f"split it into {', '.join(map(repr, words[:8]))}{', ...' if len(words) > 8 else ''}; add only whole words"
-            raise UserError(f"the token {token!r} cannot occur in a tokenised text: the vocabulary's rules {made}")
+            raise UserError(f"the token {token!r} cannot occur in a tokenised text, because the vocabulary's rules {made}")
         if len(token) > limit:
             raise UserError(
-                f"the token {token!r} is longer than the limit of a word, {counted(limit, 'character')}, so it cannot occur in a "
-                "tokenised text; leave it out"
+                f"the token {token!r} cannot occur in a tokenised text, because words have at most "
+                f"{counted(limit, 'character')}; leave it out"
             )
         there.add(token)
     specials = {role: tokenizer.pieces[getattr(info, f"{role}_id")] for role in SPECIAL_NAMES}

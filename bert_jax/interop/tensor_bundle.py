@@ -121,9 +121,12 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
         if index_path(prefix).is_file():
             return prefix
         if path.is_file():
-            raise UserError(f"{path} is not part of a TensorFlow checkpoint of format V2: there is no {path}.index; name another")
+            raise UserError(
+                f"{path} is not part of a TensorFlow checkpoint of format V2, because there is no {path}.index; name another file"
+            )
         raise UserError(
-            f"there is no {missing_path(path)}, nor {path}.index; name the directory of a checkpoint, or its files' common prefix"
+            f"there is no {missing_path(path)}, nor {path}.index; name the directory of a checkpoint, or the common prefix "
+            "of its files"
         )
     found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
     state = path / STATE
@@ -133,12 +136,12 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
         newest = re.split(r"[/\\]", named[1])[-1] if named else ""  # its directory may be on another machine
         if newest in found:
             return path / newest
-        others = f"; name one of {', '.join(str(path / name) for name in found)}" if found else ""
+        others = f"; name one of these: {', '.join(str(path / name) for name in found)}" if found else ""
         raise UserError(f"{state} names {newest!r} as the newest checkpoint, but {path} has no {newest}.index{others}")
     if not found:
-        raise UserError(f"{path} holds no TensorFlow checkpoint: it has no file *.index; name another directory")
+        raise UserError(f"{path} holds no TensorFlow checkpoint, because it has no file *.index; name another directory")
     if len(found) > 1:
-        raise UserError(f"{path} has several checkpoints; name one of them: {', '.join(str(path / name) for name in found)}")
+        raise UserError(f"{path} has several checkpoints; name one of these: {', '.join(str(path / name) for name in found)}")
     return path / found[0]
 
 

@@ -152,7 +152,7 @@ def import_tf1(
     bundle = read_bundle(prefix)
     if OBJECTS in bundle:
         raise UserError(
-            f"{prefix} is a TensorFlow 2 checkpoint, which does not have the original's tensor names; use the TensorFlow 1 "
+            f"{prefix} is a TensorFlow 2 checkpoint, whose tensors have other names than in the original; use the TensorFlow 1 "
             "release"
         )
     head = _head(bundle, ours, str(config_path))
@@ -354,7 +354,7 @@ def _slot_tensors(
         slots[name] for name in names if counterparts[name].subtree in trained and shapes.get(name) != counterparts[name].shape
     ]
     if unfit:
-        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {list_some(unfit)}; import it without slots")
+        raise UserError(f"{bundle.prefix} lacks slots, or has slots of wrong shapes: {list_some(unfit)}; import it without slots")
     zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}
     return zeros | {counterparts[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
 
@@ -371,8 +371,8 @@ def _messages(
     messages = []
     if assumed_gelu:
         messages.append(
-            "hidden_act 'gelu' was read as the exact form (erf); set activation to gelu_tanh for a model trained with the tanh "
-            "approximation, which the original's code uses since February 2019"
+            "hidden_act 'gelu' was read as the exact form (erf); if the model was trained with the tanh approximation, which "
+            "the original code uses since February 2019, set activation to gelu_tanh"
         )
     if slots:
         messages.append(f"{len(slots)} slots of the optimizer ({list_some(sorted(set(slots.values())))}) were left out")
@@ -393,11 +393,11 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
         raise UserError(f"{where}: the original has no separate decoder (tied_decoder=False); choose another format")
     if config.layer_norm_epsilon != EPSILON:
         raise UserError(
-            f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented: the original always has {EPSILON}; "
-            "choose another format"
+            f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented, because the original always uses "
+            f"{EPSILON}; choose another format"
         )
     if head is not None and not head.original_variable:
-        raise UserError(f"{where}: the original has no {head.kind} head; drop it, or choose another format")
+        raise UserError(f"{where}: the original has no {head.kind} head; drop the head, or choose another format")
     if head is not None and not head.is_plain:
         raise UserError(f"{where}: the original's heads only read the last layer's [CLS] or tokens; choose another format")
     if tokenizer.vocabulary.kind != "wordpiece":
@@ -405,9 +405,9 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     words = tokenizer.vocabulary
     if words.strip_accents not in (None, words.lowercase) or not words.split_cjk:
         raise UserError(
-            f"{where}: the original always splits CJK ideographs, and strips accents if and only if it lower-cases, so it would "
-            f"tokenise differently from this model (strip_accents={words.strip_accents}, split_cjk={words.split_cjk}); choose "
-            "another format"
+            f"{where}: the original would tokenise differently from this model (strip_accents={words.strip_accents}, "
+            f"split_cjk={words.split_cjk}): it always splits CJK ideographs, and strips accents if and only if it lower-cases; "
+            "choose another format"
         )
     specials = tokenizer.tokens([words.unk_id, words.cls_id, words.sep_id, words.mask_id])
     if specials != list(SPECIALS):
@@ -416,7 +416,7 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
         )
     if (piece := unfit_for_vocab_txt(tokenizer.pieces)) is not None:
         raise UserError(
-            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, because it "
-            "contains a line end, or starts or ends with white space; choose another format"
+            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, but this file cannot hold the piece {piece!r}, "
+            "because the piece contains a line end, or starts or ends with white space; choose another format"
         )
     check_vocabulary(tokenizer, config, where)

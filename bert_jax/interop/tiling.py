@@ -76,7 +76,7 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         if kind.encoder != "transformer":
             raise UserError(
                 f"config.init_tiled is for Transformers, but {source if kind is there else 'config.model'} has the encoder "
-                f"{kind.encoder}; leave it out"
+                f"{kind.encoder}; leave config.init_tiled out"
             )
     for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
         if getattr(wanted, name) < getattr(there, name):
@@ -88,8 +88,8 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         fitting = wanted.hidden_size / there.head_width
         remedy = f"config.model.num_heads={fitting:g}" if fitting.is_integer() else "another config.model.hidden_size"
         raise UserError(
-            f"the heads of config.model are {wanted.head_width} wide, but the heads of {source} are {there.head_width} wide, and "
-            f"tiling does not split heads; set {remedy}"
+            f"the heads of config.model are {wanted.head_width} wide, but the heads of {source} are {there.head_width} wide. "
+            f"Tiling cannot change the width of heads; set {remedy}"
         )
     each = there.num_heads // there.key_value_heads
     if wanted.num_heads != each * wanted.key_value_heads:
@@ -101,6 +101,6 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
     if ("sliding" in wanted.layer_types) != ("sliding" in there.layer_types):
         has, lacks = (source, "config.model") if "sliding" in there.layer_types else ("config.model", source)
         raise UserError(
-            f"{has} has sliding layers, but {lacks} has none; set the attention of each of {counted(wanted.num_layers, 'layer')} "
-            "in config.model.layer_types, as in that model"
+            f"{has} has sliding layers, but {lacks} has none; in config.model.layer_types, set the attention of each of "
+            f"{counted(wanted.num_layers, 'layer')} as in {source}"
         )

@@ -89,14 +89,14 @@ def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{index} names {outside[0]!r}, which is not a weights file in its directory; copy the model again")
     absent = [name for name in files if not (index.parent / name).is_file()]
     if absent:
-        raise UserError(f"{index} names {counted(len(files), 'file')}; missing: {', '.join(absent)}; copy the whole model")
+        raise UserError(f"{index} names {counted(len(files), 'file')}, but {', '.join(absent)} is missing; copy the whole model")
     tensors: dict[str, np.ndarray] = {}
     for name in files:
         part = read_weights(index.parent / name)
         wrong = sorted(tensor for tensor in part if file_of.get(tensor) != name)
         wrong += sorted(tensor for tensor, file in file_of.items() if file == name and tensor not in part)
         if wrong:
-            raise UserError(f"{index} and {name} disagree about which file has {wrong[0]}; copy the whole model again")
+            raise UserError(f"{index} and {name} contradict each other about the file of {wrong[0]}; copy the whole model again")
         tensors |= part
     return tensors
 

@@ -110,7 +110,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
         words, table, notes = read_vectors(file, room=len(SPECIAL_NAMES))
         tokenizer, table = _with_specials(words, table, lowercase)
         casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
-        notes = (f"the vocabulary is the words of the file, {casing}; --vocab=PATH chooses another", *notes)
+        notes = (f"the words of the file are the vocabulary, {casing}; --vocab=PATH chooses another vocabulary", *notes)
     else:
         tokenizer = load_tokenizer(found, lowercase=lowercase)
         words, table, notes = read_vectors(file, tokenizer.pieces)
@@ -176,7 +176,7 @@ def read_vectors(
             row_of[word] = len(row_of)
     if wanted is None and not row_of:
         raise UserError(
-            f"{path} has no word that can be a piece: {counted(spaced, 'word')} with spaces, {odd:,} that are not UTF-8; export "
+            f"{path} has no word that can be a piece ({counted(spaced, 'word')} with spaces, {odd:,} that are not UTF-8); export "
             "the vectors again"
         )
     if seen != count:
@@ -192,11 +192,11 @@ def read_vectors(
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]
     else:
         words, table = list(row_of), table[: room + len(row_of)]
-    notes = [f"vectors of {counted(left, 'word')} that the vocabulary lacks were left out"] if left else []
+    notes = [f"left out the vectors of {counted(left, 'word')} that are not in the vocabulary"] if left else []
     if twice:
-        notes.append(f"{counted(len(twice), 'vector')} of repeated words, such as {twice[0]!r}, left out")
-    notes += [f"{counted(spaced, 'word')} with spaces, which no piece can have, left out"] if spaced else []
-    notes += [f"{counted(odd, 'word')} with invalid UTF-8 left out"] if odd else []
+        notes.append(f"left out {counted(len(twice), 'vector')} of repeated words, such as {twice[0]!r}")
+    notes += [f"left out {counted(spaced, 'word')} with spaces, because no piece can have a space"] if spaced else []
+    notes += [f"left out {counted(odd, 'word')} with invalid UTF-8"] if odd else []
     return words, table, tuple(notes)
 
 
@@ -239,14 +239,14 @@ def _read_form(path: pathlib.Path) -> _Form:
         least = 4 * width + 1 if is_binary else 2 * width + 1  # bytes of a word and its vector
         if not (1 <= width <= WIDEST and count >= 1 and count * least <= size):
             raise UserError(
-                f"{path}: line 1 must be the number of words and the width (at most {WIDEST:,}), as in 8192 300, and a file of "
-                f"{counted(path.stat().st_size, 'byte')} cannot hold {named}; {_AGAIN}"
+                f"{path}: line 1 must have the word count and the width (at most {WIDEST:,}), such as 8192 300, but {named} "
+                f"does not fit into the {counted(path.stat().st_size, 'byte')} of the file; {_AGAIN}"
             )
         return _Form(count, width, is_binary)
     if len(fields) >= 3 and _are_numbers(fields[1:]) and any(not field.isdigit() for field in fields[1:]):
         return _Form(None, len(fields) - 1, False)
     raise _NotVectors(
-        f"{path}: line 1 must be the number of words and the width, as in 8192 300, or a word and its vector; export the file "
+        f"{path}: line 1 must have the word count and the width, such as 8192 300, or a word and its vector; export the file "
         "again"
     )
 

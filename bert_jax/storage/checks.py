@@ -47,13 +47,13 @@ def require_capable(directory: pathlib.Path) -> None:
                 f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to"
             ) from error
         for what, does in (
-            ("cannot append to files, which is needed to write the lines of metrics", lambda: _appends(file)),
+            ("cannot append to files, but metrics are appended line by line", lambda: _appends(file)),
             (
-                "does not list a file that was just written, which is needed for processes to find each other",
+                "does not list a file that was just written, but processes find each other by such files",
                 lambda: _lists(file),
             ),
-            ("cannot rename a file over another one, which is needed to write results", lambda: _replaces(file)),
-            ("cannot rename a directory that holds files, which is needed to complete a checkpoint", lambda: _renames(file)),
+            ("cannot rename a file over another file, but results are written this way", lambda: _replaces(file)),
+            ("cannot rename a directory that holds files, but checkpoints are completed this way", lambda: _renames(file)),
         ):
             _require(directory, what, does)
         _tell_of_clock(directory, probe / "renamed" / "file", now)
@@ -68,7 +68,7 @@ def _require_path(directory: pathlib.Path) -> None:
     if sign := next((sign for sign in "[*?" if sign in path), ""):
         of = "" if sign in str(directory) else f" ({path})"
         raise UserError(
-            f"--workdir={directory}{of} contains {sign!r}, which Orbax treats as a wildcard, so no checkpoint could be read; "
+            f"--workdir={directory}{of} contains {sign!r}, but Orbax treats this as a wildcard and could read no checkpoint; "
             "name a directory without *, ? and [ in its path"
         )
     try:

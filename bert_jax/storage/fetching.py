@@ -132,7 +132,7 @@ def fetched(
         siblings = {last: item}
     elif not any(other.startswith(f"{last}.") for other in siblings):
         given = name_and_value(name, text)
-        raise UserError(f"{given} does not exist in the bucket; list its contents with `gcloud storage ls {above}`")
+        raise UserError(f"{given} does not exist in the bucket; to see what exists, run `gcloud storage ls {above}`")
     fetch(above, copy.parent, siblings, keep=True)
     return copy
 

@@ -64,12 +64,12 @@ _NAMED = "give it a name that ends in {}, or write its texts to a file of JSON l
 _SAVE = "save it as text, or the sheet as CSV, first"
 _CONVERT = "convert it to text first (pandoc -f {} -t plain --wrap=none)"
 _UNZIP = "unpack it first (unzip), or save the sheet as CSV"
-_READ = "give a file of text, for example the output of a character recognition program (tesseract)"
+_READ = "give a text file, for example the output of a character recognition program (tesseract)"
 _PAGE = "fetch the file itself, or write the text of the page to a file first"
 _TABLE = "write its texts to a file of JSON lines first"
 _MAILBOX = "write the texts of its messages to JSON lines first (Python's mailbox module)"
 _SUBTITLES = (
-    "write its sentences to a file of text first, without the times (`corpus` reads it as it is with --source="
+    "write the sentences to a text file first, without the times (or pass the file to `corpus` with --source="
     "experiments/extensions/transcripts.py:transcripts:FILE)"
 )
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
@@ -222,8 +222,8 @@ def damage(name: str, error: BaseException) -> str | None:
         return None
     if "too much memory" in str(error):
         return (
-            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported: unpack it "
-            "(zstd -d --long=31)"
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported (unpack it with "
+            "zstd -d --long=31)"
         )
     return f"not a whole {packed} file ({error})"
 

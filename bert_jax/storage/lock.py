@@ -74,10 +74,16 @@ class _Lock:
                 seen, since = there.generation, time.monotonic() - min(max(there.age, 0.0), STALE)
                 left = STALE - (time.monotonic() - since)
                 if left > 0 and not _is_dead(text):
-                    log.warning("%s is locked by %s; watching for %.0f s whether it is alive", self._directory, holder, left)
+                    log.warning(
+                        "%s is locked by %s; waiting for %.0f s to see whether this process is alive",
+                        self._directory,
+                        holder,
+                        left,
+                    )
             elif there.generation != seen:
                 raise UserError(
-                    f"--workdir={self._directory} is in use by {holder}; wait for it, stop it, or name another --workdir"
+                    f"--workdir={self._directory} is in use by {holder}; wait until this process ends, stop it, or name "
+                    "another --workdir"
                 )
             if _is_dead(text) or time.monotonic() - since >= STALE:
                 log.warning("the lock of %s belonged to a dead process: %s", self._directory, holder)
@@ -103,8 +109,8 @@ class _Lock:
             elif not self._closed.is_set():
                 holder = there.data.decode(errors="replace").partition("\n")[0] if there else "nobody"
                 sys.stderr.write(
-                    f"error: the lock of {self._directory} is held by {holder}, because this process was stopped or had no "
-                    f"connection for more than {STALE:.0f} s; this process ends, so that two runs do not write to one place\n"
+                    f"error: the lock of {self._directory} is now held by {holder}, because this process was stopped or had no "
+                    f"connection for more than {STALE:.0f} s; this process ends, so that two runs do not write to one workdir\n"
                 )
                 self._leave(USER_ERROR_STATUS)
 

@@ -169,11 +169,11 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             try:
                 self.push()
                 if self._failing:
-                    log.info("files of this run are uploaded to %s again", self.remote)
+                    log.info("files of this run can be uploaded to %s again", self.remote)
                 self._failing = ""
             except (StorageError, OSError) as error:
                 if not self._failing:
-                    log.warning("files could not be uploaded (%s); the run continues and will retry", error)
+                    log.warning("files could not be uploaded (%s); the run continues, and the upload is tried again", error)
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -189,7 +189,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         except StorageError as unreachable:
             left = [name for name in self._files() if not is_unchanged(self.directory / name, self._known.get(name))]
             message = (
-                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they are still in "
+                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}) and are still in "
                 f"{self.directory}; upload them with `gcloud storage rsync --recursive {self.directory} {self.remote}`, or rerun "
                 "the command on this machine"
             )

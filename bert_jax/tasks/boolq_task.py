@@ -96,7 +96,7 @@ def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[Tex
             raise row.location.error(f"idx is {number!r}, not a whole number; {CORRECT_ROW}")
         examples.append(TextExample(str(number), row.text("question"), row.text("passage"), label))
     if not examples:
-        raise UserError(f"{path} has no questions; fetch it again")
+        raise UserError(f"{path} has no questions; fetch the file again")
     return examples
 
 

@@ -54,15 +54,15 @@ class OwnDataConfig:
             raise UserError(f"task.own.delimiter={self.delimiter!r} must be one character, for example ';'")
         if len(self.label_names) == 1 and self.problem == "classification":
             raise UserError(
-                f"task.own.label_names=[{self.label_names[0]}] is only one label, so there is nothing to choose; name two or "
-                "more as [a,b], or leave label_names empty to use the labels of the training file"
+                f"task.own.label_names=[{self.label_names[0]}] has only one label, so there is nothing to predict; name two or "
+                "more labels as [a,b], or leave label_names empty to use the labels of the training file"
             )
         if not all(map(str.strip, self.label_names)):
             names = list(self.label_names)
             raise UserError(f"task.own.label_names={names} has a blank name; name each label, as [a,b]")
         for name, things in (("label_names", "label"), ("columns", "column")):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise UserError(f"task.own.{name}={getattr(self, name)} names a {things} twice; name each once")
+                raise UserError(f"task.own.{name}={getattr(self, name)} names a {things} twice; name each {things} once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
     for entity in sorted(found, key=lambda e: e[1]):
         kind, first, last = entity
         if not (before[2] if before else -1) < first <= last < length:
-            raise ValueError(f"entity {entity} overlaps {before} or exceeds the {length} words")
+            raise ValueError(f"entity {entity} overlaps the entity {before}, or ends after the {length} words of the sentence")
         touches = before is not None and before[0] == kind and before[2] == first - 1
         inside = f"-{kind}" if kind else ""
         tags[first : last + 1] = [f"I{inside}"] * (last - first + 1)
@@ -167,7 +167,7 @@ def entity_scores(
     ValueError if the numbers of sentences or of words differ.
     """
     if len(predictions) != len(labels):
-        raise ValueError(f"predictions of {len(predictions)} sentences, labels of {len(labels)}")
+        raise ValueError(f"there are predictions for {len(predictions)} sentences, but labels for {len(labels)}")
     correct, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
     for i, (own, true) in enumerate(zip(predictions, labels, strict=True)):
         if len(own) != len(true):

@@ -49,7 +49,7 @@ def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
     predictions: list[str | float] = []
     for place, row in table:
         if row["index"] != str(len(predictions)):
-            raise place.error(f"index is {row['index']!r}, not {len(predictions)}; give a row for each test example, in order")
+            raise place.error(f"index is {row['index']!r}, not {len(predictions)}; give one row per test example, in order")
         if TASKS[SUBMISSION[name].task].is_regression:
             predictions.append(parse_number(place, "prediction", row["prediction"], -math.inf, math.inf))
         else:

@@ -137,13 +137,13 @@ class MentionTask:
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
-                f"{where}: {counted(len(inexact), 'text')} with a mention that starts inside a token or has no token, so the "
-                f"nearest token is read instead; the first is {inexact[0]}"
+                f"{where}: in {counted(len(inexact), 'text')}, a mention starts inside a token or has no token, so the nearest "
+                f"token is read instead; the first text is {inexact[0]}"
             )
         if broken:
             self.say(
-                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart, so tokens between them "
-                f"are not read; the first is {broken[0]}; a larger config.task.length keeps these tokens"
+                f"{where}: in {counted(len(broken), 'text')}, mentions are more than {room} tokens apart, so some tokens "
+                f"between them are not read; the first text is {broken[0]}. To read these tokens, raise config.task.length"
             )
 
 
@@ -212,6 +212,6 @@ def load(config: TaskConfig, say: Say = note) -> MentionTask:
         if strange := [example for example in examples if example.gender is None]:
             raise UserError(
                 f"{paths.get(split, f'gap, {split}')}: the pronoun {strange[0].pronoun!r} of {strange[0].id} is neither "
-                "masculine nor feminine; remove the row, since GAP is scored by gender"
+                "masculine nor feminine; remove the row, because GAP is scored by gender"
             )
     return MentionTask(config.name, config.length, usable_splits(config, splits), say)

@@ -27,14 +27,14 @@ FILE = pathlib.Path(__file__).with_suffix(".json")
 _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
-The scores of other systems on the tasks here. `results.json` of a run has the rows of its task under `published`, and the log
-prints them after the scores of the run. A translation run that is trained on `tfds:wmt14_translate` has published rows too.
-Each table states what its scores were measured on. Scores from a test server, or by a different formula, are shown but not
-ranked. The numbers are printed as in their sources.
+The published scores of other systems on these tasks. A run writes the rows of its task to `published` in `results.json`, and
+logs them after its own scores. A translation run that is trained on `tfds:wmt14_translate` has published rows too. Each table
+states what its scores were measured on. Scores that come from a test server or use a different formula are shown but not
+ranked. All numbers are printed as in their sources.
 
 ## The tables
 
-They are made from `bert_jax/tasks/published.json`:
+The tables are made from `bert_jax/tasks/published.json`:
 
     python -m bert_jax.tasks.published > experiments/results/published.md
 """

@@ -55,8 +55,8 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
         if not official or not (columnar := _columnar_file(config.data_dir)):
             raise
         own = f"set config.task.name=own/{module.KIND} and config.task.own.train={columnar}, and name its columns"
-        remedy = own if f"own/{module.KIND}" in NAMES else f"write it as a file of {config.name}"
-        raise UserError(f"{error}; {columnar} is not read by {config.name}: {remedy}") from error
+        remedy = own if f"own/{module.KIND}" in NAMES else f"write the data as a file of {config.name}"
+        raise UserError(f"{error}. The task {config.name} does not read {columnar}; {remedy}") from error
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
             f"{KEY}={given}: the task returned by load lacks {', '.join(lacking)}; see the class Task in bert_jax/tasks/task.py"
@@ -129,7 +129,7 @@ def _own_module(value: str) -> Any:
     except TypeError as error:
         raise UserError(f"{where}: load is {load!r}, not a function load(config, say); {_WANTED}") from error
     if taken := [name for name in names if name in _TASKS]:
-        raise UserError(f"{where}: {taken[0]!r} is a task of this project; give yours another name")
+        raise UserError(f"{where}: {taken[0]!r} is the name of a task of bert_jax; give your task another name")
     if not name:
         raise UserError(f"{where} does not name a task of the file; write {KEY}={file}:{names[0]}")
     if name not in names:

@@ -159,10 +159,10 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
         raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [E, C] and [E], E at least 1")
     if not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
-        raise ValueError(f"labels from {labels.min()} to {labels.max()}, but {probabilities.shape[1]} classes")
+        raise ValueError(f"labels are {labels.min()} to {labels.max()}, but there are only {probabilities.shape[1]} classes")
     sums = probabilities.sum(1, keepdims=True)
     if not (np.isfinite(sums).all() and (probabilities >= 0).all() and (sums > 0).all()):
-        raise ValueError("probabilities must be finite and not negative, and no row all zero")
+        raise ValueError("probabilities must be finite and not negative, and no row may be all zero")
     chosen = (probabilities / sums)[np.arange(len(labels)), labels]
     return float(-np.log(np.clip(chosen, clip, 1 - clip)).mean())
 
@@ -341,8 +341,8 @@ def squad2_scores(
     for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
         if values is not None and (missing := [question for question in gold if question not in values]):
             raise UserError(
-                f"no {name} for {len(missing)} of {counted(len(gold), 'question')}, the first is {missing[0]!r}; give one for "
-                "each"
+                f"{len(missing)} of {counted(len(gold), 'question')} have no {name}, the first is {missing[0]!r}; give one "
+                f"{name} for each question"
             )
     raw = {"exact": question_scores(gold, predictions, exact=True), "f1": question_scores(gold, predictions, exact=False)}
     final = raw

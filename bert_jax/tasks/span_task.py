@@ -121,13 +121,13 @@ class SpanTask:
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
-                    f"{where}: {counted(len(inexact), 'answer')} starting or ending inside a token, extended to whole tokens for "
-                    f"training; the first is {inexact[0]}"
+                    f"{where}: for training, answers that start or end inside a token are extended to whole tokens "
+                    f"({counted(len(inexact), 'answer')}, the first is {inexact[0]})"
                 )
             if lost:
                 self.say(
-                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, not used in training; the "
-                    f"first is {lost[0]}"
+                    f"{where}: questions without an answer in the context are not used in training "
+                    f"({counted(len(lost), 'question')}, the first is {lost[0]})"
                 )
         self._encoded[split] = questions
         return features
@@ -167,7 +167,7 @@ class SpanTask:
         every question, although some questions have an answer."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
-            return "every predicted span begins at [CLS], which is not an answer"
+            return "every predicted span starts at [CLS], which is not an answer"
         if all_equal(best):
             return "every predicted span is at the same position"
         if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
@@ -300,8 +300,8 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
             say(
-                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, which are used neither "
-                "in training nor in scores"
+                f"{config.name}, {split}: questions without an answer in the file are used neither in training nor in scores "
+                f"({counted(unknown, 'question')})"
             )
     return SpanTask(config.name, config, usable_splits(config, splits), bool(impossible) or config.name == "squad/v2.0", say)
 
@@ -321,7 +321,8 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
         name = max(counts, key=counts.__getitem__, default="")
         if (count := counts[name]) > 1:
             raise UserError(
-                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs a unique id"
+                f"{getattr(config.own, split)}: {counted(count, 'question')} share the id {name!r}; give each question an id "
+                "of its own"
             )
     return splits
 

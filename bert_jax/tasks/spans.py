@@ -63,7 +63,7 @@ def windows(
         raise UserError(
             f"rows of {length} tokens leave no room for the context next to a question of "
             f"{counted(len(question), 'token')} and [CLS], "
-            "[SEP], [SEP]; allow longer rows, or cut questions shorter"
+            "[SEP], [SEP]; make the rows longer, or cut questions shorter"
         )
     starts = window_starts(len(context), room, stride)
     best = most_context(starts, len(context), room, per_token=0.01)

@@ -84,7 +84,7 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
     for part in ("train", "dev"):
         if not any(split.startswith(part) for split in held):
             where = f"config.task.own.{part}" if config.name.startswith("own/") else "config.task.data_dir"
-            raise UserError(f"{config.name} has no examples of its {part} split; give them with {where}")
+            raise UserError(f"{config.name} has no examples of the {part} split; give examples with {where}")
     most = {"train": config.train_rows, "dev": config.dev_rows}
     return {split: examples[: most.get(split.partition("_")[0], 0) or None] for split, examples in held.items()}
 

@@ -301,7 +301,7 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
     problem = config.own.problem
     if problem == "classification" and len(data.labels) < 2:
         raise UserError(
-            f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more labels"
+            f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples with two or more labels"
         )
     metric, metrics = _OWN_METRICS[problem]
     return TextTask(

@@ -42,7 +42,9 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
     from bert_jax.tasks.registry import load_task  # these take seconds
 
     if task.startswith("own/"):
-        raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")
+        raise UserError(
+            f"the texts of --task={task} are in your own files; pass the files to bert_jax.corpus as --source=jsonl:FILE"
+        )
     try:
         examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
     except UserError as error:  # the message names keys of the configuration; this command has flags

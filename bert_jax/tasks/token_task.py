@@ -132,13 +132,13 @@ class TokenTask:
         if split not in self._labelled:
             if unread:
                 self.say(
-                    f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer can read, "
-                    "replaced by [UNK]"
+                    f"{self.name}, {split}: the tokenizer can read no character of {counted(unread, 'word')}; [UNK] is used "
+                    "instead"
                 )
             if long:
                 self.say(
-                    f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}; the "
-                    f"rest of these words is not read"
+                    f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}; only the first "
+                    f"{counted(room, 'piece')} of such a word are read"
                 )
         found.sort(key=lambda pair: pair[0].example)  # in the user's file, the sentences of a document need not follow each other
         self._labelled[split] = [place for _, place in found]
@@ -249,14 +249,14 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     meant = as_tags(tags)
     words_only = [] if meant else [label for label in tags if not is_tag(label)]
     if words_only and (config.scheme or config.name in _ENTITIES):
-        remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give the right one"
+        remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give another file"
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         raise UserError(f"{where} has the label {words_only[0]!r}, not an entity tag such as O or B-PER; {remedy}")
     if words_only and looks_like_tags(tags):
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         say(
-            f"WARNING: {where} has the label {words_only[0]!r}, which is not a tag in the scheme of the other labels, so the "
-            "metric is accuracy over words; correct it to get F1 over entities (tags such as O, B-PER and I-PER)"
+            f"WARNING: {where} has the label {words_only[0]!r}, which is not an entity tag such as O, B-PER or I-PER, so the "
+            "metric is accuracy over words; to get F1 over entities, correct this label"
         )
     if other := {label: tag for label, tag in meant.items() if label != tag}:
         say(f"{config.name}: the tags {', '.join(other)} are read as {', '.join(other.values())}")
@@ -274,7 +274,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
             where = (_first_line(config, paths[split], first) if split in paths else "") or f"{config.name}, {split}"
             say(
                 f"{where}: the training set has no {named}, so {counted(len(strange), 'word')} of {split} cannot be predicted "
-                "correctly; correct the label, or train on examples of it"
+                "correctly; correct the label, or add training examples with this label"
             )
         if config.context == "document" and len({example.document for example in examples}) == len(examples):
             say(f'{config.name}, {split}: no document has two sentences, so context="document" has no effect')
@@ -290,7 +290,7 @@ def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
         paths = next(filter(None, (sorted(directory.glob(pattern)) for pattern in names[split])), [])
         if len(paths) > 1:
             raise UserError(
-                f"{directory} has both {paths[0].name} and {paths[1].name} for the {split} split; leave only one there"
+                f"{directory} has both {paths[0].name} and {paths[1].name} for the {split} split; remove one of the two"
             )
         if not paths and split != "test":
             looked = " or ".join(names[split])

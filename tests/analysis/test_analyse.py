@@ -100,7 +100,7 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, ca
     out = tmp_path / "out"
     assert main(["dependencies", "--model=m", f"--output={out}", *flags, "--replicates=100"]) == 1
     said, problems = capsys.readouterr()
-    assert "x.conllu, line 37: the heads of the words 1 -> 1 are a cycle, not a tree; correct them" in problems
+    assert "x.conllu, line 37: the heads of the words 1 -> 1 are a cycle, not a tree; correct the heads" in problems
     assert said.startswith("10 sentences; heads and offsets were chosen on 9 others\n")
     relations = [line.split()[0] for line in said.splitlines()[2:]]
     assert relations[:4] == ["all", relations[1], "det", relations[3]]

@@ -83,11 +83,14 @@ def test_a_half_without_a_readable_sentence_is_refused_unless_the_file_has_only_
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (row(1, "a", 2) + row(2, "b", 1), "line 1: the heads of the words 1 -> 2 -> 1 are a cycle, not a tree; correct them"),
+        (
+            row(1, "a", 2) + row(2, "b", 1),
+            "line 1: the heads of the words 1 -> 2 -> 1 are a cycle, not a tree; correct the heads",
+        ),
         (row(1, "a", 3) + row(2, "b", 0), "line 1: the head '3' is not a word of the sentence, from 1 to 2, or 0 for the root"),
         (row(1, "a", "_") + row(2, "b", 0), "line 1: the head '_' is not a word of the sentence, from 1 to 2, or 0 for the root"),
         (row(1, "a", "_"), "line 1: the sentence has no heads (column 7 is _); give a treebank, or parse the file first"),
-        ("1\ta\n", "line 1: 2 columns between TABs, not the 10 of CoNLL-U; correct the line"),
+        ("1\ta\n", "line 1: the line has 2 columns between TABs, not the 10 columns of CoNLL-U; correct the line"),
         (row("x", "a"), "line 1: 'x' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows the ID 1; number the words of a sentence from 1"),
         (row(1, ""), "line 1: column 2, the word, is empty; correct the line"),

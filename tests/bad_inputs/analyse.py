@@ -113,7 +113,7 @@ CASES = [
     Case(
         "a model whose weights are not finite",
         f"{HEADS} --model=model",
-        "cannot be used: NaN or infinity in embeddings/layer_norm",
+        "cannot be used because of NaN or infinity in embeddings/layer_norm",
         copies="model",
         spoil=not_finite("model"),
     ),
@@ -165,7 +165,7 @@ CASES = [
     Case(
         "a corpus that does not exist",
         "vocabulary --corpus=nowhere",
-        "corpus nowhere ... does not exist; build one with python -m bert_jax.corpus --output=nowhere ...",
+        "corpus nowhere ... does not exist; build a corpus with python -m bert_jax.corpus --output=nowhere ...",
     ),
     Case(
         "a corpus of another vocabulary",
@@ -235,7 +235,7 @@ CASES = [
     Case(
         "a column that a file of tags lacks",
         "probe --input=x.txt --eval=x.txt --column=2",
-        "x.txt has 2 columns, but no column tag=2; give a number from -2 to 1",
+        "x.txt has 2 columns, but no column tag=2; give an index from -2 to 1",
         files={"x.txt": "a X\n"},
     ),
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
@@ -296,7 +296,7 @@ CASES = [
     Case(
         "GAP with a comment above the names of its columns",
         "coreference --input=x.tsv",
-        "x.tsv, line 1: '# by Ada' is a comment, but the first line must have the names of the columns; remove it",
+        "x.tsv, line 1: the first line must have the column names, but it is a comment ('# by Ada'); remove the comment",
         files={"x.tsv": "# by Ada\nID\tText\tPronoun\n"},
     ),
 ]

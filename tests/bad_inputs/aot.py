@@ -96,7 +96,7 @@ CASES = [
     Case(
         "rows longer than the position table",
         "--config.phases.0.length=65",
-        "config.phases.0.length=65 is longer than the position table, ... shorten the rows, or raise model.max_position",
+        "config.phases.0.length=65 is longer than the position table ... shorten the rows, or raise model.max_position",
     ),
     Case("an empty experiment", "--config=", "--config is missing, for example --config=experiments/pretrain/bert_base.py"),
     Case(

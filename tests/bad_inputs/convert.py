@@ -75,18 +75,18 @@ CASES = [
     Case(
         "layers of a translator",
         "--from=$translator --layers=1",
-        "$translator has layers in its encoder and in its decoder, but only one list of layers can be given; keep all "
+        "$translator has an encoder and a decoder, but only one list of layers can be given; keep all "
         "layers, or train a model with fewer layers",
     ),
     Case(
         "a window for a model without sliding layers",
         "--window=4",
-        "leave --window out: only sliding layers have a window, but $model has none",
+        "--window is for sliding layers, but $model has none; leave the flag out",
     ),
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "leave --rope-theta out: only rotary positions have a base, but $model has positions='learned'",
+        "--rope-theta is for rotary positions, but $model has positions='learned'; leave the flag out",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
@@ -104,14 +104,14 @@ CASES = [
     Case(
         "a dropped part that is none",
         "--drop=nsp",
-        "'nsp' cannot be dropped: neither a tensor of $model/model.safetensors nor a part: did you mean 'nsp_head'?; parts are",
+        "'nsp' cannot be dropped, because it is neither a tensor of $model/model.safetensors nor a part; did you mean",
     ),
     Case(
         "a new part that is none",
         "--new=pooled",
         "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, softmax, skip_gram_head,",
     ),
-    Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; give them"),
+    Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; name the labels"),
     Case(
         "two new heads",
         "--new=sequence_head,token_head --labels=a,b",
@@ -126,7 +126,7 @@ CASES = [
         "--labels and --problem need a task head, but the model has none; add one with --new=sequence_head",
     ),
     Case(
-        "labels of another number", "--from=$classifier --labels=a,b,c", "3 labels for the 2 outputs of the sequence_head; give 2"
+        "labels of another number", "--from=$classifier --labels=a,b,c", "the sequence_head needs 2 labels, one for each"
     ),
     Case(
         "a problem that is none",
@@ -159,9 +159,9 @@ CASES = [
     Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
     Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
     Case("no token types", "--token-types=0", "--token-types=0 must be at least 1 and at most 65,536"),
-    Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1 layer; layers cannot be added"),
+    Case("more layers than there are", "--layers=3", "--layers=3 is too many: the model has 1 layer, and layers cannot be added"),
     Case("layers told twice", "--layers=1 --keep-layers=0", "--layers and --keep-layers are both given; give only one of them"),
-    Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
+    Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep; the model has 1 layer, from 0 to 0"),
     Case(
         "a layer that is a digit of another kind",
         "--keep-layers=0,²",
@@ -176,7 +176,7 @@ CASES = [
     Case(
         "new positions that are not asked for",
         "--new-positions=random",
-        "--new-positions only applies to a larger position table; add --max-position=N, or leave it out",
+        "--new-positions only applies to a larger position table; add --max-position=N, or leave this flag out",
     ),
     Case(
         "new positions of no kind",
@@ -212,7 +212,7 @@ CASES = [
         Case(f"an empty name for {flag}", f"{flag}=", f"{flag}= is empty; give a name, or leave the flag out")
         for flag in ("--vocab", "--add-tokens", "--replace-vocab", "--average")
     ),
-    Case("a directory that is not a model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
+    Case("a directory that is not a model", "--from=.", ". is not a model directory, because it has no config.json and no"),
     Case(
         "a model whose weights are cut short",
         "--from=model",
@@ -229,12 +229,12 @@ CASES = [
     ),
     damaged(
         "whose weights are missing",
-        "model is not a model directory: model.safetensors missing; name a directory with these files",
+        "model is not a model directory, because it has no model.safetensors; name a directory with these files",
         remove("model/model.safetensors"),
     ),
     damaged(
         "of whole numbers",
-        "holds no floating-point weights for bert.embeddings.LayerNorm.bias (int8); save the model unquantised",
+        "has integer weights for bert.embeddings.LayerNorm.bias (int8); save the model without quantisation",
         weight("model", lambda x: x.astype(np.int8)),
     ),
     damaged(
@@ -244,10 +244,10 @@ CASES = [
     ),
     damaged(
         "with a weight beyond float32",
-        "cannot be used: NaN or infinity in embeddings/layer_norm/bias; use an earlier state",
+        "cannot be used because of NaN or infinity in embeddings/layer_norm/bias; use an earlier state",
         weight("model", lambda x: x.astype(np.float64) + 1e300),
     ),
-    damaged("with a weight that is NaN", "cannot be used: NaN or infinity in embeddings/layer_norm", not_finite("model")),
+    damaged("with a weight that is NaN", "cannot be used because of NaN or infinity", not_finite("model")),
     damaged("of no list of classes", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=5)),
     damaged("of a class that is a number", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=[3])),
     damaged(
@@ -270,15 +270,15 @@ CASES = [
     Case(
         "a dropped tensor that is not there",
         "--from=model --drop=mine.weigth",
-        "'mine.weigth' cannot be dropped: neither a tensor of model/model.safetensors nor a part: did you mean 'mine.weight'?",
+        "'mine.weigth' cannot be dropped, because it is neither a tensor of model/model.safetensors nor a part; did you mean",
         copies="model",
         spoil=extra_tensors("model", "mine.bias", "mine.weight"),
     ),
     Case(
         "a dropped pattern that matches nothing",
         "--from=model --drop='lora.*'",
-        "'lora.*' cannot be dropped: neither a tensor of model/model.safetensors nor a part: its tensors ... "
-        "more; parts are pooler, mlm_head, nsp_head,",
+        "'lora.*' cannot be dropped, because it is neither a tensor of model/model.safetensors nor a part; the tensors ... "
+        "more (parts: pooler, mlm_head, nsp_head,",
         copies="model",
     ),
     Case(
@@ -290,12 +290,12 @@ CASES = [
     Case(
         "a dropped pattern of a checkpoint that matches nothing",
         "--from=$tf1 --drop='*/lamb_x'",
-        "'*/lamb_x' cannot be dropped: neither a tensor of ... model.ckpt-1000 nor a part",
+        "'*/lamb_x' cannot be dropped, because it is neither a tensor of ... model.ckpt-1000 nor a part",
     ),
     Case(
         "weights next to a configuration of the original",
         "--from=old",
-        "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that file: cp "
+        "old has model.safetensors, but no config.json; if bert_config.json describes the model, copy that file: cp "
         "old/bert_config.json",
         copies="old=model",
         files={"old/bert_config.json": "{}"},
@@ -304,22 +304,22 @@ CASES = [
     Case(
         "more outputs than labels",
         "--from=classifier",
-        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name all 2 with "
-        "`convert --labels=A,B,...`, or leave the head out with `convert --drop=sequence_head`",
+        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name all 2 labels "
+        "with `convert --labels=A,B,...`, or remove the head with `convert --drop=sequence_head`",
         copies="classifier",
         spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
     ),
     Case(
         "labels of another number than the outputs, and than config.json",
         "--from=classifier --labels=a,b,c,d",
-        "4 labels for the 2 outputs of the sequence_head; give 2",
+        "the sequence_head needs 2 labels, one for each output, not 4",
         copies="classifier",
         spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
     ),
     Case(
         "ids of labels in another order",
         "--from=classifier",
-        "classifier/config.json: label2id has the id 1 for 'good', but id2label has 0; correct one of them, or `convert",
+        "classifier/config.json: 'good' has the id 1 in label2id, but 0 in id2label; correct one of them, or `convert",
         copies="classifier",
         spoil=keys("classifier/config.json", label2id={"good": 1, "poor": 0}),
     ),
@@ -348,15 +348,15 @@ CASES = [
     Case(
         "a model with a tokenizer of another class",
         "--from=model",
-        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT',
+        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported, because its rules differ',
         copies="model",
         spoil=keys("model/tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer"),
     ),
     Case(
         "a piece that the original's vocabulary cannot hold",
         "--from=model --format=tf1",
-        "the original reads its vocabulary from vocab.txt, which cannot hold the piece 'a\\n', because it contains a line end, "
-        "or ... choose another format",
+        "the original reads its vocabulary from vocab.txt, but this file cannot hold the piece 'a\\n', because the piece "
+        "contains a line end, or ... choose another format",
         copies="model",
         spoil=[
             remove("model/vocab.txt"),
@@ -367,8 +367,8 @@ CASES = [
     Case(
         "an added word that is not a special token",
         "--from=model",
-        "the added token 'covid' (id 91) is not a special token; transformers also matches it inside words ... and add it as a "
-        "whole word with convert --add-tokens=FILE",
+        "the added token 'covid' (id 91) is not a special token, so transformers also matches it inside words. ... and add it "
+        "as a whole word with convert --add-tokens=FILE",
         copies="model",
         files={"model/added_tokens.json": '{"covid": 91}'},
     ),
@@ -388,7 +388,7 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--replace-vocab=vocab.txt",
-        "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; give --lowercase or --cased",
+        "vocab.txt is unclear, because 0 of its 1 piece have capitals; give --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
     ),
     Case(
@@ -406,7 +406,7 @@ CASES = [
     Case(
         "word vectors with a number without end",
         "--from=v.vec",
-        "v.vec: line 1 must be the number of words and the width ... cannot hold 11111111111111111111 2; copy",
+        "v.vec: line 1 must have the word count and the width ... but 11111111111111111111 2 does not fit ... copy",
         files={"v.vec": "1" * 10_000 + " 2\na 1 2\n"},
     ),
     Case(
@@ -516,8 +516,8 @@ CASES = [
         Case(
             f"a foreign directory in the place of {what}",
             "--to=shared/m",
-            f"shared/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or choose "
-            "a directory other than",
+            f"shared/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
+            "or choose a directory other than",
             files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
@@ -550,17 +550,17 @@ CASES = [
     Case(
         "an epsilon that the original has not",
         "--format=tf1",
-        "m: layer_norm_epsilon=1e-06 cannot be represented: the original always has 1e-12; choose another format",
+        "m: layer_norm_epsilon=1e-06 cannot be represented, because the original always uses 1e-12; choose another format",
     ),
     Case(
         "a head that the original has not",
         "--from=$tagger --format=tf1",
-        "m: layer_norm_epsilon=1e-06 cannot be represented: the original always has 1e-12; choose another format",
+        "m: layer_norm_epsilon=1e-06 cannot be represented, because the original always uses 1e-12; choose another format",
     ),
     Case(
         "a head that the original has not seen trained",
         "--from=$tf1 --drop=nsp_head --new=nsp_head --format=tf1",
-        "nsp_head was never trained, but the format tf1 cannot record this; leave it out with --drop=nsp_head",
+        "nsp_head was never trained, but the format tf1 cannot record this; remove it with --drop=nsp_head",
     ),
     Case("a negative seed", "--new=pooler --drop=pooler --seed=-1", "--seed=-1 must be at least 0 and at most 4,294,967,295"),
     Case(
@@ -620,7 +620,7 @@ CASES = [
     ),
     damaged(
         "whose weights have another name",
-        "model is not a model directory: model.safetensors missing (it has model.fp16.safetensors); name a directory",
+        "model is not a model directory, because it has no model.safetensors (it has model.fp16.safetensors); name a directory",
         lambda root: (root / "model" / "model.safetensors").rename(root / "model" / "model.fp16.safetensors"),
     ),
     damaged(
@@ -638,7 +638,7 @@ CASES = [
     Case(
         "an adapter",
         "--from=a",
-        "a holds an adapter (adapter_config.json), not a whole model; merge it into its model first",
+        "a holds an adapter (adapter_config.json), not a whole model; merge the adapter into its model",
         files={"a/adapter_config.json": "{}", "a/adapter_model.safetensors": b"x"},
     ),
     Case(
@@ -649,12 +649,12 @@ CASES = [
     ),
     damaged(
         "with added tokens of ids that are no numbers",
-        "model: the id of the added token '[E1]' is \"x\", not a number from 0 to 9,999,999; copy the file again",
+        "model: the id of the added token '[E1]' is \"x\", not an integer from 0 to 9,999,999; copy the file again",
         keys("model/tokenizer_config.json", added_tokens_decoder={"x": {"content": "[E1]", "special": True}}),
     ),
     damaged(
         "with an added token of an id of more digits than Python reads",
-        "model: the id of the added token '[E1]' is null, not a number from 0 to 9,999,999; copy the file again",
+        "model: the id of the added token '[E1]' is null, not an integer from 0 to 9,999,999; copy the file again",
         keys("model/tokenizer_config.json", added_tokens_decoder={"9" * 5_000: {"content": "[E1]", "special": True}}),
     ),
     damaged(
@@ -665,7 +665,7 @@ CASES = [
     Case(
         "the current directory as output",
         "--to=.",
-        "--to=. is the current directory, or holds it, and would be replaced; name another directory",
+        "--to=. is the current directory or a directory above it, and would be replaced; name another directory",
     ),
     *(
         Case(
@@ -679,7 +679,7 @@ CASES = [
     Case(
         "word vectors of no word that can be a piece",
         "--from=v.vec",
-        "v.vec has no word that can be a piece: 2 words with spaces, 0 that are not UTF-8; export the vectors again",
+        "v.vec has no word that can be a piece (2 words with spaces, 0 that are not UTF-8); export the vectors again",
         files={"v.vec": "2 2\na\u00a0b 1 2\nb\u3000c 3 4\n"},
     ),
     Case(

@@ -92,20 +92,20 @@ CASES = [
     Case(
         "a source that is none",
         "--source=txt:a",
-        "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB, arrow:DIR,",
+        "--source=txt:a: there is no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB,",
     ),
     Case("a source without its files", "--source=text:", "--source=text: is incomplete; write text:GLOB"),
     Case(
         "a source without a kind",
         "--source=$text",
-        "--source=$text: no source '$text'; known: arrow, embedded, jsonl, parallel, parquet, text, tfds (embedded, text:GLOB,",
+        "--source=$text: there is no source '$text'; known: arrow, embedded, jsonl, parallel, parquet, text, tfds (embedded,",
     ),
     Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x must not have a name; write embedded"),
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",
-        "--shard=0/8 with --output=gs://bucket/corpus: several hosts can only build in a directory that all of them mount; "
-        "give such a directory, and upload",
+        "--shard=0/8 does not work with --output=gs://bucket/corpus, because several hosts can only build in a directory that "
+        "all of them mount; give such a directory, and upload",
     ),
     Case(
         "an output in a mistyped bucket",
@@ -155,7 +155,7 @@ CASES = [
     Case(
         "a vocabulary alone that is there already",
         "--vocab-only",
-        "--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab",
+        "--vocab-only trains a new vocabulary; give --train-vocab instead of --vocab",
     ),
     Case(
         "a vocabulary and a new one",
@@ -246,7 +246,7 @@ CASES = [
     Case(
         "an alphabet of SentencePiece",
         "--train-vocab=sentencepiece --alphabet=10",
-        "--alphabet is a setting of WordPiece; SentencePiece keeps the characters that cover 99.95 % of the text; leave",
+        "--alphabet is a setting of WordPiece, but SentencePiece always keeps the characters that cover 99.95 % of the text;",
         without=NO_VOCAB,
     ),
     Case(
@@ -275,7 +275,7 @@ CASES = [
     Case(
         "no file of a pattern",
         "--source='text:nowhere/*.txt'",
-        "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches",
+        "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern, and write ** to match",
     ),
     *(
         Case(
@@ -306,7 +306,7 @@ CASES = [
     Case(
         "a file of blank lines",
         "--source=text:a.txt",
-        "the corpus is empty: 0 documents read, none kept (the sources hold no text); see --keep",
+        "the corpus is empty: 0 documents read, none kept (the sources hold no text); switch off",
         files={"a.txt": "\n\n \n"},
         leaves="corpus*",
     ),
@@ -342,7 +342,7 @@ CASES = [
     Case(
         "text of many zeros",
         "--source=text:a.txt",
-        "--source=text:a.txt: a.txt is not text: 67% of its bytes are zero; give a file of text",
+        "--source=text:a.txt: a.txt is not text, because 67% of its bytes are zero; give a text file",
         files={"a.txt": b"ab\0\0\0\0" * 50},
     ),
     Case(
@@ -386,13 +386,13 @@ CASES = [
     Case(
         "JSON lines as Parquet",
         "--source='parquet:a.*'",
-        """a.jsonl is not a Parquet file: it begins with b'{"text": "A ... write --source=jsonl:a.*, or fetch it again""",
+        """a.jsonl is not a Parquet file, because it starts with b'{"text": "A ... write --source=jsonl:a.*, or fetch""",
         files={"a.jsonl": RECORDS},
     ),
     Case(
         "two formats in one pattern",
         "--source='parquet:*'",
-        "b.jsonl is not a Parquet file: it begins with ... write --source=jsonl:*, or fetch it again",
+        "b.jsonl is not a Parquet file, because it starts with ... write --source=jsonl:*, or fetch the file again",
         files={"a.parquet": PARQUET, "b.jsonl": RECORDS},
     ),
     Case(
@@ -439,7 +439,7 @@ CASES = [
     Case(
         "a treebank as text",
         "--source=text:a.conllu",
-        "a.conllu has the name of a file of annotated words; write its sentences to a text file, or rename it to end in .txt if",
+        "a.conllu has the name of a file of annotated words; write the sentences to a text file, or rename it to end in .txt if",
         files={"a.conllu": "# text = A sentence.\n1\tA\ta\tDET\t_\t_\t0\troot\t_\t_\n"},
     ),
     Case(
@@ -487,7 +487,7 @@ CASES = [
     Case(
         "a row without text",
         "--source=parquet:a.parquet",
-        "a.parquet: row 2 has no text (the column 'text' is null there); fill it in, or pass --on-bad-records=skip",
+        "a.parquet: row 2 has no text (the column 'text' is null there); fill in a text, or pass --on-bad-records=skip",
         files={"a.parquet": parquet({"text": ["A sentence of some words.", None]})},
         leaves="corpus*",
     ),
@@ -507,25 +507,25 @@ CASES = [
     Case(
         "a directory without tables",
         "--source=parquet:set",
-        "--source=parquet:set: there is no .parquet file in it; write --source=arrow:set",
+        "--source=parquet:set: the directory has no .parquet file; write --source=arrow:set",
         files={"set/data-00000-of-00001.arrow": arrow({"text": ["a"]})},
     ),
     Case(
         "a split that is not there",
         "--source=parquet:set:dev",
-        "--source=parquet:set:dev: no split 'dev'; known: test, train",
+        "--source=parquet:set:dev: there is no split 'dev'; known: test, train",
         files={"set/data/train-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET},
     ),
     Case(
         "splits of which none is for training",
         "--source=parquet:set",
-        "--source=parquet:set has the splits test, validation, but no 'train'; write --source=parquet:set:SPLIT, or A+B",
+        "--source=parquet:set has the splits test, validation, but no 'train'; write --source=parquet:set:SPLIT, or",
         files={"set/data/validation-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET},
     ),
     Case(
         "several data sets in a directory",
         "--source=parquet:set",
-        "--source=parquet:set holds 2 data sets (de, en); give the folder of one, or 'parquet:' with a pattern",
+        "--source=parquet:set holds 2 data sets (de, en); give the folder of one data set, or 'parquet:' with a pattern",
         files={f"set/{name}/train-00000-of-00001.parquet": PARQUET for name in ("de", "en")},
     ),
     Case(
@@ -588,7 +588,7 @@ CASES = [
             ("is a mailbox (mbox)", "write the texts", "From a@b Mon Jan  1 00:00:00 2024\nSubject: it\n\nit was\n"),
             ("is an XML file", "write its text to", '<?xml version="1.0"?>\n<TEI><p>it was fine by the river</p></TEI>\n'),
             ("is a dump of a wiki", "write its texts to a file of JSON", '<mediawiki xml:lang="en">\n<page>it was</page>\n'),
-            ("is a file of subtitles", "write its sentences", "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"),
+            ("is a file of subtitles", "write the sentences", "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"),
         )
     ),
     Case(
@@ -600,7 +600,7 @@ CASES = [
     Case(
         "annotations of brat as text",
         "--source=text:x.ann",
-        "x.ann has the name of a file of annotated words; write its sentences to a text file, or rename it",
+        "x.ann has the name of a file of annotated words; write the sentences to a text file, or rename it",
         files={"x.ann": "T1\tPerson 7 10\tada\n"},
     ),
     Case(
@@ -642,7 +642,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:",
+        "a.json is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -674,22 +674,22 @@ CASES = [
     Case(
         "a record without a text",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: no field 'text' ... correct it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: it has no field 'text' ... correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": '{"body": "A sentence."}\n'},
         leaves="corpus*",
     ),
     Case(
         "a record with a number for a text",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: its field 'text' is 7, not text; correct it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: the field 'text' is 7, not a text; correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": '{"text": 7}\n'},
         leaves="corpus*",
     ),
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another source: embedded, text: or "
-        "jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another source, such as "
+        "embedded, text: or jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
     Case(
@@ -725,15 +725,15 @@ CASES = [
     Case(
         "sides of unlike numbers of files",
         "--source='parallel:*.en:a.de'",
-        "--source=parallel:*.en:a.de: the first pattern matches 2 files, the second 1; each file needs exactly one file with "
-        "its translations (the first two are a.en and",
+        "--source=parallel:*.en:a.de: the first pattern matches 2 files, the second 1; give exactly one file of "
+        "translations for each file of texts (the first two files are a.en and",
         files=SIDES | {"b.en": "One.\n"},
     ),
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
-        '--source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 2: line 3 of a.en ("A bird flies.") is the first without a '
-        "partner in b.de; put a text and its translation on lines with the same number",
+        '--source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 2; line 3 of a.en ("A bird flies.") is the first line '
+        "without a partner in b.de. Line N of one file must translate line N of the other file",
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
     Case(
@@ -745,8 +745,7 @@ CASES = [
     Case(
         "a side of blank lines",
         "--source=parallel:a.en:b.de",
-        "--source=parallel:a.en:b.de: b.de has 3 lines but no text in them, so this language is empty; give the file with the "
-        "translations",
+        "--source=parallel:a.en:b.de: b.de has 3 lines without any text, so this language is empty; give a file with text",
         files=SIDES | {"b.de": "\n \n\n"},
     ),
     Case(
@@ -759,7 +758,7 @@ CASES = [
     Case(
         "a table without a second column",
         "--source=parallel:a.tsv",
-        "a.tsv: line 1 has 1 column, but --pair-fields=1,2 needs 2; correct it, or pass --on-bad-records=skip",
+        "a.tsv: line 1 has 1 column, but --pair-fields=1,2 needs 2 columns; correct it, or pass --on-bad-records=skip",
         files={"a.tsv": "A cat.\n"},
         leaves="corpus*",
     ),
@@ -778,7 +777,7 @@ CASES = [
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave --pair-fields out",
+        "--pair-fields=en,de: parallel:a.en:a.de has one file per language, so there are no fields to choose; leave",
         files=SIDES,
     ),
     Case(
@@ -803,7 +802,7 @@ CASES = [
     Case(
         "two directions",
         "--source=parallel:a.en:a.de --source=parallel:a.de:a.en",
-        "a.de is de to en, but a.en is en to de; a corpus has only one direction: build one corpus for each",
+        "a.de is de to en, but a.en is en to de; build one corpus for each direction",
         files=SIDES,
     ),
     Case(
@@ -815,7 +814,7 @@ CASES = [
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source has documents, but --source has pairs, en to de; hold out texts of the same kind",
+        "--eval-source has documents, but --source has pairs, en to de; give an --eval-source of the same kind",
         files=SIDES,
     ),
     Case(
@@ -867,7 +866,7 @@ CASES = [
     Case(
         "a vocabulary of Japanese rules",
         "--vocab=words",
-        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT\'s; supported',
+        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported, because its rules differ from BERT',
         files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
     ),
     Case(
@@ -902,22 +901,21 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--vocab=vocab.txt",
-        "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
+        "vocab.txt is unclear, because 0 of its 3 pieces have capitals; give --lowercase or --cased",
         files={"vocab.txt": WORDS},
         without="--lowercase",
     ),
     Case(
         "a tokenizer without a mask",
         "--vocab=words",
-        "words/tokenizer.json: none of its 31 pieces is known as [MASK] ... name one in tokenizer_config.json next to it, as",
+        "words/tokenizer.json: no piece is known as [MASK] ... name one of the 31 pieces in the tokenizer_config.json next to",
         files={"words/tokenizer.json": bytes_vocabulary("[PAD] [UNK] [CLS] [SEP]")},
         without="--lowercase",
     ),
     Case(
         "a mask that is not a piece",
         "--vocab=words",
-        "words/tokenizer.json: the files next to it have mask_token='<mask>', but this piece is not in the vocabulary; correct "
-        "one",
+        "the files next to words/tokenizer.json have mask_token='<mask>', but this piece is not in the vocabulary; correct one",
         files={"words/tokenizer.json": bytes_vocabulary(), "words/special_tokens_map.json": '{"mask_token": "<mask>"}'},
         without="--lowercase",
     ),
@@ -951,7 +949,7 @@ CASES = [
     Case(
         "a tokenizer.json that its class does not heed",
         "--vocab=words",
-        "words/tokenizer.json: it holds a BPE model, which its class BertTokenizer ignores; use the files of one model",
+        "words/tokenizer.json: it holds a BPE model, but the class BertTokenizer ignores this; take all files from one model",
         files={"words/tokenizer.json": bytes_vocabulary(), "words/tokenizer_config.json": '{"tokenizer_class": "BertTokenizer"}'},
         without="--lowercase",
     ),
@@ -1040,13 +1038,13 @@ CASES = [
     Case(
         "pairs below the names of their columns",
         "--source=parallel:a.tsv",
-        "the first row of a.tsv names its columns (en, de), and would become a pair; remove it (tail -n +2)",
+        "the first row of a.tsv has column names (en, de), which would be read as a pair; remove this row (tail -n +2)",
         files={"a.tsv": "en\tde\nthe river\tder Fluss\n"},
     ),
     Case(
         "pairs in double quotes",
         "--source=parallel:a.tsv",
-        "the texts of a.tsv are in double quotes, which would become part of them; write the table without quotes, or",
+        "the texts of a.tsv are in double quotes, and the quotes would become part of the texts; write the table without",
         files={"a.tsv": '"the river"\t"der Fluss"\n' * 10},
     ),
     Case(
@@ -1058,7 +1056,7 @@ CASES = [
     Case(
         "a vocabulary of JSON",
         "--vocab=v.txt",
-        "vocabulary v.txt is JSON, not one piece per line; name it .json if it is a tokenizer.json",
+        "vocabulary v.txt is JSON instead of one piece per line; if it is a tokenizer.json, give it a name that ends",
         files={"v.txt": '{"[PAD]": 0, "the": 1}'},
     ),
     Case(
@@ -1076,7 +1074,7 @@ CASES = [
     Case(
         "a new vocabulary of text that is dropped",
         f"{TRAIN} --source=text:a.txt",
-        "there is no text to train a vocabulary on: 1 document read, 0 held out for evaluation, 1 without a sentence after",
+        "there is no text to train a vocabulary on: of 1 document, 0 are held out for evaluation and 1 have no sentence after",
         files={"a.txt": "1 2 3\n"},
         without=NO_VOCAB,
     ),

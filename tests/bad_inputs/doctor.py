@@ -20,7 +20,7 @@ CASES = [
     Case(
         "a key without an experiment",
         "--config.seed=1",
-        "--config.seed sets a key of --config, which is missing; add --config=FILE",
+        "--config.seed needs an experiment file; add --config=FILE",
         without="--config",
     ),
     Case("no chips", "--chips=0", "--chips=0 must be at least 1 and at most 2,147,483,647"),

@@ -65,7 +65,7 @@ CASES = [
     Case(
         "a model without weights",
         "--config.init_from=model",
-        "model is not a model directory: model.safetensors missing",
+        "model is not a model directory, because it has no model.safetensors",
         copies="model",
         spoil=remove("model/model.safetensors"),
     ),
@@ -110,7 +110,7 @@ CASES = [
     Case(
         "a workdir without a model yet",
         "--config.init_from=other",
-        "other is a workdir without an exported model yet; continue its run with the command that started it",
+        "other is a workdir that has no exported model yet; to complete the run, repeat the command that started",
         files={"other/config.json": "{}", "other/checkpoints/0": ""},
     ),
     # ------------------------------------------------------------------------------------------------------- an existing run
@@ -136,7 +136,7 @@ CASES = [
     Case(
         "a workdir whose checkpoints could not be read",
         "--workdir=lr[1e-4]",
-        "--workdir=lr[1e-4] contains '[', which Orbax treats as a wildcard ... name a directory without *, ? and [ in its path",
+        "--workdir=lr[1e-4] contains",
     ),
     Case(
         "a workdir that is a link to nothing",
@@ -175,7 +175,7 @@ CASES = [
     Case(
         "a model with a weight that is not a number",
         "--config.init_from=model",
-        "model/model.safetensors cannot be used: NaN or infinity in ... use an earlier state of this model, or copy it again",
+        "model/model.safetensors cannot be used because of NaN or infinity in ... use an earlier state of the model, or copy",
         copies="model",
         spoil=not_finite("model"),
     ),
@@ -183,7 +183,7 @@ CASES = [
     Case(
         "a text longer than the position table",
         "--config.task.length=65",
-        "config.task.length=65 is longer than the position table of ... shorten it, or extend the table with `python -m",
+        "config.task.length=65 is longer than the position table of ... shorten the texts, or extend the table with `python -m",
     ),
     Case(
         "a task that is none",
@@ -313,12 +313,12 @@ CASES = [
     Case(
         "cross-view training with a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
-        "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
+        "config.cross_view learns from the model itself, but config.distillation learns from another model; leave one of them",
     ),
     Case(
         "cross-view training on no corpus",
         "--config.cross_view.corpus=no_such_corpus",
-        "corpus no_such_corpus ... does not exist; build one with python -m bert_jax.corpus --output=no_such_corpus",
+        "corpus no_such_corpus ... does not exist; build a corpus with python -m bert_jax.corpus --output=no_such_corpus",
     ),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case(
@@ -360,7 +360,7 @@ CASES = [
     Case(
         "random weights and a kept head",
         "--config.init_random=true --config.keep_head=true",
-        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out",
+        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave the two out",
     ),
     Case(
         "a decay for pretraining",
@@ -420,25 +420,25 @@ CASES = [
     Case(
         "no such column",
         TRAIN,
-        "train.csv, line 1: no column 'label'; did you mean 'lable'? (task.own.label)",
+        "train.csv, line 1: there is no column 'label'; did you mean 'lable'? (task.own.label)",
         files=train("text,lable\nit was fine,good\n"),
     ),
     Case(
-        "a table without names of columns",
+        "a table without column names",
         TRAIN,
-        "train.csv, line 1: no column 'text'; known: good, it was fine (task.own.text, or columns if the first row is an",
+        "train.csv, line 1: there is no column 'text'; known: good, it was fine (task.own.text, or columns if the first row is",
         files=train("it was fine,good\nit was bad,poor\n"),
     ),
     Case(
-        "a comment above the names of columns",
+        "a comment above the column names",
         TRAIN,
-        "train.csv, line 2: 2 columns, but there is one name of a column (# by Ada); the first line must name the columns",
+        "train.csv, line 2: the row has 2 columns, but there is only one column name (# by Ada); the first line must name the",
         files=train(f"# by Ada\n{GOOD}"),
     ),
     Case(
         "columns without a name",
         TRAIN,
-        "train.csv, line 1: no column 'label'; known: '', text (task.own.label, or columns if the first row is an example)",
+        "train.csv, line 1: there is no column 'label'; known: '', text (task.own.label, or columns if the first row is",
         files=train(",text,\n0,it was fine,good\n"),
     ),
     Case(
@@ -450,7 +450,7 @@ CASES = [
     Case(
         "cells in single quotes",
         TRAIN,
-        "train.csv, line 2: 3 columns, but there are 2 names of columns (text, label); enclose cells in double quotes, not",
+        "train.csv, line 2: the row has 3 columns, but there are 2 column names (text, label); enclose cells in double quotes,",
         files=train("text,label\n'it was fine, so',good\n"),
     ),
     Case(
@@ -462,60 +462,60 @@ CASES = [
     Case(
         "a table named as Parquet",
         "--config.task.own.train=train.parquet",
-        "train.parquet is text, not Parquet; give it a name that ends in the format of its rows, such as .csv",
+        "train.parquet is text, not Parquet; give it a name with the ending of its format, such as .csv",
         files={"train.parquet": GOOD},
     ),
     in_lines(
         "a text inside an object",
-        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write its parts to fields of their own',
+        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write each part to a field their own',
         '{"text": {"en": "it was fine"}, "label": "good"}\n',
     ),
     in_lines(
         "questions in the format of MRQA",
-        "train.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per "
-        "line (jq -c 'select(.qas) | {context} + .qas[]' train.jsonl)",
+        "train.jsonl, line 1: there is no field 'question', but a list of questions about one context, as in MRQA; give one "
+        "question per line (jq -c 'select(.qas) | {context} + .qas[]' train.jsonl)",
         '{"header": {}}\n{"context": "it was fine", "qas": [{"qid": "1", "question": "how", "answers": ["fine"]}]}\n',
         "--config.task.name=own/span",
     ),
     in_lines(
         "the text of a choice as its label",
-        "train.jsonl, line 1: label is 'fine', not one of 0, 1 (first_choice=0); give the number of the choice, 0, instead of",
+        "train.jsonl, line 1: label is 'fine', not one of 0, 1 (first_choice=0); write the index of the choice (0) instead of",
         '{"prompt": "it was", "choices": ["fine", "bad"], "label": "fine"}\n',
         "--config.task.name=own/choice",
     ),
     Case(
         "a treebank under another name",
         "--config.task.own.train=train.conll --config.task.name=own/token",
-        "train.conll: its first column numbers the words; if it is CoNLL-U, give it a name that ends in .conllu, or name the",
+        "train.conll: the first column has word numbers, not words; if it is CoNLL-U, give it a name that ends in .conllu, or",
         files={"train.conll": f"{TREE}2\tfilm\t_\tNOUN\t_\t_\t1\tdep\t_\t_\n\n{TREE}"},
     ),
     Case(
         "words that are not in the order of their sentences",
         f"{TRAIN} --config.task.name=own/token --config.task.own.sentence=n",
-        "train.csv: each of its 3 sentences has only one word if the column 'n' numbers them; sort the rows by this column, or",
+        "train.csv: each of the 3 sentences has only one word if the column 'n' has the sentence of each row; sort the rows by",
         files=train("n,words,labels\n0,it,O\n1,so,O\n0,was,O\n"),
     ),
     Case(
         "a label that training has not",
         f"{TRAIN} --config.task.own.dev=dev.csv",
-        "dev.csv, line 4: the label 'strange' is not known; known: good, poor; correct it, or add it to label_names",
+        "dev.csv, line 4: the label 'strange' is not known; known: good, poor. Correct the label, or add it to label_names",
         files={"train.csv": GOOD, "dev.csv": f"{GOOD}it was odd,strange\n"},
     ),
     Case(
         "a label outside those named",
         f"{TRAIN} --config.task.own.label_names=\"['good', 'bad']\"",
-        "train.csv, line 3: the label 'poor' is not known; known: good, bad; correct it, or add it to label_names",
+        "train.csv, line 3: the label 'poor' is not known; known: good, bad. Correct the label, or add it to label_names",
         files=train(GOOD),
     ),
     Case(
         "a list with a single word without quotes",
         "--config.task.own.label_names=[pos]",
-        "task.own.label_names=[pos] is only one label, so ... name two or more as [a,b], or leave label_names empty to use",
+        "task.own.label_names=[pos] has only one label, so ... name two or more labels as [a,b], or leave label_names empty to",
     ),
     Case(
         "one label only",
         f"{TRAIN} --config.task.own.dev=",
-        "every example of train.csv has the label 'good'; give examples of two or more",
+        "every example of train.csv has the label 'good'; give examples with two or more",
         files=train("text,label\nit was fine,good\nso it was,good\n"),
     ),
     Case(
@@ -527,13 +527,13 @@ CASES = [
     Case(
         "a row that is too short",
         TRAIN,
-        "train.csv, line 4: 1 column, but there are 2 names of columns (text, label); correct the line, or remove it",
+        "train.csv, line 4: the row has 1 column, but there are 2 column names (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine\n"),
     ),
     Case(
         "a row that is too long",
         TRAIN,
-        "train.csv, line 4: 3 columns, but there are 2 names of columns (text, label); correct the line, or remove it",
+        "train.csv, line 4: the row has 3 columns, but there are 2 column names (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine,good,better\n"),
     ),
     Case(
@@ -545,7 +545,7 @@ CASES = [
     Case(
         "a label that pandas wrote for none",
         TRAIN,
-        "train.csv, line 4: label is 'nan', which usually marks a missing value; fill it in, or remove the row",
+        "train.csv, line 4: label is 'nan', which usually marks a missing value; fill in a value, or remove the row",
         files=train(f"{GOOD}it was,nan\n"),
     ),
     Case(
@@ -563,13 +563,13 @@ CASES = [
     Case(
         "quotes in a table of TABs",
         "--config.task.own.train=train.tsv",
-        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they belong to it',
+        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they are part of',
         files={"train.tsv": 'text\tlabel\n"it was ""fine"""\tgood\nit was bad\tpoor\n'},
     ),
     Case(
         "several labels in columns of their own",
         f"{TRAIN} --config.task.own.problem=multi_label",
-        "train.csv, line 1: no column 'label' with a list of the labels that apply; label_names=[good,poor] reads the columns of",
+        "train.csv, line 1: there is no column 'label' with lists of labels; set label_names=[good,poor] to read columns of",
         files=train("text,good,poor\nit was fine,1,0\nit was bad,0,1\n"),
     ),
     Case(
@@ -587,7 +587,7 @@ CASES = [
     Case(
         "words in columns under a row of names",
         "--config.task.own.train=train.conll --config.task.name=own/token",
-        "train.conll, line 1: 'word' is the name of a column; remove the line from a file of words in columns",
+        "train.conll, line 1: the line has column names (word) instead of a word and its tag; remove the line",
         files={"train.conll": "word tag\nit O\n\nada B-PER\n"},
     ),
     Case(
@@ -618,7 +618,7 @@ CASES = [
     Case(
         "a directory for a table",
         "--config.task.own.train=$tables",
-        "$tables is a directory without Parquet or Arrow files; give the file of the train split",
+        "$tables has no Parquet or Arrow files; give the file of the train split",
     ),
     Case(
         "bytes that are not text",
@@ -653,7 +653,7 @@ CASES = [
     Case(
         "noise for a table",
         "--config.task.own.train=$noise",
-        "$noise ends in '.bin', which is not a known format; name it with one of ... or set delimiter",
+        "$noise ends in '.bin', which is not the ending of a known format; give it a name ... or set delimiter",
     ),
     Case(
         "zstd that is cut short",
@@ -694,44 +694,44 @@ CASES = [
     Case(
         "a suffix that says nothing",
         "--config.task.own.train=train.docx",
-        "train.docx ends in '.docx', which is not a known format ... one of .csv, .tsv, .tab, .txt, .psv, .jsonl, ... or set",
+        "train.docx ends in '.docx', which is not the ending ... one of .csv, .tsv, .tab, .txt, .psv, .jsonl, ... or set",
         files={"train.docx": GOOD},
     ),
     in_lines(
         "JSON that is none",
-        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; each line must be one object",
+        "train.jsonl, line 2: the line is not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; write one",
         '{"text": "it was fine", "label": "good"}\n{"text": \n',
     ),
     in_lines(
         "JSON that nests without end",
-        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... each line must be one object",
+        "train.jsonl, line 1: the line is not JSON (brackets are nested too deep): ... write one object per line",
         "[" * 100_000 + "\n",
     ),
     in_lines(
         "JSON that is not an object",
-        "train.jsonl, line 1: [1, 2] is not an object; each line must be one object with the columns as its fields",
+        "train.jsonl, line 1: [1, 2] is not an object; write each line as one object with the columns as fields",
         "[1, 2]\n",
     ),
     in_lines(
         "half a surrogate pair",
-        "train.jsonl, line 1: 'text' holds half a surrogate pair, not a character; correct the row, or remove it",
+        "train.jsonl, line 1: 'text' has half a surrogate pair, which is not a character; correct the row, or remove it",
         '{"text": "\\ud800", "label": "good"}\n',
     ),
     in_lines(
         "a list of 0s and 1s for names",
-        "train.jsonl, line 1: label is a list of 0s and 1s, one for each of 3 labels; name these with label_names=[a,b,c]",
+        "train.jsonl, line 1: label is a list of 0s and 1s, one for each of 3 labels; name the labels: label_names=[a,b,c]",
         '{"text": "it was fine", "label": [1, 0, 0]}\n{"text": "it was bad", "label": [0, 1, 0]}\n',
         "--config.task.own.problem=multi_label",
     ),
     in_lines(
         "a label twice",
-        "train.jsonl, line 1: label has 'good' twice; give each label that applies once",
+        "train.jsonl, line 1: label has 'good' twice; list each label once",
         '{"text": "it was fine", "label": ["good", "good"]}\n',
         "--config.task.own.problem=multi_label",
     ),
     in_lines(
         "a label that is not a number",
-        "train.jsonl, line 2: label is NaN; fill it in, or remove the row",
+        "train.jsonl, line 2: label is NaN; fill in a value, or remove the row",
         '{"text": "it was fine", "label": 0.0}\n{"text": "it was bad", "label": NaN}\n',
     ),
     in_lines(
@@ -747,7 +747,7 @@ CASES = [
     ),
     in_lines(
         "fewer tags than words",
-        "train.jsonl, line 1: 2 words but 1 labels; each word needs one label",
+        "train.jsonl, line 1: there are 2 words, but 1 labels; give one label per word",
         '{"words": ["it", "was"], "labels": ["O"]}\n',
         "--config.task.name=own/token",
     ),
@@ -759,7 +759,7 @@ CASES = [
     ),
     in_lines(
         "a single choice",
-        "train.jsonl, line 1: choices gives 1 choice; a question needs two or more",
+        "train.jsonl, line 1: choices has 1 choice; give two or more choices",
         '{"prompt": "it", "choices": ["was"], "label": 0}\n',
         "--config.task.name=own/choice",
     ),
@@ -772,23 +772,23 @@ CASES = [
     ),
     in_lines(
         "an answer outside its context",
-        "$dev, line 1: no column 'context'; did you mean 'text'?",
+        "$dev, line 1: there is no column 'context'; did you mean 'text'?",
         '{"question": "who", "context": "it was ada", "answers": [{"text": "bob", "answer_start": 7}]}\n',
         "--config.task.name=own/span",
     ),
     in_lines(
         "a question twice",
-        "train.jsonl: the id 'a' is shared by 2 questions; each needs a unique id",
+        "train.jsonl: 2 questions share the id 'a'; give each question an id of its own",
         '{"id": "a", "question": "who", "context": "it was ada", "answers": ["ada"]}\n' * 2,
         "--config.task.name=own/span --config.task.own.dev=train.jsonl --config.task.own.id=id",
     ),
     Case(
         "no dev set",
         "--config.task.own.dev=",
-        "own/sequence has no examples of its dev split; give them with config.task.own.dev",
+        "own/sequence has no examples of the dev split; give examples with config.task.own.dev",
     ),
     Case(
-        "no training set", "--config.task.own.train=", "the labels are not known: set train to the training file, or label_names"
+        "no training set", "--config.task.own.train=", "the labels are not known; set train to the training file, or name the"
     ),
     Case(
         "an unknown problem",
@@ -803,7 +803,7 @@ CASES = [
     Case(
         "a label named twice",
         "--config.task.own.label_names=\"['good', 'good']\"",
-        "label_names=('good', 'good') names a label twice; name each once",
+        "label_names=('good', 'good') names a label twice; name each label once",
     ),
     Case(
         "a column named twice",
@@ -831,7 +831,7 @@ CASES = [
     Case(
         "columns of another number",
         f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'id']\"",
-        "train.csv, line 1: 2 columns, but there are 3 names of columns (text, label, id); correct the line, or remove it",
+        "train.csv, line 1: the row has 2 columns, but there are 3 column names (text, label, id); correct the line, or remove",
         files=train(GOOD),
     ),
     # --------------------------------------------------------------------------------------------------------- official files
@@ -842,7 +842,7 @@ CASES = [
     Case(
         "no directory of a task that the catalogue has not",
         "--config.task.name=swag",
-        "swag is not in the catalogue of tfds; set config.task.data_dir to the directory of its official files",
+        "swag is not in the catalogue of tfds; set config.task.data_dir to the directory of the official files",
     ),
     Case(
         "a label that the task has not",
@@ -861,14 +861,14 @@ CASES = [
     Case(
         "no such column of an official file",
         f"--config.task.name=glue/sst2 {OFFICIAL_DATA}",
-        "data/SST-2/dev.tsv, line 1: no column 'sentence'; did you mean 'sentences'?",
+        "data/SST-2/dev.tsv, line 1: there is no column 'sentence'; did you mean 'sentences'?",
         copies="data=sst2",
         spoil=replace("data/SST-2/dev.tsv", "sentence\t", "sentences\t"),
     ),
     Case(
         "an offset outside the text",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv, line 2: Pronoun is 'she', but '' is at ... offsets count the characters of Text from 0",
+        "data/gap-development.tsv, line 2: Pronoun is 'she', but the text at ... is ''; count the characters of Text from 0",
         copies="data=gap",
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),
@@ -889,7 +889,7 @@ CASES = [
     Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, since GAP is scored by "
+        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, because GAP is scored by "
         "gender",
         copies="data=gap",
         spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
@@ -911,35 +911,35 @@ CASES = [
     Case(
         "a tag that is none",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 9 has the label 'PLACE', not an entity tag ... correct the file, or give the right one",
+        "data/train.txt, line 9 has the label 'PLACE', not an entity tag ... correct the file, or give another file",
         copies="data=conll",
         spoil=replace("data/train.txt", "B-LOC", "PLACE"),
     ),
     Case(
         "a line cut short",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 5: 2 columns, but other lines have 4; correct the line",
+        "data/train.txt, line 5: the line has 2 columns, but other lines have 4; correct the line",
         copies="data=conll",
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
     Case(
         "a comment inside a sentence",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: 5 columns, but other lines have 4; correct the line, or put the comment before the first word",
+        "data/train.txt, line 2: the line has 5 columns, but other lines have 4; correct the line, or put the comment before",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n# by hand, not checked\nran VBD I-VP O\n"},
     ),
     Case(
         "a tag that is none in a file with a comment of one TAB",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 3 has the label 'PLACE', not an entity tag ... correct the file, or give the right one",
+        "data/train.txt, line 3 has the label 'PLACE', not an entity tag ... correct the file, or give another file",
         copies="data=conll",
         files={"data/train.txt": "# by\thand\nada NNP I-NP I-PER\nrome NNP I-NP PLACE\n"},
     ),
     Case(
         "a line of white space that is not an empty line",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: the line has only white space (U+00A0), and is neither a word nor the empty line ... correct",
+        "data/train.txt, line 2: the line has only white space (U+00A0), so it is neither a word nor an empty line ... correct",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n\u00a0\nran VBD I-VP O\n"},
     ),
@@ -952,20 +952,20 @@ CASES = [
     Case(
         "an ID of more digits than Python reads",
         f"--config.task.name=pos {OFFICIAL_DATA}",
-        "data/a-train.conllu, line 1: the ID 11111111111111111... is the first; number the words of a sentence from 1",
+        "data/a-train.conllu, line 1: the ID 11111111111111111... is the first ID of the sentence; number the words of a",
         files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
     ),
     *(
         Case(
             f"data of the hub for {name}",
             f"--config.task.name={name} {OFFICIAL_DATA}",
-            f"; data/a/train-0.parquet is not read by {name}: {remedy}",
+            f". The task {name} does not read data/a/train-0.parquet; {remedy}",
             files={"data/a/train-0.parquet": b"PAR1", "data/a/dev-0.parquet": b"PAR1"},
         )
         for name, remedy in (
             ("glue/sst2", "set config.task.name=own/sequence and config.task.own.train=data/a/train-0.parquet, and name"),
             ("swag", "set config.task.name=own/choice and config.task.own.train=data/a/train-0.parquet, and name its columns"),
-            ("gap", "write it as a file of gap"),
+            ("gap", "write the data as a file of gap"),
         )
     ),
     Case(
@@ -978,7 +978,7 @@ CASES = [
     Case(
         "half a file",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch it again",
+        "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch the file again",
         copies="data=squad1",
         spoil=cut("data/train-v1.1.json", 9),
     ),
@@ -998,7 +998,7 @@ CASES = [
     Case(
         "JSON lines with the name of SQuAD",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Extra data: ... its first line is a complete object: name the file .jsonl if each",
+        "data/train-v1.1.json is not JSON (Extra data: ... the first line is a complete object; if each line is an object,",
         files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
     ),
     Case(
@@ -1019,20 +1019,20 @@ CASES = [
     Case(
         "a number of more digits than Python reads",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch it again",
+        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch the file again",
         copies="data=squad1",
         spoil=replace("data/train-v1.1.json", '"answer_start": ', f'"answer_start": {"9" * 5000}'),
     ),
     Case(
         "a file that nests without end",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch it again",
+        "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch the file again",
         files={"data/train-v1.1.json": "[" * 100_000, "data/dev-v1.1.json": "[]"},
     ),
     Case(
         "a file without questions",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json has no questions; give a file of SQuAD",
+        "data/train-v1.1.json has no questions; give a SQuAD file",
         files={"data/train-v1.1.json": '{"data": []}', "data/dev-v1.1.json": '{"data": []}'},
     ),
     Case(
@@ -1044,19 +1044,19 @@ CASES = [
     Case(
         "a table with spaces before the quotes of its labels",
         TRAIN,
-        'train.csv, line 2: label is "good" with its quotes, since a space precedes them; remove the space, or list all classes',
+        'train.csv, line 2: label is "good", and the quotes are part of the label because a space precedes them; remove the',
         files=train('text,label\nit was fine, "good"\nit was bad, "poor"\n'),
     ),
     Case(
         "two tables joined",
         TRAIN,
-        "train.csv, line 4: the row repeats the names of the columns, as after joining files; remove it",
+        "train.csv, line 4: the row repeats the column names, perhaps because files were joined; remove the row",
         files=train(f"\ufeff{GOOD}\ufeff{GOOD}"),
     ),
     Case(
         "text in fastText's format",
         "--config.task.own.train=train.txt",
-        "train.txt, line 1: it is in fastText's format; write a label, a TAB and a text on each line (sed -E",
+        "train.txt, line 1: the file is in fastText's format; write a label, a TAB and a text on each line (sed -E",
         files={"train.txt": "__label__good it was fine\n__label__poor it was bad\n"},
     ),
     Case(
@@ -1068,7 +1068,7 @@ CASES = [
     Case(
         "JSON values one after another",
         "--config.task.own.train=train.json",
-        "train.json holds several JSON values, one after another; write each on a line of its own (jq -c . train.json >",
+        "train.json holds several JSON values, one after another; write each value on a line of its own (jq -c . train.json >",
         files={"train.json": '{\n "text": "a",\n "label": "b"\n}\n{\n "text": "c",\n "label": "d"\n}\n'},
     ),
     Case(
@@ -1085,7 +1085,7 @@ CASES = [
     Case(
         "a label that looks like another",
         f"{TRAIN} --config.task.own.dev=dev.csv",
-        "dev.csv, line 2: the label 'p\\u043eor' is not known, and only looks like 'poor'; write both in the same way",
+        "dev.csv, line 2: the label 'p\\u043eor' is not known, although it looks like 'poor'; write both in the same way",
         files={"train.csv": GOOD, "dev.csv": "text,label\nit was bad,p\u043eor\n"},
     ),
     Case(
@@ -1097,19 +1097,19 @@ CASES = [
     Case(
         "entities as characters in Label Studio's tasks",
         f"{TRAIN[:-4]}.json --config.task.name=own/token",
-        "train.json, item 1: no field 'words', but entities by their first and last ... and Label Studio; give the words of each",
+        "train.json, item 1: there is no field 'words', but entities with the offsets ... Label Studio; give the words and",
         files={"train.json": '[{"text": "it was ada", "label": [{"start": 7, "end": 10, "labels": ["PER"]}]}]'},
     ),
     Case(
         "tasks of Label Studio with their annotations",
         f"{TRAIN[:-4]}.json",
-        "train.json, item 1: no field 'text'; these are tasks of Label Studio ... export them as JSON-MIN or as CSV",
+        "train.json, item 1: there is no field 'text'; the file has tasks of Label Studio ... export them as JSON-MIN or as CSV",
         files={"train.json": '[{"id": 1, "annotations": [], "data": {"text": "it was"}}]'},
     ),
     Case(
         "annotations of brat",
         f"{TRAIN[:-4]}.ann --config.task.name=own/token",
-        "train.ann holds annotations by their characters, as written by brat; give the words of each text and their tags as JSON",
+        "train.ann has annotations with the offsets of their characters, as brat writes them; give the words and tags of each",
         files={"train.ann": "T1\tPerson 7 10\tada\n"},
     ),
     Case(
@@ -1121,7 +1121,7 @@ CASES = [
     Case(
         "columns of one object on several lines",
         f"{TRAIN[:-4]}.json",
-        "train.json is a single object (text, label); the object holds whole columns, but each row must be an object of its own",
+        "train.json is a single object (text, label); the object holds whole columns; write one object per row",
         files={"train.json": '{\n"text": ["it was", "we"],\n"label": ["good", "poor"]}\n'},
     ),
     Case(
@@ -1139,7 +1139,7 @@ CASES = [
     Case(
         "a comma after each line of JSON",
         LINES,
-        "train.jsonl, line 1: a comma follows the object; remove it from each line (sed -i",
+        "train.jsonl, line 1: a comma follows the object; remove the comma from each line (sed -i",
         files={"train.jsonl": '{"text": "it was", "label": "good"},\n{"text": "we", "label": "poor"},\n'},
     ),
     Case(
@@ -1151,7 +1151,7 @@ CASES = [
     Case(
         "a table with pipes and another name",
         f"{TRAIN[:-4]}.dat",
-        "train.dat ends in '.dat', which is not a known format; name it with one of ... .psv, ... or set delimiter='|'",
+        "train.dat ends in '.dat', which is not the ending of a known format; give it ... .psv, ... or set delimiter='|'",
         files={"train.dat": "text|label\nit was fine|good\n"},
     ),
     Case(
@@ -1163,26 +1163,26 @@ CASES = [
     Case(
         "an error of a spreadsheet as a label",
         TRAIN,
-        "train.csv, line 4: label is '#REF!', which usually marks a missing value; fill it in, or remove the row",
+        "train.csv, line 4: label is '#REF!', which usually marks a missing value; fill in a value, or remove the row",
         files=train(f"{GOOD}it was,#REF!\n"),
     ),
     Case(
         "subtitles",
         f"{TRAIN[:-4]}.srt",
-        "train.srt is a file of subtitles, not text; write its sentences to a file of text first, without the times",
+        "train.srt is a file of subtitles, not text; write the sentences to a text file first, without the times",
         files={"train.srt": "1\n00:00:01,000 --> 00:00:02,500\nit was fine\n"},
     ),
     Case(
         "a comment above the names of GAP's columns",
         f"--config=$repository/experiments/finetune/gap.py {OFFICIAL_DATA} --config.task.length=32",
-        "data/gap-development.tsv, line 1: '# by Ada' is a comment, but the first line must have the names of the columns",
+        "data/gap-development.tsv, line 1: the first line must have the column names, but it is a comment ('# by Ada')",
         copies="data=gap",
         spoil=replace("data/gap-development.tsv", "ID\t", "# by Ada\nID\t"),
     ),
     Case(
         "entities as characters",
         f"{LINES} --config.task.name=own/token",
-        "train.jsonl, line 1: no field 'words', but entities by their first and last characters, as in spaCy, doccano and",
+        "train.jsonl, line 1: there is no field 'words', but entities with the offsets of their characters, as in spaCy,",
         files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
     ),
     Case(
@@ -1199,7 +1199,7 @@ CASES = [
     Case(
         "a number of no label",
         f"{TRAIN} --config.task.own.label_names=[good,poor]",
-        "train.csv, line 3: the label 2 is not the number of one of the 2 labels (0=good to 1=poor); correct it, or add its name",
+        "train.csv, line 3: the label 2 is out of range: labels are 0 (good) to 1 (poor); correct the label, or add its name",
         files=train("text,label\nit was fine,0\nit was bad,2\n"),
     ),
 ]

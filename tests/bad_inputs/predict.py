@@ -117,14 +117,14 @@ CASES = [
     Case(
         "a window shorter than its question",
         "answer --model=$reader --length=8 'who was it that was by the river' 'it was ada'",
-        "rows of 8 tokens leave no room for the context next to a question of 11 ... allow longer rows, or cut questions shorter",
+        "rows of 8 tokens leave no room for the context next to a question of 11 ... make the rows longer, or cut questions",
         exit=1,
     ),
     *(
         Case(
             f"subtitles as {name}",
             f"{CLASSIFY} --input={name}",
-            f"{name} is a file of subtitles, not text; write its sentences to a file of text first, without the times",
+            f"{name} is a file of subtitles, not text; write the sentences to a text file first, without the times",
             files={name: text},
         )
         for name, text in {
@@ -161,7 +161,7 @@ CASES = [
     Case(
         "columns of one object",
         f"{CLASSIFY} --input=x.json",
-        'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns, but each row must be an object of its own',
+        'x.json, item 1: its text is ["it was", "we"]; the object holds whole columns; write one object per row',
         exit=1,
         files={"x.json": '{"text": ["it was", "we"], "label": ["good", "poor"]}'},
     ),
@@ -176,12 +176,12 @@ CASES = [
     Case(
         "an array for words",
         f"{OUTPUT}=x.npy --words x",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
+        "--output=x.npy: only `embed` of whole texts returns one array of vectors; give a name that ends in .jsonl",
     ),
     Case(
         "an array for what is not a vector",
         "fill-mask --output=x.npy [MASK]",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
+        "--output=x.npy: only `embed` of whole texts returns one array of vectors; give a name that ends in .jsonl",
     ),
     Case(
         "a packed array",
@@ -439,8 +439,8 @@ CASES = [
     Case(
         "questions in the format of MRQA",
         "answer --model=$reader --input=in.jsonl",
-        "in.jsonl, line 1: no field 'question', but several questions about a context, as in MRQA; give one question per line "
-        "(jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
+        "in.jsonl, line 1: there is no field 'question', but a list of questions about one context, as in MRQA; give one "
+        "question per line (jq -c 'select(.qas) | {context} + .qas[]' in.jsonl)",
         files={"in.jsonl": '{"header": {}}\n{"context": "it was", "qas": [{"question": "how", "answers": ["fine"]}]}\n'},
     ),
     Case(
@@ -547,7 +547,7 @@ CASES = [
     Case(
         "a directory that is not a model",
         "fill-mask --model=. [MASK]",
-        ". is not a model directory: config.json and model.safetensors missing",
+        ". is not a model directory, because it has no config.json and no model.safetensors",
     ),
     Case(
         "a model that is a file",
@@ -641,12 +641,12 @@ CASES = [
     ),
     scored(
         "a model without its configuration",
-        "model is not a model directory: config.json missing",
+        "model is not a model directory, because it has no config.json",
         spoil=remove("model/config.json"),
     ),
     scored(
         "a model without its weights",
-        "model is not a model directory: model.safetensors missing",
+        "model is not a model directory, because it has no model.safetensors",
         spoil=remove("model/model.safetensors"),
     ),
     scored(
@@ -687,7 +687,7 @@ CASES = [
     ),
     scored(
         "a configuration without a shape",
-        "model/config.json: hidden_size is missing, so the model's shape is unknown; copy the whole file",
+        "model/config.json: hidden_size is missing, so the shape of the model is unknown; copy the whole file",
         spoil=keys("model/config.json", hidden_size=None),
     ),
     scored(
@@ -754,13 +754,13 @@ CASES = [
     Case(
         "a vocabulary of another model",
         "score --model=model x",
-        "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary that the model",
+        "model: the vocabulary has 132 entries, but the vocab_size of the model is 91; use the vocabulary that the model",
         copies="model model/vocab.txt=vocabulary",
         spoil=remove("model/tokenizer.json"),
     ),
     scored(
         "bytes for a model of words",
-        "model: the vocabulary in this directory ... is not the one that the model was trained with ... restore the model's own",
+        "model: the model was trained with another vocabulary ... than the vocabulary in this directory ... restore the",
         spoil=[remove("model/vocab.txt"), keys("model/tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")],
         files={"model/tokenizer.json": bytes_vocabulary()},
     ),
@@ -800,7 +800,7 @@ CASES = [
     Case(
         "one label twice",
         "classify --model=model x",
-        "model/config.json: id2label has the same label 'no' for the outputs 0, 1; give each a different label",
+        "model/config.json: id2label has the same label 'no' for the outputs 0, 1; give each output its own label",
         copies="model=classifier",
         spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
     ),
@@ -813,7 +813,7 @@ CASES = [
         Case(
             f"a limit of {shown} tokens in a text",
             "embed --model=model x",
-            f"model/sentence_bert_config.json: max_seq_length={shown} must be a whole number of tokens, at least 3: [CLS]",
+            f"model/sentence_bert_config.json: max_seq_length={shown} must be a whole number of tokens, at least 3 ([CLS]",
             copies="model",
             files=SENTENCES | {"model/sentence_bert_config.json": f'{{"max_seq_length": {shown}}}'},
         )
@@ -822,7 +822,7 @@ CASES = [
     Case(
         "a module outside of its model",
         "embed --model=model x",
-        "model/modules.json names model/../../etc, which is outside of its directory; copy the model again",
+        "model/modules.json names model/../../etc, which is outside the directory of the model; copy the model again",
         copies="model",
         files=SENTENCES | {"model/modules.json": MODULES.replace("1_Pooling", "../../etc")},
     ),

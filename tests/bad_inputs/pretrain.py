@@ -200,17 +200,17 @@ CASES = [
     Case(
         "a corpus that does not exist",
         "--config.corpus.directory=nowhere",
-        "corpus nowhere (looked for in $here) does not exist; build one with python -m bert_jax.corpus",
+        "corpus nowhere (looked for in $here) does not exist; build a corpus with python -m bert_jax.corpus",
     ),
     Case(
         "a corpus that is a file",
         "--config.corpus.directory=$text",
-        "corpus $text is a file; give the directory made by python -m bert_jax.corpus --output=DIR",
+        "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has written",
     ),
     Case(
         "a corpus that is another directory",
         "--config.corpus.directory=$tables",
-        "$tables is not a corpus (it has no manifest.json); build one with python -m bert_jax.corpus",
+        "$tables is not a corpus (it has no manifest.json); build a corpus with python -m bert_jax.corpus",
     ),
     # -------------------------------------------------------------------------------------------------------------- the workdir
     Case(
@@ -234,7 +234,7 @@ CASES = [
     Case(
         "a step to replay and an experiment",
         "--replay=3",
-        "--replay=3 takes the experiment from the workdir; leave --config=$experiment out",
+        "--replay=3 uses the experiment of the workdir; leave --config=$experiment out",
     ),
     Case("a step to replay that is none", "--replay=0", "--replay=0 must be at least 1"),
     Case(
@@ -324,14 +324,14 @@ CASES = [
     Case(
         "a corpus whose manifest names some shards only",
         CORPUS,
-        "corrupted corpus: corpus/manifest.json: 1 shard, of which ... copy the whole corpus again, or remove",
+        "corrupted corpus: corpus/manifest.json: it lists 1 shard, and ... Copy the whole corpus again, or remove",
         copies="corpus",
         spoil=some_shards("corpus/manifest.json"),
     ),
     Case(
         "a corpus with another vocabulary",
         CORPUS,
-        "corrupted corpus: corpus/tokenizer does not hold the ... for another vocabulary, build a corpus with it in another",
+        "corrupted corpus: corpus/tokenizer does not hold the ... to use another vocabulary, build another corpus with",
         copies="corpus",
         spoil=turned_round("corpus/tokenizer/vocab.txt", 5),
     ),
@@ -386,7 +386,9 @@ CASES = [
         " must be HOST:PORT of process 0, with a port of at ... for example --coordinator=localhost:8476",
     ),
     Case(
-        "a phase of more digits than Python reads", f"--config.phases.{'9' * 5000}.steps=1", "' in config.phases; it has 0 to 1"
+        "a phase of more digits than Python reads",
+        f"--config.phases.{'9' * 5000}.steps=1",
+        "' in config.phases; the list has the indices",
     ),
     Case(
         "a coordinator's port that is not a port",
@@ -452,7 +454,7 @@ CASES = [
     Case(
         "a phase that is not there",
         "--config.phases.7.steps=8",
-        "--config.phases.7.steps=8: there is no '7' in config.phases; it has 0 to 1",
+        "--config.phases.7.steps=8: there is no '7' in config.phases; the list has the indices 0 to 1",
     ),
     Case(
         "a word for a whole number",
@@ -533,12 +535,12 @@ CASES = [
     Case(
         "rows longer than the position table",
         "--config.phases.0.length=65",
-        "config.phases.0.length=65 is longer than the position table, ... shorten the rows, or raise model.max_position",
+        "config.phases.0.length=65 is longer than the position table ... shorten the rows, or raise model.max_position",
     ),
     Case(
         "rows too short for a pair",
         "--config.phases.0.length=4",
-        "config.phases.0: length=4 must be at least 5, 3 of them special tokens",
+        "config.phases.0: length=4 must be at least 5, because every row has 3 special tokens",
     ),
     Case(
         "word vectors of rows with a single word",
@@ -592,7 +594,7 @@ CASES = [
     Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
-        "config.phases.0.continue_schedule has no phase to continue, since this is the first phase; leave it out",
+        "config.phases.0.continue_schedule has no schedule to continue, because this is the first phase; leave it out",
     ),
     Case(
         "no steps of the whole run", "--config.steps=0", "config.steps=0 is fewer than the 2 phases; each needs at least one step"
@@ -634,7 +636,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of predicted tokens",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... lower one of the two (the rest of the predicted tokens",
     ),
     Case(
         "no room for predictions of packed rows",
@@ -644,7 +646,7 @@ CASES = [
     Case(
         "more predictions than places",
         "--config.phases.0.max_predictions=40",
-        "config.phases.0: max_predictions=40 must be at most 29, the number of tokens that can be predicted at length=32",
+        "config.phases.0: max_predictions=40 must be at most 29, because a row of length=32 has no more",
     ),
     Case(
         "no examples in a row",
@@ -692,12 +694,12 @@ CASES = [
     Case(
         "judging pairs by an LSTM",
         "--config.model.encoder=bilm --config.model.scan_layers=false --config.examples.pairs=paper",
-        "which model.encoder=bilm does not learn; set config.examples.pairs=none",
+        "but the [CLS] of model.encoder=bilm learns no such representation; set config.examples.pairs=none",
     ),
     Case(
         "negatives for BERT",
         "--config.objective_options.negatives=7",
-        "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave it out",
+        "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave this flag out",
     ),
     Case(
         "the old name of the settings of an objective",
@@ -801,12 +803,12 @@ CASES = [
     Case(
         "a teacher without weight",
         "--config.teacher=$model --config.distillation.soft_weight=0",
-        "config.teacher=$model has no effect: soft_weight, hidden_weight and attention_weight of config.distillation are 0",
+        "config.teacher=$model has no effect, because soft_weight, hidden_weight and attention_weight of config.distillation are",
     ),
     Case(
         "attention maps that are not held",
         "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.scan_layers=true",
-        "config.distillation.attention_weight=1.0 compares attention maps ... set these, or attention_weight=0",
+        "config.distillation.attention_weight=1.0 compares attention maps ... set these, or set attention_weight=0",
     ),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

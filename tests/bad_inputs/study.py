@@ -89,7 +89,7 @@ CASES = [
     ),
     Case(
         "an arm that continues itself",
-        says="the arm 'b' continues itself; name another arm, or leave continues out",
+        says="the arm 'b' continues itself; name a different arm, or leave continues out",
         files=with_arm(continues="b"),
     ),
     Case(

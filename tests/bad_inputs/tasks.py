@@ -37,13 +37,13 @@ SUBMISSION = [
     Case(
         "no such column",
         "a",
-        "a/CoLA.tsv, line 1: no column 'index'; did you mean 'id'?",
+        "a/CoLA.tsv, line 1: there is no column 'index'; did you mean 'id'?",
         files={"a/CoLA.tsv": "id\tprediction\n0\t1\n"},
     ),
     Case(
         "a row out of order",
         "a",
-        "a/CoLA.tsv, line 2: index is '1', not 0; give a row for each test example, in order",
+        "a/CoLA.tsv, line 2: index is '1', not 0; give one row per test example, in order",
         files={"a/CoLA.tsv": "index\tprediction\n1\t1\n"},
     ),
     Case(
@@ -89,7 +89,7 @@ TEXTS = [
     Case(
         "texts of one's own",
         "--task=own/sequence",
-        "--task=own/sequence has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE",
+        "the texts of --task=own/sequence are in your own files; pass the files to bert_jax.corpus as --source=jsonl:FILE",
     ),
 ]
 TABLES = [

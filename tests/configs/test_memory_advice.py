@@ -35,7 +35,7 @@ def test_advice_names_the_batch_and_the_settings_that_reduce_memory():
         "--config.phases.1.accumulation=4",
         "--config.model.remat=full",
         "--config.mesh.fsdp=2",
-        "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
+        "--config.phases.1.batch_size=128 (in another --workdir, because it changes the trained model)",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in memory.notes
     assert "The workdir is unchanged" in memory.notes
@@ -99,7 +99,7 @@ def test_a_given_data_axis_is_halved_when_parameters_are_sharded():
         memory = state_advice(whole, make_mesh(whole.mesh))
         assert flags(memory.remedies) == advised
         assert memory.what == "the state (parameters and optimizer)"
-        assert "--topology=v5e:4x4` reports" in memory.notes
+        assert "--topology=v5e:4x4` whether" in memory.notes
     scored = scoring_advice(
         FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
     )
@@ -139,8 +139,8 @@ def test_task_advice_names_the_rows_and_the_keys_of_fine_tuning():
         "--config.training.accumulation=2",
         "--config.model.remat=full",
         "--config.mesh.fsdp=2",
-        "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
-        "--config.task.length below 384 (in another --workdir: it changes the trained model)",
+        "--config.training.batch_size=16 (in another --workdir, because it changes the trained model)",
+        "--config.task.length below 384 (in another --workdir, because it changes the trained model)",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in memory.notes
 

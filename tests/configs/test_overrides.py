@@ -143,7 +143,7 @@ def test_without_a_schema_types_follow_the_file():
     for key, says in (("a.x", "there is no 'x' in config.a; valid keys: b, c"), ("a.b.x", "config.a.b is a single value")):
         with pytest.raises(UserError, match=says):
             changed(key, "1", given, None)
-    with pytest.raises(UserError, match=r"there is no 'x' in config\.a; it is empty$"):
+    with pytest.raises(UserError, match=r"there is no 'x' in config\.a; the group is empty$"):
         changed("a.x", "1", {"a": {}}, None)
     with pytest.raises(UserError, match=r"--config\.a=1: a is a group; set one of a\.b, a\.c$"):
         changed("a", "1", given, None)
@@ -157,10 +157,10 @@ def test_without_a_schema_types_follow_the_file():
         ("sed", "1", "there is no 'sed' in config; did you mean 'seed'?"),
         ("model.colour", "1",
          "there is no 'colour' in config.model; valid keys: cuts, more, name, names, note, rates, size, wide"),
-        ("phases.2.steps", "1", "there is no '2' in config.phases; it has 0 to 1"),
-        ("phases.x.steps", "1", "there is no 'x' in config.phases; it has 0 to 1"),
-        ("phases.-1.steps", "1", "there is no '-1' in config.phases; it has 0 to 1"),
-        ("phases.2", "1", "there is no '2' in config.phases; it has 0 to 1"),
+        ("phases.2.steps", "1", "there is no '2' in config.phases; the list has the indices 0 to 1"),
+        ("phases.x.steps", "1", "there is no 'x' in config.phases; the list has the indices 0 to 1"),
+        ("phases.-1.steps", "1", "there is no '-1' in config.phases; the list has the indices 0 to 1"),
+        ("phases.2", "1", "there is no '2' in config.phases; the list has the indices 0 to 1"),
         ("seed.x", "1", "there is no 'x' in config.seed; config.seed is a single value"),
         ("model.cuts.0", "1", "there is no '0' in config.model.cuts; config.model.cuts is a single value"),
         ("model", "1", "model is a group; set one of model.cuts, model.more, model.name, model.names, model.note, model.rates, "
@@ -188,7 +188,7 @@ def test_errors_show_no_current_value_for_a_key_without_default():
     with pytest.raises(UserError) as error:
         changed("phases.0.steps", "x", {"phases": [{}]})
     assert str(error.value) == "--config.phases.0.steps=x: wanted a whole number"
-    with pytest.raises(UserError, match=r"there is no '0' in config\.phases; it is empty$"):
+    with pytest.raises(UserError, match=r"there is no '0' in config\.phases; the list is empty$"):
         changed("phases.0.steps", "1", {"phases": []})
 
 

@@ -158,7 +158,7 @@ def test_few_plans_are_held(source):
 
 
 def test_a_batch_that_does_not_divide_over_the_hosts_is_refused_with_sizes_that_do(source):
-    with pytest.raises(UserError, match=r"batch_size=52 is not divisible by the number of hosts .5 hosts.; 50 and 55 would be"):
+    with pytest.raises(UserError, match=r"batch_size=52 cannot be divided equally among 5 hosts; set 50 or 55"):
         source.at(0, (1, 5))
 
 

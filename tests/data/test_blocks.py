@@ -83,7 +83,7 @@ def test_segments_without_a_document_start_are_not_in_a_block():
 def test_documents_too_long_for_blocks_are_refused_before_a_run_starts():
     few = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
     message = (
-        r"are too long to be mixed: 4 documents in 854 tokens, and no document starts in 61 of 64 parts of 13 tokens; .* blank "
+        r"are too long to be mixed: 854 tokens are in 4 documents. Of 64 parts with 13 tokens each, 61 contain no .* blank "
         r"lines"
     )
     with pytest.raises(UserError, match=message):

@@ -80,7 +80,7 @@ def test_too_small_a_split_is_an_error():
 
 
 def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error():
-    with pytest.raises(UserError, match=r"batch_size=10 is not divisible by the number of hosts .4 hosts.; 8 and 12 would be"):
+    with pytest.raises(UserError, match=r"batch_size=10 cannot be divided equally among 4 hosts; set 8 or 12"):
         next(eval_batches(CORPUS, CONFIG, 10, None, seed=0, shard=(0, 4)))
 
 

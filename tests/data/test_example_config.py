@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 4}, r"length=4 must be at least 5, 3 of them special tokens"),
+        ({"length": 4}, r"length=4 must be at least 5, because every row has 3 special"),
         ({"length": 100_000}, r"length=100000 must be at least 3 and at most 32,767"),
         ({"max_predictions": 0}, r"max_predictions=0 must be at least 1"),
         ({"max_predictions": 126}, r"max_predictions=126 must be at most 125"),
@@ -24,10 +24,12 @@ from bert_jax.errors import UserError
         ({"duplicates": -1}, r"duplicates=-1"),
         (
             {"max_predictions": 128, "targets": "next"},
-            r"max_predictions=128 must be at most 127, the number of tokens that can "
-            r"be predicted at length=128",
+            r"max_predictions=128 must be at most 127, because a row of length=128 has no more tokens",
         ),
-        ({"masking": "spans", "targets": "next"}, r"masking=spans masks words, but next tokens are .*leave it out"),
+        (
+            {"masking": "spans", "targets": "next"},
+            r"masking=spans masks words, but targets=next needs no masks; leave masking out",
+        ),
         ({"pairs": "orginal"}, r"'orginal'.*did you mean 'original'"),
         ({"packed_examples": 4}, r"max_predictions=20 is too small for packed_examples=4 .*set max_predictions=21"),
     ],

@@ -90,7 +90,7 @@ def test_a_single_document_is_refused_with_a_remedy(pairs):
 @pytest.mark.parametrize("pairs", ["original", "paper", "none"])
 def test_an_empty_corpus_is_an_error(pairs):
     empty = corpus_of([])
-    with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\); build it from more"):
+    with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\); build the corpus"):
         plan_epoch(empty, settings(pairs=pairs), seed=0, epoch=0)
     with pytest.raises(UserError, match=r"eval split of the corpus is empty .* with a larger --eval-fraction"):
         plan_epoch(dataclasses.replace(empty, split="eval"), settings(pairs=pairs), seed=0, epoch=0)

@@ -64,7 +64,7 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     victim.write_bytes(victim.read_bytes()[:-10])
     sentence = refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
     assert str(victim) in sentence
-    assert "rerun the command that built it" in sentence
+    assert "rerun the command that built the corpus" in sentence
 
 
 def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_first_step(monkeypatch, experiment, tmp_path):

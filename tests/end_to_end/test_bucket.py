@@ -170,7 +170,7 @@ def test_an_incomplete_corpus_in_a_bucket_is_refused(machine: Machine, corpus: s
         (done,) = machine.do(command(experiment, machine.directory / "refused", f"--config.corpus.directory={corpus}"))
         assert done.status == 2
         assert f"error: the corpus {corpus} is damaged ({says}" in done.output
-        assert "upload it again from where it was built: `gcloud storage rsync" in done.output
+        assert "upload it again from the machine that built it: `gcloud storage rsync" in done.output
         assert "Traceback" not in done.output
     objects.write(f"{corpus}/{name}", data.data)
 

@@ -39,7 +39,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, toys: pathlib.Path, tmp_path: pathl
 def test_a_directory_without_a_model_is_refused_with_what_it_lacks(refused: Refused, toys: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(toys / "model", tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
-    assert "is not a model directory: model.safetensors missing" in refused(f"--config.init_from={tmp_path / 'model'}")
+    assert "is not a model directory, because it has no model.safetensors" in refused(f"--config.init_from={tmp_path / 'model'}")
 
 
 def test_a_model_without_pooler_needs_a_flag_to_start_a_new_one(refused: Refused, tmp_path: pathlib.Path):
@@ -109,7 +109,7 @@ def test_data_that_was_moved_and_saved_again_counts_as_unchanged(
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n\r\n".encode())
     monkeypatch.setattr(sys, "argv", command(tmp_path, finished, ONE))
     assert finetune.main() == 0
-    assert "this run is done: see " in capsys.readouterr().err
+    assert "this run is done; see " in capsys.readouterr().err
 
 
 def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(toys: pathlib.Path, tmp_path: pathlib.Path):

@@ -52,7 +52,7 @@ def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: path
         "Each of these flags takes less memory:",
         "    --config.phases.1.accumulation=2",
         "    --config.model.remat=full",
-        "    --config.phases.1.batch_size=4 (in another --workdir: it changes the trained model)",
+        "    --config.phases.1.batch_size=4 (in another --workdir, because it changes the trained model)",
         "Or end other programs that use this memory, or use devices with more memory.",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in says

@@ -312,7 +312,7 @@ def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, st
         ({"optimizer": {"epsilon": 0.0}}, "config.optimizer.epsilon=0.0 must be at least 1e-37 and at most 1"),
         ({"model": {"layer_norm_epsilon": float("nan")}}, "layer_norm_epsilon=nan must be a finite number, at least 1e-37"),
         ({"phases": [{"steps": 10**13}]}, "config.phases.0.steps=10000000000000 must be at least 0 and at most 2,147,483,647"),
-        ({"phases": [{"steps": 2**30}] * 3}, "config.phases have 3,221,225,472 steps together, above the limit 2,147,483,647"),
+        ({"phases": [{"steps": 2**30}] * 3}, "config.phases have 3,221,225,472 steps in total, above the limit 2,147,483,647"),
         ({"corpus": {"directory": ""}}, "config.corpus.directory='' must not be empty"),
         ({"phases": [{"steps": "ten"}]}, "config.phases.0.steps='ten' must be an int"),
     ],

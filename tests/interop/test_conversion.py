@@ -129,7 +129,7 @@ def test_each_change_is_reported_with_the_previous_value(model, tmp_path, argume
 def test_computed_positions_grow_by_their_formula(vocabulary):
     model = as_model(*make_model(vocabulary, positions="sinusoidal"), vocabulary)
     assert changed(model, flags_of("--max-position=50"))[1] == ["position table: 40 -> 50 rows (new rows: sinusoidal)"]
-    with pytest.raises(UserError, match="--new-positions is for learned positions, but this model's are sinusoidal"):
+    with pytest.raises(UserError, match="--new-positions is for learned positions, but this model has sinusoidal"):
         changed(model, flags_of("--max-position=50", "--new-positions=copied"))
 
 
@@ -162,7 +162,7 @@ def test_weights_of_another_format_take_precedence_over_bert_config_json(tmp_pat
 
 def test_an_original_without_its_index_or_its_configuration_is_refused(tmp_path):
     (tmp_path / "bert_config.json").write_text("{}")
-    with pytest.raises(UserError, match="holds no TensorFlow checkpoint: it has no file"):
+    with pytest.raises(UserError, match="holds no TensorFlow checkpoint, because it has no file"):
         load_model(tmp_path)
     (tmp_path / "bert_config.json").rename(tmp_path / "bert_model.ckpt.index")
     with pytest.raises(UserError, match=r"bert_config\.json is missing; copy the file of the pretrained model there"):
@@ -190,10 +190,10 @@ def test_only_carried_fields_are_reported(tmp_path):
 def test_an_original_checkpoint_uses_its_own_vocabulary():
     path = str(GOLDEN / "tf1" / "bert")
     with pytest.raises(
-        UserError, match="--vocab=V: a checkpoint of the original BERT needs its vocabulary in its own directory; copy it"
+        UserError, match="--vocab=V: a checkpoint of the original BERT needs the vocabulary in its own directory; copy the"
     ):
         next(read_all([path], flags_of("--vocab=V", remote="B")))
-    with pytest.raises(UserError, match="no part 'nsp': did you mean 'nsp_head'"):
+    with pytest.raises(UserError, match="no part 'nsp'; did you mean 'nsp_head'"):
         next(read_all([path], flags_of("--new=nsp", remote="B")))
     (model,) = read_all([path], flags_of("--new=nsp_head", remote="B"))
     assert (model.untrained, model.source) == ({"nsp_head"}, path)

@@ -120,7 +120,7 @@ def test_foreign_files_next_to_the_directory_are_refused_before_removing_anythin
     before = everything(tmp_path)
     with pytest.raises(
         Unwritable,
-        match=rf"/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, "
+        match=rf"/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
         rf"or choose",
     ):
         write(tmp_path / "m", "new")
@@ -172,8 +172,7 @@ def test_a_link_made_while_the_directory_is_cleared_is_not_followed(tmp_path, mo
     monkeypatch.setattr(os, "scandir", swapped)
     with pytest.raises(
         Unwritable,
-        match=r"/\.m\.incomplete, which is needed as a temporary name, was replaced by something "
-        r"else; choose another directory",
+        match=r"the temporary directory .*/\.m\.incomplete was replaced by another program; choose a directory other",
     ):
         write(tmp_path / "m", "new")
     assert everything(tmp_path / "precious") == {"data": "mine"}

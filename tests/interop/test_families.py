@@ -175,7 +175,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
         ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
         ("modernbert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"full_attention=777\.0 and rope_scaling=9\.0 contradict"),
-        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and"),
+        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the two groups full_attention and"),
         ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
@@ -192,14 +192,14 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"hidden_activation": "tanh"}, "hidden_activation='tanh' cannot be represented; known: gelu"),
         ("modernbert_masked", {"classifier_pooling": "max"}, "classifier_pooling='max' cannot be represented; known: cls, mean"),
         ("modernbert_masked", {"norm_bias": 1}, "norm_bias=1 must be true or false"),
-        ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the model's shape is unknown"),
+        ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the shape of the model is unknown"),
         ("modernbert_masked", {"model_type": "modernbert-decoder"}, "known: bert, modernbert, eurobert, nomic_bert"),
         ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
         ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
         ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
         ("eurobert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"rope_parameters=555\.0 and rope_scaling=9\.0 contradict"),
         ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 is not divisible by model.num_key_value_heads=2"),
-        ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
+        ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; it must be 4, which is hidden_size"),
         ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
         ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
         ("nomic_bert_masked", {"n_layer": 3}, "num_hidden_layers=2 and n_layer=3 contradict each other; correct one"),
@@ -256,17 +256,18 @@ def test_missing_nomic_keys_have_the_defaults_of_its_code(tmp_path):
     assert (config.rotary_theta, config.layer_norm_epsilon) == (10_000.0, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "without", "wanted"),
-    [
-        ("nomic_bert_masked", ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"), (0.0, 0.0, 1e-12)),
-        ("modernbert_masked", ("mlp_dropout", "embedding_dropout", "attention_dropout", "norm_eps"), (0.0, 0.0, 1e-5)),
-        ("eurobert_masked", ("attention_dropout", "rms_norm_eps"), (0.0, 0.0, 1e-5)),
-    ],
-)
-def test_missing_keys_have_the_defaults_of_transformers(tmp_path, name, without, wanted):
-    config = import_model(changed(name, tmp_path / "m", **dict.fromkeys(without, "absent"))).config
-    assert (config.hidden_dropout, config.attention_dropout, config.layer_norm_epsilon) == wanted
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "eurobert", "nomic_bert"])
+def test_missing_keys_have_the_defaults_of_transformers(kind):
+    fields = json.loads((GOLDEN / "defaults.json").read_text())[kind]
+    whole = config_from_json(fields, "it")
+    required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "model_type"}
+    required |= {"max_position_embeddings"} if kind == "bert" else set()
+    for name in fields.keys() - required:
+        assert config_from_json({key: value for key, value in fields.items() if key != name}, "it") == whole, name
+    assert config_from_json({name: fields[name] for name in required}, "it") == whole
+    for name in required - {"model_type"}:
+        with pytest.raises(UserError, match=f"it.*{name} is missing"):
+            config_from_json({key: value for key, value in fields.items() if key != name}, "it")
 
 
 def test_a_nomic_head_without_biases_gets_zero_biases(tmp_path):
@@ -350,7 +351,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case
     tensors = safetensors.numpy.load_file(directory / "model.safetensors")
     safetensors.numpy.save_file({f"module.{name}": x for name, x in tensors.items()}, directory / "model.safetensors")
     model = import_model(directory)
-    assert "names start with 'module.', which was removed" in model.notes
+    assert "the prefix 'module.' was removed from names" in model.notes
     jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
 
 
@@ -433,12 +434,12 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("case", "flag", "says"),
     [
-        ("eurobert_encoder", "--window=4", "only sliding layers have a window, but .* has none"),
+        ("eurobert_encoder", "--window=4", "--window is for sliding layers, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one or two bases"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one or two bases"),
-        ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
-        ("modernbert_sequence", "--pooling=mean", "has a sequence_head that returns labels; leave the head out with --drop"),
+        ("modernbert_masked", "--keep-layers=1,2", "layer 0 .* cannot be removed, because .* before attention; keep layer 0"),
+        ("modernbert_sequence", "--pooling=mean", "because its sequence_head returns labels; .* with --drop"),
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
     ],
 )

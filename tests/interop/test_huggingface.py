@@ -57,7 +57,7 @@ def test_weights_that_are_not_finite_are_refused_with_the_tensor(exported, value
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
-    says = r"safetensors cannot be used: NaN or infinity in encoder/layers/feed_forward/output/kernel; use an earlier state"
+    says = r"safetensors cannot be used because of NaN or infinity in encoder/layers/feed_forward/output/kernel; use an"
     with pytest.raises(UserError, match=says):
         import_model(exported)
 
@@ -157,7 +157,7 @@ def test_a_concurrent_export_to_the_same_directory_is_refused(exported, tiny, vo
 
     monkeypatch.setattr("safetensors.numpy.save_file", meanwhile)
     export_model(exported, as_model(*tiny, vocabulary))
-    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or choose another one"]
+    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or choose another directory"]
     import_model(exported)
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
@@ -180,7 +180,7 @@ def test_an_unwritable_directory_is_named(tiny, vocabulary, tmp_path):
 def test_a_vocabulary_with_more_pieces_than_rows_is_refused_on_export_and_import(vocabulary, tmp_path):
     uncased = make_vocabulary(tmp_path / "uncased", cased=False)
     params, config = make_model(uncased)
-    says = rf"the vocabulary has \d+ entries but the model's vocab_size is {config.vocab_size}"
+    says = rf"the vocabulary has \d+ entries, but the vocab_size of the model is {config.vocab_size}"
     with pytest.raises(UserError, match=rf"^{tmp_path / 'm'}: {says}"):
         export_model(tmp_path / "m", as_model(params, config, vocabulary))
     with pytest.raises(UserError, match=f"^the hub's: {says}"):
@@ -210,7 +210,7 @@ def test_vocabulary_rows_without_a_piece_survive_bit_for_bit(form, vocabulary, t
     assert {path: x.tobytes() for path, x in flatten_dict(back).items()} == {
         path: x.tobytes() for path, x in flatten_dict(params).items()
     }
-    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the unused rows are kept, but never predicted" in said
+    assert f"the word embeddings have {rows} rows for {rows - 5} pieces; the unused rows are kept, but never predicted" in said
 
 
 def test_another_vocabulary_of_the_same_size_is_detected_by_its_hash(exported):
@@ -218,7 +218,7 @@ def test_another_vocabulary_of_the_same_size_is_detected_by_its_hash(exported):
     lines[-1], lines[-2] = lines[-2], lines[-1]
     (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
     (exported / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="not the one that the model was trained with"):
+    with pytest.raises(UserError, match="the model was trained with another vocabulary"):
         import_model(exported)
 
 
@@ -267,7 +267,7 @@ def test_unread_files_are_reported(exported):
         (exported / name).write_text("{}")
     for name in ("1_Pooling", ".cache"):
         (exported / name).mkdir()
-    assert import_model(exported).notes == ("files that are neither read nor copied: 1_Pooling, modules.json",)
+    assert import_model(exported).notes == ("these files are neither read nor copied: 1_Pooling, modules.json",)
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, -8])
@@ -294,13 +294,13 @@ def test_a_path_without_a_model_is_refused_with_what_it_is(tmp_path, exported):
         import_model(exported / "config.json")
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(UserError, match=r"config\.json and model\.safetensors missing"):
+    with pytest.raises(UserError, match=r"no config\.json and no model\.safetensors"):
         import_model(empty)
     (empty / "tf_model.h5").touch()
     with pytest.raises(UserError, match=r"tf_model\.h5 is in an unsupported format; save the weights as model\.safetensors"):
         import_model(empty)
     (empty / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="workdir without an exported model yet"):
+    with pytest.raises(UserError, match="workdir that has no exported model yet"):
         import_model(empty)
     (exported / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json cannot be read as JSON"):
@@ -317,10 +317,10 @@ def test_a_custom_class_is_read_as_an_encoder_if_its_other_tensors_are_dropped(e
     edit_config(exported, architectures=["MyBert"], auto_map={"AutoModel": "my_bert.MyBert"})
     back = import_model(exported)
     assert back.parts == plain.parts
-    assert "the class MyBert in config.json is unknown; it was read as a BertForPreTraining" in back.notes
+    assert "the class MyBert in config.json is unknown, so the model was read as a BertForPreTraining" in back.notes
     assert "auto_map" not in back.other_fields
     add_tensors(exported, "classifier.weight", "classifier.bias", "mine.0.weight", "x")
-    with pytest.raises(UserError, match=r"`convert --drop='classifier\.\*,mine\.\*,x'` leaves them out"):
+    with pytest.raises(UserError, match=r"to leave them out, use `convert --drop='classifier\.\*,mine\.\*,x'`"):
         import_model(exported)
     for drop in (["classifier.*", "mine.*", "x"], ["sequence_head", "mine.0.weight", "x"]):
         back = import_model(exported, drop=drop)
@@ -343,7 +343,7 @@ def test_a_wrongly_described_task_head_can_be_relabelled_or_dropped(vocabulary, 
     export_model(tmp_path / "m", make_labelled_model(vocabulary, head))
     edit_config(tmp_path / "m", label2id={"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2})
     assert import_model(tmp_path / "m").head == head
-    assert "label2id of config.json was not used, since it differs from id2label" in import_model(tmp_path / "m").notes
+    assert "label2id of config.json was not used, because it differs from id2label" in import_model(tmp_path / "m").notes
     for labels in ({"0": "LABEL_0", "1": "LABEL_1"}, {"0": "O", "2": "B-X", "3": "I-X"}, ["O", "B-X", "I-X"]):
         edit_config(tmp_path / "m", id2label=labels, label2id=None)
         with pytest.raises(UserError, match=r"`convert --labels=A,B,\.\.\.`"):

@@ -206,11 +206,11 @@ def test_missing_fields_have_the_defaults_of_transformers():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "has the id 1 for 'a', but id2label has 0; correct"),
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"b": "0"}}, "has the id '0' for 'b', but id2label has 1; correct one"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "'a' has the id 1 in label2id, but 0 in id2label"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"b": "0"}}, "'b' has the id '0' in label2id, but 1 in id2label"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": ["a", "b"]}, "label2id=.* must be an object such as"),
-        ({"id2label": {"0": "a", "1": None}}, "id2label has None for the output 1, which is not a label; correct it, or `con"),
-        ({"id2label": {"0": " ", "1": "b"}}, "id2label has ' ' for the output 0, which is not a label; correct it"),
+        ({"id2label": {"0": "a", "1": None}}, "for the output 1, id2label has None, which is not a label; correct it, or `con"),
+        ({"id2label": {"0": " ", "1": "b"}}, "for the output 0, id2label has ' ', which is not a label; correct"),
         ({"id2label": dict.fromkeys("012", "x")}, "id2label has the same label 'x' for the outputs 0, 1, 2; give"),
         ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "has the same label 'same' for the outputs 0, 1"),
         ({"num_labels": 1_000_001}, "num_labels=1000001 must be a whole number up to 1,000,000; copy"),

@@ -201,7 +201,7 @@ def test_only_the_needed_files_of_a_bucket_model_are_copied(objects, fetched, mo
     monkeypatch.setattr(locate, "listed", listed)
     monkeypatch.setattr(locate, "fetched", fetch)
     if fetched is None:
-        with pytest.raises(UserError, match=r"^gs://bucket/run is a workdir without an exported model yet; continue its run"):
+        with pytest.raises(UserError, match=r"^gs://bucket/run is a workdir that has no exported model yet; to complete the run"):
             locate.local_model("gs://bucket/run")
     else:
         assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
@@ -273,12 +273,12 @@ def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
 
 def test_a_model_missing_on_the_hub_is_refused(hub, tmp_path):
     sentence = said("lab/bertt", hub.address, tmp_path / "home")
-    assert re.search(r"no directory lab/bertt \(looked.*\), and the hub shows no such model.*check the name", sentence)
+    assert re.search(r"no directory lab/bertt \(looked.*\), and the hub shows no model of this name.*check the name", sentence)
 
 
 def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
     answer = said("lab/none", hub.address, tmp_path / "home")
-    assert re.search(r"lab/none on the hub is not.*: model\.safetensors missing", answer)
+    assert re.search(r"lab/none on the hub is not.*, because it has no model\.safetensors", answer)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_surgery_on_words_and_positions_does_not_change_own_heads(vocabulary):
     model = model_of(vocabulary, TAGGER)
     for changed in (with_positions(model, 20), with_token_types(model, 2)):
         jax.tree.map(np.testing.assert_array_equal, changed.params["token_head"], model.params["token_head"])
-    with pytest.raises(UserError, match="the token_head has a weight for each of 4 layers, so none can be removed; drop"):
+    with pytest.raises(UserError, match="the token_head has a weight for each of 4 layers, so no layer can be removed; drop"):
         with_layers(model, [0, 1])
 
 
@@ -213,7 +213,7 @@ def test_conversion_needs_a_pooler_only_if_the_head_reads_one(vocabulary, tmp_pa
 
 
 def test_a_mention_head_cannot_be_exported_as_a_function(vocabulary, tmp_path):
-    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are not inputs of"):
+    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, but the exported function has no"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))
-    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are not inputs of the exported function"):
+    with pytest.raises(UserError, match="a CRF needs the positions of the words, but the exported function has no such input"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, next(head for head in HEADS if head.has_crf)))

@@ -81,7 +81,7 @@ def test_word2vec_text_format_keeps_vectors_bit_for_bit(vocabulary, tmp_path, ca
     assert (back.parts, back.source, back.notes) == ((), str(tmp_path / "vectors"), ())
     lines[0] = f"{size + 1} 16"
     (tmp_path / "vectors" / "vectors.txt").write_text("\n".join([*lines, f"unknown{' 1' * 16}"]) + "\n", encoding="utf-8")
-    assert load_model(tmp_path / "vectors").notes == ("vectors of 1 word that the vocabulary lacks were left out",)
+    assert load_model(tmp_path / "vectors").notes == ("left out the vectors of 1 word that are not in the vocabulary",)
 
 
 def test_vectors_without_a_vocabulary_use_the_given_one_and_may_get_new_parts(vocabulary, tmp_path):
@@ -122,11 +122,11 @@ def test_words_that_cannot_be_read_back_are_not_written(vocabulary, tmp_path, ch
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda lines: ["words 16", *lines[1:]], "line 1 must be the number of words and the width"),
-        (lambda lines: [f"{'9' * 5000} 16", *lines[1:]], "line 1 must be the number of words and the width"),
-        (lambda lines: ["² 16", *lines[1:]], "line 1 must be the number of words and the width"),
-        (lambda lines: [f"{lines[0]} 1", *lines[1:]], "line 1 must be the number of words and the width"),
-        (lambda lines: ["0 16"], "line 1 must be the number of words and the width"),
+        (lambda lines: ["words 16", *lines[1:]], "line 1 must have the word count and the width"),
+        (lambda lines: [f"{'9' * 5000} 16", *lines[1:]], "line 1 must have the word count and the width"),
+        (lambda lines: ["² 16", *lines[1:]], "line 1 must have the word count and the width"),
+        (lambda lines: [f"{lines[0]} 1", *lines[1:]], "line 1 must have the word count and the width"),
+        (lambda lines: ["0 16"], "line 1 must have the word count and the width"),
         (lambda lines: [*lines[:3], lines[3] + " 1.0", *lines[4:]], "line 4 must be a word and 16 finite numbers"),
         (lambda lines: [*lines[:3], lines[3].rsplit(" ", 1)[0] + " nan", *lines[4:]], "line 4 must be a word and 16 finite"),
         (lambda lines: lines[:-1], "its first line states"),

@@ -332,7 +332,7 @@ def test_a_head_may_be_replaced_by_the_same_or_another_kind(case, kind):
     assert model.parts == (*(part for part in old.parts if part == "pooler"), head.subtree)
     assert model.params[head.subtree]["dense"]["kernel"].shape == (12, head.num_outputs)
     if kind != old.head.kind:
-        with pytest.raises(UserError, match=rf"already has a {old.head.subtree}; drop it"):
+        with pytest.raises(UserError, match=rf"already has a {old.head.subtree}; to replace it"):
             imported(case, new=NewParts([head.subtree], head))
     assert imported(case, drop=[old.head.subtree]).head is None
 
@@ -347,12 +347,15 @@ def test_a_head_may_restart_with_its_labels():
 def test_impossible_new_parts_are_refused():
     head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
-        ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),
-        ({"drop": ["encoder"]}, "'encoder' cannot be dropped: neither a tensor of .*masked/model.safetensors nor a part: "),
+        ({"new": NewParts(["nsp"])}, "no part 'nsp'; did you mean 'nsp_head'"),
+        (
+            {"drop": ["encoder"]},
+            "'encoder' cannot be dropped, because it is neither a tensor of .*masked/model.safetensors",
+        ),
         ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has at most one task head"),
         ({"new": NewParts(["sequence_head", "pooler"])}, "needs labels"),
         ({"new": NewParts(["token_head"], head)}, "needs labels"),
-        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, but .*masked has none; add it with --new=pooler"),
+        ({"new": NewParts(["sequence_head"], head)}, "but .*masked has no pooler; add a pooler with --new=pooler"),
     ]:
         with pytest.raises(UserError, match=said):
             imported("masked", **arguments)

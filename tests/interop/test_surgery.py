@@ -166,7 +166,7 @@ def test_selected_layers_are_kept(vocabulary):
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        ([0, 2], "there is no layer 2 to keep: the model has 2 layers, from 0 to 1"),
+        ([0, 2], "there is no layer 2 to keep; the model has 2 layers, from 0 to 1"),
         ([-1], "there is no layer -1"),
         ([1, 0], "the layers to keep are 1, 0; name one or more, each once, in ascending order"),
         ([0, 0], "the layers to keep are 0, 0;"),
@@ -240,7 +240,7 @@ def test_an_added_word_is_one_piece_and_changes_the_hash_of_the_vocabulary(model
         ("well-read", "split it into 'well', '-', 'read'; add only whole words"),
         ("new york", "split it into 'new', 'york'; add only whole words"),
         ("\u200b", "remove it; leave it out"),
-        ("a" * 201, "longer than the limit of a word, 200 characters"),
+        ("a" * 201, "because words have at most 200 characters"),
         ("##ing", "split it into '#', '#', 'ing'"),
     ],
 )

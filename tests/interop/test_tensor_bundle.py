@@ -349,7 +349,7 @@ def test_a_checkpoint_is_found_by_its_directory_its_prefix_or_any_of_its_files(t
 def test_the_checkpoint_file_selects_among_several_checkpoints(folder, tmp_path):
     for step in (0, 1000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
-    with pytest.raises(UserError, match=r"has several checkpoints; name one of them: .*model\.ckpt-0, .*model\.ckpt-1000"):
+    with pytest.raises(UserError, match=r"has several checkpoints; name one of these: .*model\.ckpt-0, .*model\.ckpt-1000"):
         find_bundle(tmp_path)
     (tmp_path / "model.ckpt-900.index").touch()
     state = tmp_path / "checkpoint"
@@ -361,7 +361,7 @@ def test_the_checkpoint_file_selects_among_several_checkpoints(folder, tmp_path)
 
 
 def test_a_path_without_a_checkpoint_is_refused_with_what_it_is(tmp_path):
-    with pytest.raises(UserError, match=r"holds no TensorFlow checkpoint: it has no file \*\.index"):
+    with pytest.raises(UserError, match=r"holds no TensorFlow checkpoint, because it has no file \*\.index"):
         find_bundle(tmp_path)
     with pytest.raises(UserError, match=r"there is no .*nowhere, nor .*nowhere\.index; name the directory of a checkpoint"):
         find_bundle(tmp_path / "nowhere")

@@ -155,17 +155,20 @@ def test_tiling_to_the_same_sizes_changes_nothing(vocabulary, tmp_path):
     [
         ({"hidden_size": 16, "num_heads": 2}, r"config\.model\.hidden_size=16 is smaller than the 24 of m, .* set at least 24"),
         ({"num_layers": 2, "layer_types": MODERN[:2]}, r"num_layers=2 is smaller than the 4 of m, .*convert --keep-layers"),
-        ({"num_heads": 4, "hidden_size": 48}, r"are 12 wide, but the heads of m are 8 wide, .*; set config\.model\.num_heads=6$"),
+        ({"num_heads": 4, "hidden_size": 48}, r"are 12 wide, but .* of m are 8 wide\. .*; set config\.model\.num_heads=6$"),
         (
             {"num_heads": 3, "hidden_size": 30},
-            r"are 10 wide, but the heads of m are 8 wide, .*; set another "
+            r"are 10 wide, but the heads of m are 8 wide\. .*; set another "
             r"config\.model\.hidden_size$",
         ),
         (
             {"num_heads": 6, "hidden_size": 48, "num_key_value_heads": 3},
             r"num_key_value_heads=3 lets 2 query heads share a key head, but in m the number is 1; set it to 6$",
         ),
-        ({"layer_types": ()}, r"m has sliding layers, but config\.model has none; set the attention of each of 4 layers in"),
+        (
+            {"layer_types": ()},
+            r"m has sliding layers, but config\.model has none; in .*layer_types, .* of 4 layers as in m",
+        ),
     ],
 )
 def test_models_that_cannot_be_tiled_are_refused(vocabulary, changes: dict[str, Any], said: str):
@@ -177,5 +180,5 @@ def test_models_that_cannot_be_tiled_are_refused(vocabulary, changes: dict[str, 
 def test_only_transformers_are_tiled(vocabulary):
     model = dataclasses.replace(made(vocabulary, **SMALL), source="m")
     lstm = ModelConfig(encoder="bilm", hidden_size=48, num_layers=7)
-    with pytest.raises(UserError, match=r"but config\.model has the encoder bilm; leave it out"):
+    with pytest.raises(UserError, match=r"but config\.model has the encoder bilm; leave config\.init_tiled out"):
         tiled(model, lstm)

@@ -97,7 +97,7 @@ def test_a_tensor_in_the_wrong_shard_is_detected(shards):
         places[name] = next(file for file in sorted(places.values()) if file != places[name])
 
     edit_index(shards, move)
-    with pytest.raises(UserError, match=r" and .* disagree about which file has \S+;"):
+    with pytest.raises(UserError, match=r" and .* contradict each other about the file of \S+;"):
         read_weights(shards / INDEX)
 
 
@@ -108,7 +108,7 @@ def test_a_tensor_in_the_wrong_shard_is_detected(shards):
 )
 def test_an_index_with_missing_or_extra_tensors_is_detected(shards, change):
     edit_index(shards, change)
-    with pytest.raises(UserError, match=r" and .* disagree about which file has (classifier\.bias|x);"):
+    with pytest.raises(UserError, match=r" and .* contradict each other about the file of (classifier\.bias|x);"):
         read_weights(shards / INDEX)
 
 

@@ -91,7 +91,7 @@ def test_a_given_vocabulary_selects_the_words(tmp_path, name):
     vectors = model.params["embeddings"]["word_embeddings"]["embedding"]
     np.testing.assert_array_equal(vectors[5:], TABLE[[4, 0]])
     np.testing.assert_allclose(vectors[0], TABLE[[0, 4]].mean(0), rtol=1e-6)
-    assert model.notes == ("vectors of 4 words that the vocabulary lacks were left out",)
+    assert model.notes == ("left out the vectors of 4 words that are not in the vocabulary",)
     with pytest.raises(UserError, match=r"holds vectors\.\S+; convert it first: python -m bert_jax\.convert --from="):
         find_model_directory(tmp_path)
 
@@ -100,7 +100,7 @@ def test_convert_makes_a_model_of_vectors_for_other_commands(tmp_path, capsys):
     (tmp_path / "v.bin.gz").write_bytes(FORMATS["GoogleNews.bin.gz"])
     convert.main([f"--from={tmp_path / 'v.bin.gz'}", f"--to={tmp_path / 'm'}"])
     out = capsys.readouterr().out
-    assert "the vocabulary is the words of the file, lower-cased; --vocab=PATH chooses another" in out
+    assert "the words of the file are the vocabulary, lower-cased; --vocab=PATH chooses another vocabulary" in out
     model = import_model(tmp_path / "m")
     encoded = model.tokenizer.encode("The river 北京 CAFÉ")
     assert model.tokenizer.tokens(encoded) == ["the", "river", "北京", "café"]
@@ -127,15 +127,15 @@ def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
     assert found == ["of", "the", "[UNK]"]
     np.testing.assert_array_equal(table, TABLE[[1, 2, 5]])
     assert notes == (
-        "1 vector of repeated words, such as 'of', left out",
-        "2 words with spaces, which no piece can have, left out",
+        "left out 1 vector of repeated words, such as 'of'",
+        "left out 2 words with spaces, because no piece can have a space",
     )
     model = import_word2vec(tmp_path / "v.txt")
     assert model.tokenizer.pieces == ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "of", "the", "[UNK]"]
     np.testing.assert_array_equal(model.params["embeddings"]["word_embeddings"]["embedding"][4:], table)
     (tmp_path / "v.bin").write_bytes(binary(["é", *WORDS[1:3]], TABLE[:3], encoding="latin-1"))
     assert read_vectors(tmp_path / "v.bin")[0] == WORDS[1:3]
-    assert read_vectors(tmp_path / "v.bin")[2] == ("1 word with invalid UTF-8 left out",)
+    assert read_vectors(tmp_path / "v.bin")[2] == ("left out 1 word with invalid UTF-8",)
 
 
 def test_a_repeated_piece_gets_its_vector_twice(tmp_path):
@@ -143,10 +143,10 @@ def test_a_repeated_piece_gets_its_vector_twice(tmp_path):
     words, table, notes = read_vectors(tmp_path / "v.vec", ["c", "a", "b", "a", "x"])
     assert words == ["c", "a", "b", "a"]
     np.testing.assert_array_equal(table, TABLE[[3, 0, 1, 2]])
-    assert notes == ("1 vector of repeated words, such as 'a', left out",)
+    assert notes == ("left out 1 vector of repeated words, such as 'a'",)
     words, table, notes = read_vectors(tmp_path / "v.vec", ["b", "a", "b"])
     np.testing.assert_array_equal(table, TABLE[[1, 0, 1]])
-    assert notes[0] == "vectors of 1 word that the vocabulary lacks were left out"
+    assert notes[0] == "left out the vectors of 1 word that are not in the vocabulary"
     (tmp_path / "twice.vec").write_bytes(text(["a", "b", "a"], TABLE[:3]))
     _, table, _ = read_vectors(tmp_path / "twice.vec", ["a", "a", "b", "a", "a"])
     np.testing.assert_array_equal(table, TABLE[[0, 2, 1, 0, 0]], err_msg="further ones have the first")
@@ -167,20 +167,20 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
         ("v.vec", spoilt(text(), b"6 5", b"6 6"), r"line 2 must be a word and 6 finite numbers"),
         ("v.vec", spoilt(text(header=False), b"\nof ", b"\nof 1 "), r"line 2 must be a word and 5 finite numbers"),
         ("v.vec", spoilt(text(), b"the ", b"the nan "), r"line 2 must be a word and 5 finite numbers"),
-        ("v.vec", spoilt(text(), b"6 5", b"6 " + b"9" * 5000), r"5,407 bytes cannot hold 6 99999999999999999999; copy"),
-        ("v.vec", spoilt(text(), b"6 5", b"9" * 5000 + b" 5"), r"line 1 must be the number of words .*cannot hold 9999"),
-        ("v.vec", spoilt(text(), b"6 5", b"999999999 5"), r"a file of \d+ bytes cannot hold 999999999 5; copy the whole"),
-        ("v.vec", spoilt(text(), b"6 5", b"0 5"), r"line 1 must be the number of words"),
-        ("v.vec", spoilt(text(), b"6 5", b"6 0"), r"line 1 must be the number of words"),
-        ("v.vec", spoilt(text(), b"6 5", b"-6 5"), r"line 1 must be the number of words"),
-        ("v.vec", b"", r"line 1 must be the number of words"),
-        ("v.vec", b"\n" + text(), r"line 1 must be the number of words"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 " + b"9" * 5000), r"but 6 99999999999999999999 does not fit .* 5,407 bytes"),
+        ("v.vec", spoilt(text(), b"6 5", b"9" * 5000 + b" 5"), r"line 1 must have the word count .* but 9999"),
+        ("v.vec", spoilt(text(), b"6 5", b"999999999 5"), r"but 999999999 5 does not fit .* \d+ bytes .*; copy the whole"),
+        ("v.vec", spoilt(text(), b"6 5", b"0 5"), r"line 1 must have the word count"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 0"), r"line 1 must have the word count"),
+        ("v.vec", spoilt(text(), b"6 5", b"-6 5"), r"line 1 must have the word count"),
+        ("v.vec", b"", r"line 1 must have the word count"),
+        ("v.vec", b"\n" + text(), r"line 1 must have the word count"),
         ("v.bin", binary()[:-30], r"v\.bin is damaged or incomplete at word 5 of 6; copy"),
         ("v.bin", binary()[:-21], r"v\.bin is damaged or incomplete at word 6 of 6; copy the whole file again"),
         ("v.bin", binary() + b"more", r"v\.bin continues after the 6 words that its first line states; copy the whole file"),
         ("v.bin", binary() + binary()[4:], r"v\.bin has 12 words, but its first line states 6"),
-        ("v.bin", spoilt(binary(), b"6 5", b"99999999 5"), r"cannot hold 99999999 5; copy"),
-        ("v.bin", spoilt(binary(), b"6 5", b"6 4000000"), r"at most 65,536.*cannot hold 6 4000000"),
+        ("v.bin", spoilt(binary(), b"6 5", b"99999999 5"), r"but 99999999 5 does not fit .*; copy"),
+        ("v.bin", spoilt(binary(), b"6 5", b"6 4000000"), r"at most 65,536.*but 6 4000000 does not fit"),
         ("v.bin", binary(table=np.where(TABLE[2, 2] == TABLE, np.inf, TABLE)), r"word 3 must be a word and 5 finite numbers"),
         ("v.bin.gz", gzip.compress(binary(), mtime=0)[:-20], r"v\.bin\.gz cannot be read to its end \(.*\); copy the"),
         ("v.vec.gz", gzip.compress(text(), mtime=0)[:60] + b"x" * 40, r"v\.vec\.gz(: line \d must| cannot be read)"),
@@ -200,7 +200,7 @@ def test_damaged_vector_files_are_refused_in_one_sentence(tmp_path, name, conten
 def test_other_files_are_not_vectors(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     assert find_vectors(tmp_path / "pytorch_model.bin") is None
-    with pytest.raises(UserError, match=r"is a file; name the directory that .*model\.safetensors \(it holds no word vectors ei"):
+    with pytest.raises(UserError, match=r"is a file; name the directory .*the file has no word vectors ei"):
         load_model(tmp_path / "pytorch_model.bin")  # `convert` does not advise `convert`
     with pytest.raises(UserError, match=r"is a file; name the directory that holds .*; a file of word"):
         find_model_directory(tmp_path / "pytorch_model.bin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -92,14 +93,14 @@ def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, radius: int
 
 
 def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:
-    """Returns the context and the three gradients, in float32."""
+    """Returns the context and the three gradients, in float32. Only the first call for a function compiles a program."""
+    return [np.asarray(x) for x in _results(attend, query, key, value, gradient)]
 
-    @jax.jit
-    def run(query: Any, key: Any, value: Any, gradient: Any) -> Any:
-        context, backward = jax.vjp(attend, query, key, value)
-        return (context, *backward(gradient))
 
-    return [np.asarray(x.astype(jnp.float32)) for x in run(query, key, value, gradient)]
+@functools.partial(jax.jit, static_argnums=0)
+def _results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> Any:
+    context, backward = jax.vjp(attend, query, key, value)
+    return [x.astype(jnp.float32) for x in (context, *backward(gradient))]
 
 
 def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:

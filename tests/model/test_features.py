@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
+from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.heads import LAYERS, head_class, make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
@@ -22,6 +23,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits
+from tests.random_rows import random_parameters
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=12, num_layers=5, num_heads=3, intermediate_size=20, max_position=24, attention_dropout=0.0,
@@ -42,7 +44,8 @@ def head_of(kind: str, **fields) -> TaskHead:
 
 
 CONCAT, MENTION, LSTM = head_of("sequence", pooling="concat"), head_of("mention"), head_of("token", lstm=4)
-ENDS = head_of("sequence", lstm=4)
+ENDS, MIX = head_of("sequence", lstm=4), head_of("token", layers="scalar_mix")
+TWO_MIXES = head_of("token", lstm=3, layers="last_four_mix", mix_at="both")
 HEADS = [
     CONCAT,
     MENTION,
@@ -62,7 +65,7 @@ HEADS = [
     head_of("sequence", pooling="last_token", layers="last_four_concat"),
     head_of("span", lstm=4),
     head_of("token", lstm=4, layers="scalar_mix", mix_at="output"),
-    head_of("token", lstm=3, layers="last_four_mix", mix_at="both"),
+    TWO_MIXES,
     head_of("span", lstm=3, layers="last_four_concat", mix_at="both"),
     head_of("token", lstm=3, mix_at="output"),
 ]
@@ -74,9 +77,11 @@ def name_of(head: TaskHead) -> str:
     return "-".join(part for part in parts if part)
 
 
+@functools.cache
 def random_params(head: TaskHead) -> dict:
+    """Returns random parameters of a head, without those of the encoder."""
     rng = np.random.default_rng(3)
-    parts = {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
+    parts = {head.subtree} | ({"pooler"} if head.reads_pooler else set())
     shapes = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
     values = {path: 0.4 * rng.standard_normal(shape) + path.endswith("/scale") for path, shape in shapes.items()}
     return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
@@ -115,29 +120,42 @@ def hidden_states() -> np.ndarray:
     return np.random.default_rng(7).standard_normal((CONFIG.num_layers + 1, len(LENGTHS), ROW, 12), np.float32)
 
 
-def from_states(model: BertWithHead, states, batch):
-    return model.answer(model.features(states[-1], states, Tokens.of(batch)), batch)
+@jax.jit
+def encoded(params, batch):
+    return Bert(CONFIG).apply({"params": params}, Tokens.of(batch), None, method="encode")[1]
+
+
+def from_states(head, params, states, batch):
+    def answer(model):
+        return model.answer(model.features(states[-1], states, Tokens.of(batch)), batch)
+
+    return BertWithHead(CONFIG, head).apply({"params": params}, method=answer)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(heads, params, states, batch):
+    return [from_states(*of, states, batch) for of in zip(heads, params, strict=True)]
+
+
+def logits_from_states(states, batch: dict, heads=tuple(HEADS)) -> dict[TaskHead, np.ndarray]:
+    """Returns the logits of several heads for the encoder's hidden states. One program computes all of them."""
+    return dict(zip(heads, jax.device_get(_logits(heads, [random_params(head) for head in heads], states, batch)), strict=True))
 
 
 @functools.cache
-def compiled(head: TaskHead, method=None):
-    return jax.jit(functools.partial(BertWithHead(CONFIG, head).apply, method=method))
+def usual_logits() -> dict[TaskHead, np.ndarray]:
+    return logits_from_states(hidden_states(), layout())
 
 
-def logits_from_states(head: TaskHead, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
-    """Returns the head's logits for the encoder's hidden states."""
-    parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
-    return np.asarray(compiled(head, from_states)({"params": parts}, states, batch))
-
-
-def logits_of(head: TaskHead, params: dict, batch: dict) -> np.ndarray:
-    return np.asarray(compiled(head)({"params": params}, batch)["logits"])
+@functools.partial(jax.jit, static_argnums=0)
+def gradients(head, params, states, batch, weights):
+    """Returns the gradients of the sum of the weighted logits for the parameters and for the hidden states."""
+    return jax.grad(lambda *of: (from_states(head, *of, batch) * weights).sum(), (0, 1))(params, states)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=name_of)
 def test_a_head_equals_numpy_on_each_text(head):
-    params, batch, states = random_params(head), layout(), hidden_states()
-    logits = logits_from_states(head, params, states, batch)
+    params, batch, states, logits = random_params(head), layout(), hidden_states(), usual_logits()[head]
     for r, p, columns in texts(batch):
         ours = logits[r, columns] if head.per_token else logits[r, p]
         theirs = head_logits(head, params, states[:, r, columns], batch["read_positions"][r, p] - columns.start)
@@ -146,89 +164,87 @@ def test_a_head_equals_numpy_on_each_text(head):
 
 @pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
 def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
-    params, batch, states = random_params(head), layout(), hidden_states()
-    assert np.isfinite(logits_from_states(head, params, states, batch)).all()
-    real = np.zeros((len(LENGTHS), ROW if head.per_token else SLOTS, 1), np.float32)
+    batch = layout()
+    assert np.isfinite(usual_logits()[head]).all()
+    real = np.zeros_like(usual_logits()[head])
     for r, p, columns in texts(batch):
         real[r, columns if head.per_token else p] = 1
-    parts = {head.subtree: params[head.subtree]}
-
-    def loss(states):
-        return (compiled(head, from_states)({"params": parts}, states, batch) * real).sum()
-
-    gradient = np.asarray(jax.grad(loss)(jnp.asarray(states)))
+    _, gradient = jax.device_get(gradients(head, random_params(head), hidden_states(), batch, real))
     assert np.isfinite(gradient).all()
     assert gradient[:, batch["sequence_ids"] > 0].any()
     assert not gradient[:, batch["sequence_ids"] == 0].any()
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
-def test_packed_texts_have_the_logits_of_separate_rows(head):
-    params, batch = random_params(head), layout()
+def encoder_params() -> dict:
+    return random_parameters(CONFIG, seed=3, scale=1.0, noise=0.4)
+
+
+def test_packed_texts_have_the_logits_of_separate_rows():
+    params, batch = encoder_params(), layout()
     found = texts(batch)
     alone = layout([(columns.stop - columns.start,) for *_, columns in found])
     for i, (r, p, columns) in enumerate(found):
         alone["input_ids"][i, : columns.stop - columns.start] = batch["input_ids"][r, columns]
         alone["read_positions"][i, 0] = batch["read_positions"][r, p] - columns.start
-    packed, separate = logits_of(head, params, batch), logits_of(head, params, alone)
-    for i, (r, p, columns) in enumerate(found):
-        ours = packed[r, columns] if head.per_token else packed[r, p]
-        theirs = separate[i, : columns.stop - columns.start] if head.per_token else separate[i, 0]
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * ROUNDING * max(1, np.abs(theirs).max()))  # five layers more
+    packed, separate = (logits_from_states(encoded(params, rows), rows) for rows in (batch, alone))
+    for head in HEADS:
+        for i, (r, p, columns) in enumerate(found):
+            ours = packed[head][r, columns] if head.per_token else packed[head][r, p]
+            theirs = separate[head][i, : columns.stop - columns.start] if head.per_token else separate[head][i, 0]
+            within = 4 * ROUNDING * max(1, np.abs(theirs).max())  # five layers more
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=within, err_msg=name_of(head))
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
-def test_neither_packed_neighbours_nor_padding_change_logits(head):
-    params, batch = random_params(head), layout()
+def test_neither_packed_neighbours_nor_padding_change_logits():
+    params, batch = encoder_params(), layout()
     other = batch | {"input_ids": (batch["input_ids"] + 7) % CONFIG.vocab_size}
     second = batch["sequence_ids"] == 2
     other["input_ids"] = np.where(second, batch["input_ids"], other["input_ids"])
-    ours, theirs = logits_of(head, params, batch), logits_of(head, params, other)
-    kept = second if head.per_token else np.arange(SLOTS)[None] + 1 == second.max(1)[:, None] * 2
-    assert kept.any()
-    np.testing.assert_array_equal(ours[kept], theirs[kept])
-    assert not np.array_equal(ours, theirs)
+    ours, theirs = (logits_from_states(encoded(params, rows), rows) for rows in (batch, other))
+    for head in HEADS:
+        kept = second if head.per_token else np.arange(SLOTS)[None] + 1 == second.max(1)[:, None] * 2
+        assert kept.any()
+        np.testing.assert_array_equal(ours[head][kept], theirs[head][kept], err_msg=name_of(head))
+        assert not np.array_equal(ours[head], theirs[head])
 
 
 def test_an_lstm_reads_its_text_to_both_ends():
     """The logits of a text's first and last token both depend on every token of it."""
-    params, batch, states = random_params(LSTM), layout(), hidden_states()
-    before = logits_from_states(LSTM, params, states, batch)
+    batch, states = layout(), hidden_states()
+    before = usual_logits()[LSTM]
     for r, _, columns in texts(batch):
         for changed in range(columns.start, columns.stop):
             other = states.copy()
             other[-1, r, changed] += 1
-            moved = (logits_from_states(LSTM, params, other, batch) != before).any(-1)
+            moved = (logits_from_states(other, batch)[LSTM] != before).any(-1)
             assert moved[r, [columns.start, columns.stop - 1]].all()
             moved[r, columns] = False
             assert not moved.any()
 
 
-@pytest.mark.parametrize("head", [h for h in HEADS if h.lstm or h.mixed_layers(5)], ids=name_of)
+@pytest.mark.parametrize("head", [LSTM, MIX, TWO_MIXES], ids=name_of)
 def test_gradients_reach_every_parameter_of_a_head(head):
-    params, batch, states = random_params(head), layout(), hidden_states()
-    parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
-
-    def loss(params):
-        logits = compiled(head, from_states)({"params": params}, states, batch)
-        return (logits * np.random.default_rng(1).standard_normal(logits.shape, np.float32)).sum()
-
-    gradients = flatten_dict(jax.grad(loss)(parts), sep="/")
-    assert [path for path, x in gradients.items() if not np.any(x)] == []
+    weights = np.random.default_rng(1).standard_normal(usual_logits()[head].shape, np.float32)
+    found, _ = gradients(head, random_params(head), hidden_states(), layout(), weights)
+    assert [path for path, x in flatten_dict(found, sep="/").items() if not np.any(x)] == []
 
 
 @pytest.mark.parametrize("layers", ["scalar_mix", "last_four_mix"])
 def test_a_new_mix_is_the_mean_of_its_layers(layers):
     head = head_of("token", layers=layers)
-    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.subtree]))(jax.random.key(0))
-    states, batch = hidden_states(), layout()
-    mixed = BertWithHead(CONFIG, head).apply(
-        {"params": {head.subtree: fresh}}, states[-1], states, Tokens.of(batch), method="features"
-    )
-    np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
+    states = hidden_states()
+
+    def mixed(key):
+        fresh = nn.unbox(initial_label_parameters(CONFIG, head, key)[head.subtree])
+        return BertWithHead(CONFIG, head).apply(
+            {"params": {head.subtree: fresh}}, states[-1], states, Tokens.of(layout()), method="features"
+        )
+
+    wanted = states[-head.mixed_layers(CONFIG.num_layers) :].mean(0)
+    np.testing.assert_allclose(jax.jit(mixed)(jax.random.key(0)), wanted, rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, LSTM, MIX, TWO_MIXES], ids=name_of)
 def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(head):
     boxed = jax.eval_shape(lambda: initial_label_parameters(CONFIG, head, jax.random.key(0)))
     leaves = flatten_dict(boxed, sep="/")
@@ -247,12 +263,13 @@ def test_a_new_lstm_has_kernels_sized_by_its_inputs():
     assert not any(np.any(fresh[name]["bias"]) for name in ("lower_input", "upper_input"))
 
 
-@pytest.mark.parametrize("head", [h for h in HEADS if not h.reads_pooler], ids=name_of)
-def test_bfloat16_states_are_read_in_float32(head):
-    params, batch, states = random_params(head), layout(), jnp.asarray(hidden_states(), jnp.bfloat16)
-    ours, wide = (logits_from_states(head, params, x, batch) for x in (states, states.astype(jnp.float32)))
-    assert ours.dtype == jnp.float32
-    np.testing.assert_allclose(ours, wide, rtol=0, atol=ROUNDING * np.abs(wide).max())
+def test_bfloat16_states_are_read_in_float32():
+    heads = (CONCAT, MENTION, ENDS, TWO_MIXES, *(head_of("token", layers=layers) for layers in LAYERS))
+    states = jnp.asarray(hidden_states(), jnp.bfloat16)
+    wide = logits_from_states(states.astype(jnp.float32), layout())
+    for head, ours in logits_from_states(states, layout(), heads).items():
+        assert ours.dtype == jnp.float32
+        np.testing.assert_allclose(ours, wide[head], rtol=0, atol=ROUNDING * np.abs(wide[head]).max(), err_msg=name_of(head))
 
 
 @pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])

@@ -335,5 +335,11 @@ EQUIVALENT: list[Equivalent] = [
         'count = np.float32(max(2, int(found["words"])))',
         "any shift gives the same similarity; it only keeps the sums small",
     ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/measure.py",
+        "cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(1e-12))",
+        "cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(2e-12))",
+        "it only keeps the cosine of a vector of zeros finite: 0 in both cases",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 OPERATORS = {
@@ -181,9 +182,9 @@ def _changes_of(node: ast.AST, text: _Text, names: tuple[str, ...]) -> Iterator[
         first, second = text.span(node.values[0]), text.span(node.values[1])
         between = text.source[first[1] : second[0]]
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        if old in between and len(node.values) == 2:
-            place = first[1] + between.find(old)
-            yield _Change(place, place + len(old), new, "and for or")
+        found = re.search(rf"(?m)^[^#\n]*?\b({old})\b", between)  # not a word of a comment
+        if found and len(node.values) == 2:
+            yield _Change(first[1] + found.start(1), first[1] + found.end(1), new, "and for or")
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         yield _Change(*text.span(node), text.of(node.operand), "sign or negation dropped")
     elif isinstance(node, ast.Constant):

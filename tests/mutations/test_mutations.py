@@ -53,6 +53,11 @@ def test_texts_for_people_are_not_changed():
     assert not any(word in line for line in touched for word in ("docstring", "log.info", "UserError"))
 
 
+def test_words_of_comments_are_not_changed():
+    source = "use(\n    width  # up and down\n    and height\n)\n"
+    assert [mistake.new for mistake in mistakes("area.py", source) if mistake.kind == "and for or"] == ["    or height"]
+
+
 def test_assertions_and_symmetric_arguments_are_not_changed():
     source = "for a, b in zip(rows, others, strict=True):\n    total = max(a, b)\n    fill(a, b)\n"
     made = {mistake.new.strip() for mistake in mistakes("loop.py", source)}

@@ -68,9 +68,9 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> float:
-    batch = packed(kind)[3] | {name: jnp.asarray(value) for name, value in extra.items()}
-    sums = Labels(CONFIG, HEADS[kind], settings).output_sums(jnp.asarray(random_logits(kind)), batch)
-    return float(sums["loss"] / Labels(CONFIG, HEADS[kind], settings).counts(batch)["weight"])
+    objective = Labels(CONFIG, HEADS[kind], settings)
+    mean = jax.jit(lambda logits, batch: objective.output_sums(logits, batch)["loss"] / objective.counts(batch)["weight"])
+    return float(mean(random_logits(kind), packed(kind)[3] | extra))
 
 
 # ----------------------------------------------------------------------------------------------------------- losses from labels

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,11 +20,12 @@ from bert_jax.objectives.objective import abstract_rows
 from bert_jax.objectives.scores import EvalRows
 from bert_jax.objectives.translation import Translation
 from tests.data.corpora import FIRST, corpus_of
+from tests.random_rows import drawn_parameters
 
 CONFIG = ModelConfig(
     **published("transformer_base")
     | {
-        "vocab_size": 1_500, "vocab_multiple": 128, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 2,
+        "vocab_size": 1_500, "vocab_multiple": 128, "hidden_size": 16, "num_layers": 1, "decoder_layers": 2, "num_heads": 2,
         "intermediate_size": 32, "max_position": 32, "hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.2,
     }
 )  # fmt: skip
@@ -37,38 +36,48 @@ ALONE = dataclasses.replace(PACKED, packed_examples=1)
 OBJECTIVE = Translation().for_model(Model(CONFIG))
 
 
+BATCH = BatchSource(CORPUS, PACKED, 8, seed=0).at(0)
+
+
 @pytest.fixture(scope="module")
 def params():
-    return nn.unbox(jax.jit(OBJECTIVE.initial_parameters)(jax.random.key(0)))
+    return drawn_parameters(CONFIG)
 
 
-def on_device(batch):
-    return {name: jnp.asarray(array) for name, array in batch.items()}
+@pytest.fixture(scope="module")
+def computed(params):
+    """Returns (logits, sums, row losses) of `BATCH`."""
+
+    @jax.jit
+    def outputs(params, batch):
+        return OBJECTIVE.logits(params, batch, None), OBJECTIVE.sums(params, batch, None), OBJECTIVE.row_losses(params, batch)
+
+    return outputs(params, BATCH)
 
 
-def test_the_loss_is_the_mean_smoothed_cross_entropy_over_target_tokens(params):
-    batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
-    logits = np.asarray(jax.jit(OBJECTIVE.logits)(params, batch, None), np.float64)[..., :1_500]
+def test_the_loss_is_the_mean_smoothed_cross_entropy_over_target_tokens(computed):
+    (logits, sums, _), batch = computed, BATCH
+    logits = np.asarray(logits, np.float64)[..., :1_500]
     of_classes = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    used = np.asarray(batch["targets"]) >= 0
-    chosen = -np.take_along_axis(of_classes, np.maximum(np.asarray(batch["targets"]), 0)[..., None], -1)[..., 0][used]
+    used = batch["targets"] >= 0
+    chosen = -np.take_along_axis(of_classes, np.maximum(batch["targets"], 0)[..., None], -1)[..., 0][used]
     smoothed = 0.9 * chosen + 0.1 * -of_classes.mean(-1)[used]
-    sums, counts = jax.jit(OBJECTIVE.sums)(params, batch, None), OBJECTIVE.counts(batch)
+    counts = OBJECTIVE.counts(batch)
     assert float(OBJECTIVE.loss(sums, counts)) == pytest.approx(smoothed.mean(), rel=1e-5)
     scores = OBJECTIVE.summarise({name: float(value) for name, value in (sums | counts).items()})
     assert scores["translation_loss"] == pytest.approx(chosen.mean(), rel=1e-5)
     assert scores["loss"] == pytest.approx(smoothed.mean(), rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(chosen.mean()), rel=1e-4)
-    best = of_classes.argmax(-1)[used] == np.asarray(batch["targets"])[used]
+    best = of_classes.argmax(-1)[used] == batch["targets"][used]
     assert scores["translation_accuracy"] == pytest.approx(best.mean())
     assert float(counts["translation_targets"]) == used.sum()
-    both = sum(int((np.asarray(batch[f"{prefix}sequence_ids"]) > 0).sum()) for prefix in ("", DECODER))
+    both = sum(int((batch[f"{prefix}sequence_ids"] > 0).sum()) for prefix in ("", DECODER))
     assert float(counts["tokens"]) == both
 
 
 def test_packed_pairs_have_the_loss_and_gradient_of_separate_pairs(params):
     def total(config):
-        batch = on_device(BatchSource(CORPUS, config, plan_epoch(CORPUS, config, seed=0, epoch=0).num_rows, seed=0).at(0))
+        batch = BatchSource(CORPUS, config, plan_epoch(CORPUS, config, seed=0, epoch=0).num_rows, seed=0).at(0)
         loss = jax.value_and_grad(lambda p, rows: OBJECTIVE.loss(OBJECTIVE.sums(p, rows, None), OBJECTIVE.counts(rows)))
         return len(batch["targets"]), *jax.jit(loss)(params, batch)
 
@@ -79,11 +88,10 @@ def test_packed_pairs_have_the_loss_and_gradient_of_separate_pairs(params):
         np.testing.assert_allclose(one, another, atol=2e-6)
 
 
-def test_row_losses_are_means_over_their_tokens(params):
-    batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
-    losses, used = jax.jit(OBJECTIVE.row_losses)(params, batch)["translation_loss"], (batch["targets"] >= 0).sum(1)
-    total = jax.jit(OBJECTIVE.sums)(params, batch, None)["translation_loss"]
-    assert float((losses * used).sum()) == pytest.approx(float(total), rel=1e-5)
+def test_row_losses_are_means_over_their_tokens(computed):
+    _, sums, losses = computed
+    total = (np.asarray(losses["translation_loss"]) * (BATCH["targets"] >= 0).sum(1)).sum()
+    assert total == pytest.approx(float(sums["translation_loss"]), rel=1e-5)
 
 
 def test_translation_fulfils_the_contract_of_an_objective():
@@ -94,7 +102,7 @@ def test_translation_fulfils_the_contract_of_an_objective():
     assert {*shapes} == {*INPUTS, *(DECODER + name for name in INPUTS), "targets"}
 
 
-def test_the_baseline_is_the_frequency_of_target_tokens(params):
+def test_the_baseline_is_the_frequency_of_target_tokens():
     plan = plan_epoch(CORPUS, PACKED, seed=0, epoch=0)
     held_out = BatchSource(CORPUS, PACKED, 4, seed=1).at(0)
     scores = OBJECTIVE.eval_scores(EvalRows(held_out["targets"], np.zeros((4, 0), np.int32), CORPUS, plan))

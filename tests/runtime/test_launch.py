@@ -204,7 +204,7 @@ def test_every_flag_is_parsed_into_its_field(experiment: pathlib.Path, monkeypat
 def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathlib.Path):
     flags = parse_flags("pretrain", "", ["--workdir=here", "--replay=7"], Schema)
     assert (flags.replay, flags.config, flags.experiment) == (7, {}, "")
-    with pytest.raises(UserError, match=f"--replay=7 takes the experiment from the workdir; leave --config={experiment} out"):
+    with pytest.raises(UserError, match=f"--replay=7 uses the experiment of the workdir; leave --config={experiment} out"):
         parse(experiment, "--replay=7")
     with pytest.raises(UserError, match="--workdir is missing"):
         parse_flags("pretrain", "", ["--replay=7"], Schema)

@@ -355,7 +355,7 @@ def test_an_empty_lock_belongs_to_another_process(error: OSError, tmp_path: path
     monkeypatch.setattr(fcntl, "flock", busy)
     for text, who in (("", "another process"), ("process 7 on a\n", "process 7 on a")):
         (tmp_path / ".lock").write_text(text)
-        with pytest.raises(UserError, match=f"is in use by {who}; wait for it"), locked(tmp_path, ".lock"):
+        with pytest.raises(UserError, match=f"is in use by {who}; wait"), locked(tmp_path, ".lock"):
             pass
 
 
@@ -367,7 +367,7 @@ def test_a_file_system_without_locks_gives_a_warning(
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
     with locked(tmp_path, ".lock"):
-        assert caplog.messages == [f"{tmp_path} cannot be locked (Operation not supported): make sure that no second run uses it"]
+        assert caplog.messages == [f"{tmp_path} cannot be locked (Operation not supported); make sure that no other run uses it"]
 
 
 def test_a_workdir_in_a_bucket_is_locked_in_the_bucket(monkeypatch: pytest.MonkeyPatch):

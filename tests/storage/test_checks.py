@@ -44,9 +44,9 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', which Orbax treats as a wildcard, so no checkpoint could be"),
-        ("a*/run", r"--workdir=a\*/run contains '\*', which"),
-        ("a?", r"--workdir=a\? contains '\?', which"),
+        ("lr[1e-4]", r"--workdir=lr\[1e-4\] contains '\[', but Orbax treats this as a wildcard and could read no checkpoint"),
+        ("a*/run", r"--workdir=a\*/run contains '\*', but Orbax"),
+        ("a?", r"--workdir=a\? contains '\?', but Orbax"),
         ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_path_with_which_no_checkpoint_could_be_read_is_refused_at_the_start(
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a[b]").mkdir()
     monkeypatch.chdir(tmp_path / "a[b]")
-    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) contains '\[', which"):
+    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) contains '\[', but Orbax"):
         require_capable(pathlib.Path("run"))
 
 
@@ -102,7 +102,7 @@ def test_a_failed_replacement_is_detected(lost: bool, tmp_path: pathlib.Path, mo
             target.write_bytes(b"1")
 
     monkeypatch.setattr(pathlib.Path, "replace", replace)
-    with pytest.raises(UserError, match=rf"cannot rename a file over another one, which is needed to write results; {REMEDY}"):
+    with pytest.raises(UserError, match=rf"cannot rename a file over another file, but results are written this way; {REMEDY}"):
         require_capable(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.
     monkeypatch.setattr(pathlib.Path, "replace", refusing)
     with pytest.raises(
         UserError,
-        match=r"cannot rename a file over another one, which is needed to write results \(File "
+        match=r"cannot rename a file over another file, but results are written this way \(File "
         r"exists\)",
     ):
         require_capable(tmp_path)

@@ -245,6 +245,6 @@ def test_existing_copies_need_no_space(bucket: str, requests: list[str], monkeyp
 
 
 def test_a_missing_path_is_named_with_its_flag(bucket: str):
-    says = f"--model={bucket}/none does not exist in the bucket; list its contents with `gcloud storage ls {bucket}`"
+    says = f"--model={bucket}/none does not exist in the bucket; to see what exists, run `gcloud storage ls {bucket}`"
     with pytest.raises(UserError, match=re.escape(says)):
         fetched(f"{bucket}/none", "--model")

@@ -28,7 +28,7 @@ def test_a_held_lock_refuses_another_start_and_names_the_holder(bucket: str):
     place = objects.as_path(bucket)
     with locked_in_bucket(place, ".lock"):
         with (
-            pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait for it, stop it"),
+            pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait until this process"),
             locked_in_bucket(place, ".lock"),
         ):
             pass
@@ -44,7 +44,7 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
     began = time.monotonic()
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
         assert time.monotonic() - began > 0.9
-    assert re.search(r"locked by process 7 on other, since then; watching for \d s whether it is alive", caplog.text)
+    assert re.search(r"locked by process 7 on other, since then; waiting for \d s to see whether", caplog.text)
     assert f"the lock of {bucket} belonged to a dead process: process 7 on other" in caplog.text
 
 
@@ -109,7 +109,7 @@ def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys
             time.sleep(0.02)
     assert not thread.is_alive()
     assert left[0] == 2
-    assert f"the lock of {bucket} is held by {holder}, because this process was stopped" in capsys.readouterr().err
+    assert f"the lock of {bucket} is now held by {holder}, because this process was stopped" in capsys.readouterr().err
     found = objects.read(f"{bucket}/.lock")
     assert (found and found.data) == (None if holder == "nobody" else elsewhere("another"))
 
@@ -168,7 +168,7 @@ def test_a_lock_becomes_stale_by_the_clock_of_the_storage(
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
         pass
     assert looked == [0.0625 * k for k in range(looks)]
-    assert re.findall(r"watching for (\d) s", caplog.text) == [left] * bool(left)
+    assert re.findall(r"waiting for (\d) s", caplog.text) == [left] * bool(left)
 
 
 def test_a_lock_whose_answer_was_lost_is_recognised_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):

@@ -233,7 +233,7 @@ def test_a_failed_upload_is_reported_once_and_tried_again(
 
 def test_a_failed_last_upload_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
     says = (
-        rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are still in {{}}; "
+        rf"1 file could not be uploaded to {bucket} \(.*permission denied.* and are still in {{}}; "
         r"upload them with `gcloud storage rsync"
     )
     made = Mirror(bucket)

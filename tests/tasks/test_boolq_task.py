@@ -40,7 +40,7 @@ def superglue(rows: list[dict], first: int = 0, labelled: bool = True) -> list[d
 def test_both_formats_give_the_same_questions(tmp_path: pathlib.Path):
     assert read_boolq(put(tmp_path / "a.jsonl", AUTHORS)) == EXAMPLES
     assert read_boolq(put(tmp_path / "b.jsonl", superglue(AUTHORS))) == EXAMPLES
-    with pytest.raises(UserError, match=r"c\.jsonl, line 1: no field 'label'"):
+    with pytest.raises(UserError, match=r"c\.jsonl, line 1: there is no field 'label'"):
         read_boolq(put(tmp_path / "c.jsonl", superglue(AUTHORS, labelled=False)))
 
 

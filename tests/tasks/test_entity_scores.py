@@ -188,7 +188,7 @@ def test_tags_may_lack_types_and_other_letters_are_not_tags():
 
 
 def test_numbers_of_sentences_must_match():
-    with pytest.raises(ValueError, match="2 sentences, labels of 1"):
+    with pytest.raises(ValueError, match="2 sentences, but labels for 1"):
         entity_scores([["O"], ["O"]], [["O"]])
     with pytest.raises(ValueError, match="sentence 1 has 2 predictions and 1 labels"):
         entity_scores([["O"], ["O", "O"]], [["O"], ["O"]])

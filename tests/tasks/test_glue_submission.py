@@ -64,13 +64,13 @@ def test_invalid_predictions_are_refused_with_file_and_line(tmp_path: pathlib.Pa
     with pytest.raises(UserError, match=r"empty has none of CoLA\.tsv"):
         collect_predictions([first, tmp_path / "empty"])
     put(tmp_path / "a", "WNLI", rows=3)
-    with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set 146 rows"):
+    with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set has 146 rows"):
         run(monkeypatch, first, f"--output={tmp_path / 'out'}", "--partial")
     (first / "WNLI.tsv").write_text("index\tprediction\n0\t1\n2\t1\n")
     with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 3: index is '2', not 1"):
         collect_predictions([first])
     (first / "WNLI.tsv").write_text("index\tanswer\n0\t1\n")
-    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 1: no column 'prediction'"):
+    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 1: there is no column 'prediction'"):
         collect_predictions([first])
     (second / "WNLI.tsv").unlink()
     (second / "STS-B.tsv").write_text("index\tprediction\n0\thigh\n")

@@ -101,8 +101,8 @@ def test_a_mention_inside_of_a_token_is_reported_and_marked_at_the_nearest(tiny:
     features = asked.features("dev", tiny)
     assert asked.features("dev", tiny)[1].read_positions is not None
     assert len(said) == 1
-    assert said[0].startswith("gap, dev: 3 texts with a mention that starts inside a token or has no token")
-    assert said[0].endswith("the first is x-1")
+    assert said[0].startswith("gap, dev: in 3 texts, a mention starts inside a token or has no token")
+    assert said[0].endswith("the first text is x-1")
     assert features[1].ids[0][features[1].read_positions[1]] == tiny.unk_id  # type: ignore[index]
     assert tiny.tokens(features[2].ids[0][features[2].read_positions]) == ["s", "##e", "b"]  # type: ignore[index]
     assert features[3].ids[0].tolist() == [tiny.cls_id, tiny.unk_id, tiny.sep_id]
@@ -150,7 +150,7 @@ def test_mentions_too_far_apart_for_one_window_are_read_and_reported(tiny: Token
         pieces = tiny.encode(name)
         assert feature.ids[0][mark : mark + len(pieces)].tolist() == pieces
     assert len(said) == 1
-    assert "1 text with mentions more than 30 tokens apart" in said[0]
+    assert "in 1 text, mentions are more than 30 tokens apart" in said[0]
 
 
 def test_the_nearest_tokens_are_kept_in_one_window_if_possible():

@@ -54,7 +54,7 @@ def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path:
         ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, token, span, choice, mention"),
         ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),
         (WHOLE.replace("(config, say)", "(config)") + "pass", "not a function load(config, say)"),
-        (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
+        (WHOLE.replace("colours", "swag") + "pass", "'swag' is the name of a task of bert_jax; give your task another name"),
         (WHOLE.replace("colours", "colors") + "pass", "colours.py has no task 'colours'; did you mean 'colors'?"),
         ("NAMES = (", "colours.py, line 1: "),
         ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),

@@ -201,9 +201,9 @@ def test_the_default_threshold_is_a_fixed_probability():
 
 def test_squad_2_requires_a_prediction_and_a_number_for_every_question():
     gold = {"a": ["cat"], "b": [], "c": []}
-    with pytest.raises(UserError, match=r"no prediction for 2 of 3 questions, the first is 'b'"):
+    with pytest.raises(UserError, match=r"2 of 3 questions have no prediction, the first is 'b'"):
         squad2_scores(gold, {"a": "cat"})
-    with pytest.raises(UserError, match=r"no no-answer probability for 1 of 3 questions, the first is 'c'"):
+    with pytest.raises(UserError, match=r"1 of 3 questions have no no-answer probability, the first is 'c'"):
         squad2_scores(gold, dict.fromkeys("abc", ""), {"a": 0.0, "b": np.inf})
     with pytest.raises(ValueError, match="no questions"):
         squad2_scores({}, {})

@@ -254,7 +254,7 @@ def test_messages_about_a_file_are_printed_once(tmp_path: pathlib.Path, capsys: 
     said: list[str] = []
     load(config("glue/rte", tmp_path), said.append)
     assert len(said) == 1
-    assert "1 example with an empty text" in said[0]
+    assert "kept 1 example with an empty text" in said[0]
     assert capsys.readouterr().err == ""
 
 
@@ -360,9 +360,9 @@ def test_an_own_test_set_may_be_partly_labelled(tmp_path: pathlib.Path, tiny: To
 @pytest.mark.parametrize(
     ("train", "dev", "message"),
     [
-        ("a\tyes", "a\tyes", "has the label 'yes'; give examples of two or more"),
+        ("a\tyes", "a\tyes", "has the label 'yes'; give examples with two or more"),
         ("a\tyes\nb\tno", "a\tmaybe", "line 2: the label 'maybe' is not known; known: no, yes"),
-        ("a\tyes\nb\tno", None, r"no examples of its dev split; give them with config\.task\.own\.dev"),
+        ("a\tyes\nb\tno", None, r"no examples of the dev split; give examples with config\.task\.own\.dev"),
     ],
 )
 def test_unusable_own_data_is_refused(tmp_path: pathlib.Path, train: str, dev: str | None, message: str):

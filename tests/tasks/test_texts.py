@@ -26,7 +26,7 @@ def test_only_training_texts_are_written_one_document_per_line(tmp_path: pathlib
 
 
 def test_own_tasks_are_refused_since_their_files_are_texts(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--task=own/sequence has its texts in your own files; give them to bert_jax\.corpus"):
+    with pytest.raises(UserError, match=r"the texts of --task=own/sequence are in your own files; pass the files to"):
         write_texts("own/sequence", "", tmp_path / "out.jsonl")
 
 

@@ -51,8 +51,8 @@ def test_words_longer_than_a_row_are_reported_once(tokenizer: Tokenizer, tmp_pat
         task.features("train", tokenizer)
     task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
-        "1 word without a character that the tokenizer can read, replaced by [UNK]",
-        "1 word longer than 10 pieces; the rest of these words is not read",
+        "the tokenizer can read no character of 1 word; [UNK] is used instead",
+        "1 word longer than 10 pieces; only the first 10 pieces of such a word are read",
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_label_unseen_in_training_is_reported_and_counts_as_wrong(tokenizer, t
     task = wnut(tmp_path, train, dev, notes.append)
     assert notes == [
         f"{tmp_path}/emerging.dev.conll, line 2: the training set has no B-LOC, I-LOC, so 2 words of dev cannot be predicted "
-        "correctly; correct the label, or train on examples of it"
+        "correctly; correct the label, or add training examples with this label"
     ]
     (feature,) = task.features("dev", tokenizer)
     assert feature.target.tolist() == [-1, 0, -1, -1, 1, -1]
@@ -271,8 +271,8 @@ def test_words_without_a_piece_or_with_too_many_are_reported_once_and_predicted(
     for _ in range(2):
         features = task.features("dev", tokenizer)
     assert notes == [
-        "wnut17, dev: 1 word without a character that the tokenizer can read, replaced by [UNK]",
-        "wnut17, dev: 1 word longer than 6 pieces; the rest of these words is not read",
+        "wnut17, dev: the tokenizer can read no character of 1 word; [UNK] is used instead",
+        "wnut17, dev: 1 word longer than 6 pieces; only the first 6 pieces of such a word are read",
     ]
     pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
     assert pieces == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]

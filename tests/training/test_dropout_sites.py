@@ -41,7 +41,7 @@ ENCODER = [
 ]
 """The sites and rates of a pass through the encoder, in order: one after the embeddings, three in every layer."""
 
-Site = tuple[str, float, int]
+Site = tuple[str, float, Any]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
     def watch(module: Any, site: str) -> None:
         def dropout(x: Any, settings: Dropout) -> Any:
             if settings.seed is not None:  # e.g. when Flax infers the shapes of parameters
-                seen.append((site, settings.rate, int(settings.seed)))
+                seen.append((site, settings.rate, settings.seed))
             return x
 
         monkeypatch.setattr(module, "dropout", dropout)
@@ -71,7 +71,7 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
 
     def note(site: str, dropout: Dropout) -> None:
         assert dropout.seed is not None
-        seen.append((site, dropout.rate, int(dropout.seed)))
+        seen.append((site, dropout.rate, dropout.seed))
 
     class Attention:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
@@ -95,8 +95,9 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
     return Resolved(**dataclasses.asdict(config), target=Target(attention=Attention(), residual_norm=Norm()))
 
 
-def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:
-    """Runs the model's passes for the gradients of some steps without compilation, so that seeds are numbers.
+def check_sites(sites: list[Site], wanted: list[tuple[str, float]], objective: Objective, params: Any, batch: Any) -> None:
+    """Traces the passes for the gradients of a step of two microbatches. Asserts that each has the `wanted` sites and rates, and
+    that no two sites of two steps have the same seed. Only the seeds are computed.
 
     The backward pass has no sites and takes most of the time, so it is left out.
     """
@@ -104,22 +105,23 @@ def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches
     def forward(loss: Any, has_aux: bool) -> Any:
         return lambda params, *rest: (params, loss(params, *rest)[1])
 
-    with jax.disable_jit(), pytest.MonkeyPatch.context() as patch:
+    @jax.jit
+    def seeds(params: Any, batch: Any, step: Any) -> list[Any]:
+        with jax.disable_jit():  # without a loop, whose seeds would not be known outside
+            gradients(objective, params, batch, objective.counts(batch), StepSeed(0, step), 2)
+        return [seed for _, _, seed in sites]
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "grad", forward)
-        for step in range(steps):
-            gradients(objective, params, batch, objective.counts(batch), StepSeed(0, jnp.int32(step)), microbatches)
-
-
-def places(seen: list[Site]) -> list[tuple[str, float]]:
-    return [(site, rate) for site, rate, _ in seen]
+        drawn = [int(seed) for step in range(2) for seed in seeds(params, batch, np.int32(step))]
+    assert [(site, rate) for site, rate, _ in sites] == wanted * 2
+    assert len(set(drawn)) == len(drawn), "two masks are drawn from one seed"
 
 
 @pytest.mark.parametrize("kernels", [False, True])
 def test_pretraining_dropout_sites_have_their_rates_and_unique_seeds(kernels: bool, sites: list[Site]):
     config = with_kernels(CONFIG, sites) if kernels else CONFIG
-    walk(objective_for(config), random_parameters(), random_batch(rows=4), steps=2, microbatches=2)
-    assert places(sites) == ENCODER * 4
-    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+    check_sites(sites, ENCODER, objective_for(config), random_parameters(), random_batch(rows=4))
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -128,18 +130,14 @@ def test_a_task_head_has_its_own_dropout_rate_and_seed(kind: str, sites: list[Si
     shape = RowShape(head.layout, 32, 1, CANDIDATES if head.layout.logits_per_candidate else 1)
     rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
-    walk(Labels(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
-    assert places(sites) == [*ENCODER, ("head", HEAD)] * 2
-    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+    check_sites(sites, [*ENCODER, ("head", HEAD)], Labels(CONFIG, head, LabelLoss()), random_label_parameters(head), batch)
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
 def test_lstm_dropout_sites_have_their_rates_and_unique_seeds(direction: str, sites: list[Site]):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
-    params, batch = random_parameters(config), random_batch(rows=4)
-    walk(objective_for(config, False), params, batch, steps=2, microbatches=2)
-    assert places(sites) == [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)] * 4
-    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+    wanted = [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)]
+    check_sites(sites, wanted, objective_for(config, False), random_parameters(config), random_batch(rows=4))
 
 
 # ------------------------------------------------------------------------------------------------------- passes without dropout
@@ -166,58 +164,53 @@ def pretraining_of(rate: float, **changed: Any) -> PretrainingExperiment:
     return PretrainingExperiment.from_dict({"model": model, "examples": {"pairs": pairs}, "phases": [phase]})
 
 
-def teacher_of_pretraining(rate: float, seed: int) -> Any:
-    """Returns the teacher with which a student without dropout is compared."""
+def teacher_of_pretraining(rate: float) -> None:
+    """The teacher of a student without dropout."""
     settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
     params = random_parameters()
     config = teacher_config(with_rate(rate), pretraining_of(0.0))
     teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
     objective = Distillation(objective_for(TINY), settings, teacher).for_model(Model(TINY, True))
-    student = jax.tree.map(lambda x: 0.5 * x, params)
-    return jax.jit(objective.sums)(student, ROWS, jnp.uint32(seed))
+    jax.eval_shape(objective.sums, params, ROWS, jnp.uint32(1))
 
 
-def teacher_of_a_task(rate: float, seed: int) -> Any:
+def teacher_of_a_task(rate: float) -> None:
     config = with_rate(rate)
     model: Any = types.SimpleNamespace(
         config=config, head=dataclasses.replace(LABELLED_HEAD, dropout=rate), params=random_label_parameters(LABELLED_HEAD)
     )
     settings = {"teacher": "t", "hidden_weight": 1.0}
-    experiment = FinetuningExperiment.from_dict({"init_from": "m", "seed": seed, "distillation": settings})
-    found = teaching(model, experiment, config.num_layers, ONE_DEVICE)(LABELLED)
-    return {name: found[name] for name in found.keys() - LABELLED.keys()}
+    experiment = FinetuningExperiment.from_dict({"init_from": "m", "distillation": settings})
+    jax.eval_shape(teaching(model, experiment, config.num_layers, ONE_DEVICE), LABELLED)
 
 
-def frozen_encoder(rate: float, seed: int) -> Any:
+def frozen_encoder(rate: float) -> None:
     training = {"freeze_encoder": True}
     dropout = {"hidden_dropout": rate, "attention_dropout": rate}
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "model": dropout, "training": training})
     config = experiment.model_config(with_rate(rate), "cpu")
     objective = Labels(config, LABELLED_HEAD, LabelLoss(), ("embeddings", "encoder"))
-    return jax.jit(objective.sums)(random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(seed))
+    jax.eval_shape(objective.sums, random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(1))
 
 
-def evaluation_of(**changed: Any) -> Callable[[float, int], Any]:
-    def evaluation(rate: float, seed: int) -> Any:
-        experiment = dataclasses.replace(pretraining_of(rate, **changed), seed=seed)
-        program = pretraining_program(experiment, ONE_DEVICE)
-        params = random_parameters(with_rate(0.0, **changed))
-        return program.evaluation_step({part: params[part] for part in program.parameters}, ROWS)
+def evaluation_of(**changed: Any) -> Callable[[float], None]:
+    def evaluation(rate: float) -> None:
+        program = pretraining_program(pretraining_of(rate, **changed), ONE_DEVICE)
+        jax.eval_shape(program.evaluation_step, program.state.params, ROWS)
 
     return evaluation
 
 
-def logits_of_a_task(rate: float, seed: int) -> Any:
+def logits_of_a_task(rate: float) -> None:
     experiment = FinetuningExperiment.from_dict({"init_from": "m"})
     head = dataclasses.replace(LABELLED_HEAD, dropout=rate)
     program = finetuning_program(experiment, with_rate(rate), head, LabelLoss(), 1, ONE_DEVICE)
-    return program.evaluation_step(random_label_parameters(LABELLED_HEAD), LABELLED)
+    jax.eval_shape(program.evaluation_step, program.state.params, LABELLED)
 
 
-def losses_of_replayed_rows(rate: float, seed: int) -> Any:
-    program = pretraining_program(dataclasses.replace(pretraining_of(rate), seed=seed), ONE_DEVICE)
-    batch = {name: np.asarray(array) for name, array in ROWS.items()}
-    return replay._row_losses(program, random_parameters(), batch)
+def losses_of_replayed_rows(rate: float) -> None:
+    program = pretraining_program(pretraining_of(rate), ONE_DEVICE)
+    replay._row_losses(program, random_parameters(), {name: np.asarray(array) for name, array in ROWS.items()})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +226,6 @@ def losses_of_replayed_rows(rate: float, seed: int) -> Any:
         pytest.param(losses_of_replayed_rows, id="the losses of replayed rows"),
     ],
 )
-def test_teachers_frozen_encoders_and_evaluations_run_without_dropout(computed: Callable[[float, int], Any]):
-    plain = computed(0.0, 1)
-    for seed in (1, 2):
-        jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), plain, computed(0.5, seed))
+def test_teachers_frozen_encoders_and_evaluations_run_without_dropout(computed: Callable[[float], None], sites: list[Site]):
+    computed(0.5)
+    assert not any(rate for _, rate, _ in sites)

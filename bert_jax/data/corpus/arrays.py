@@ -110,7 +110,7 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"no space left for {directory}; finished shards are intact: free space and run the same command again"
+                f"no space left for {directory}; free space and run the same command again (finished shards are intact)"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG, errno.EIO):
             raise UserError(

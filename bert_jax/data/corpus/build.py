@@ -83,8 +83,8 @@ def build_corpus(
         languages = sources.source_languages(items)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
-                "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a Marian "
-                "model whose languages share one, or train one on both languages (--train-vocab=bpe)"
+                "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a "
+                "Marian model whose languages share a vocabulary, or train a vocabulary on both languages (--train-vocab=bpe)"
             )
         held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
         if config.eval_sources and not held_out:
@@ -92,8 +92,8 @@ def build_corpus(
         if held_out and (own := sources.source_languages(held_out)) != languages:
             if own is None or languages is None or UNNAMED not in (own, languages):
                 raise UserError(
-                    f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; hold out texts of the "
-                    "same kind"
+                    f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; give an --eval-source of "
+                    "the same kind"
                 )
             languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))
@@ -106,7 +106,7 @@ def build_corpus(
         write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
         unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
-        refusal = f"another process is building {directory}; wait for it, or give every host its own --shard=i/n"
+        refusal = f"another process is building {directory}; wait until it ends, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
             mine = range(host[0], shards, host[1])
             for k in mine:
@@ -121,7 +121,7 @@ def build_corpus(
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
             print(
-                f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, and the "
+                f"done: {shards - missing} of {counted(shards, 'shard')}; other hosts build the remaining {missing}, and the "
                 "last host to finish completes the corpus"
             )
             return None
@@ -160,7 +160,7 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
     elif there != given:
         raise UserError(
             f"{directory} holds a different vocabulary ({_difference('its', there, given)}); "
-            "choose another --output, or remove it"
+            "choose another --output, or remove this directory"
         )
 
 
@@ -224,8 +224,8 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
-        print(f"{difference}: documents move between the splits without being tokenised again;")
-        print("a training run that started with the old splits cannot resume with the new ones")
+        print(f"{difference}: documents move between the splits without being tokenised again.")
+        print("A training run that started with the old splits cannot resume with the new splits.")
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     if changed:
@@ -251,7 +251,7 @@ def _difference(key: str, before: Json, now: Json) -> str:
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]
-        return f"{key} were {len(before)}, are {len(now)}; the first difference was {old}, is {new}"
+        return f"{key} had {counted(len(before), 'entry')}, now has {len(now)}; the first difference was {old}, now is {new}"
     return f"{key} was {before}, is {now}"
 
 
@@ -358,7 +358,8 @@ def _finish(
         for path in paths:  # without shards, the same directory can be built from other sources
             files.remove_tree(path)
         raise UserError(
-            f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); see --keep"
+            f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); switch "
+            "off a cleaning rule with --keep=RULE, or give other sources"
         )
     sides = _sum(content["sides"] for content in contents)
     if languages:

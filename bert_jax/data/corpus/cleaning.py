@@ -16,19 +16,19 @@ from bert_jax.data.corpus.sentences import split_sentences
 #: rule -> description of the dropped text, for the report and `--help`
 RULES = {
     "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, bare URLs",
-    "symbol-lines": "lines without a letter",
+    "symbol-lines": "lines without letters",
     "repeated-lines": "lines equal to an earlier line of the same document",
     "long-sentences": "sentences of more than --max-sentence-characters",
     "short-documents": "documents of fewer than --min-document-characters",
-    "duplicate-documents": "documents with the same tokens as an earlier one, anywhere in the corpus",
-    "unlike-lengths": "pairs with more than --max-length-ratio times as many tokens on one side",
-    "long-pairs": "pairs with more than --max-pair-tokens on a side",
+    "duplicate-documents": "documents with the same tokens as an earlier document of the corpus",
+    "unlike-lengths": "pairs in which one text has more than --max-length-ratio times the tokens of the other text",
+    "long-pairs": "pairs in which a text has more than --max-pair-tokens tokens",
 }
 #: always dropped and counted
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
     "empty-documents": "documents without a sentence after cleaning",
-    "empty-sides": "pairs with an empty side",
+    "empty-sides": "pairs in which a text is empty",
 }
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff]")

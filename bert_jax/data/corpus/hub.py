@@ -33,19 +33,19 @@ def find_vocabulary(name: str) -> pathlib.Path:
         return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
     if not name:
-        raise UserError(f"the name of the vocabulary is empty; give a {VOCAB_FILE}, a model, a workdir or a corpus")
+        raise UserError(f"the name of the vocabulary is empty; name a {VOCAB_FILE}, a model, a workdir or a corpus")
     if is_hub_name(name):
         with hub_fetcher(name) as fetch:
             return fetch(*HUB_FILES)
     if path.is_dir() and not vocabulary_files(path):
         inside = next((path / part for part in ("model", "tokenizer") if vocabulary_files(path / part)), path)
         if inside == path and (path / "checkpoints").is_dir():
-            raise UserError(f"{path} is a workdir without an exported model yet; name the corpus that it trains on")
+            raise UserError(f"{path} is a workdir that has no exported model yet; name the corpus of this run instead")
         return inside
     if not path.exists():
         raise UserError(
-            f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a spiece.model, a directory with one of them, "
-            f"or a model of the hub as {name_on_hub(name)}"
+            f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a spiece.model, a directory with one of "
+            f"them, or a model of the hub as {name_on_hub(name)}"
         )
     return path
 
@@ -98,8 +98,8 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
         yield fetch
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"there is no directory {missing_path(name)}, and the hub shows no such model; check the name (a private "
-            "or gated model needs a login: hf auth login)"
+            f"there is no directory {missing_path(name)}, and the hub shows no model of this name; check the name (for a "
+            "private or gated model, log in first: hf auth login)"
         ) from error
     except (httpx2.HTTPError, EntryNotFoundError, OSError, ValueError) as error:
         raise UserError(

@@ -77,12 +77,15 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
     if pair_fields:
         name = given.partition("=")[2]
-        raise UserError(f"--pair-fields={pair_fields}: {name} has one file per side and no fields; leave --pair-fields out")
+        raise UserError(
+            f"--pair-fields={pair_fields}: {name} has one file per language, so there are no fields to choose; leave "
+            "--pair-fields out"
+        )
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(
-            f"{given}: the first pattern matches {counted(len(sources), 'file')}, the second {len(targets)}; each file needs "
-            f"exactly one file with its translations (the first two are {sources[0]} and {targets[0]})"
+            f"{given}: the first pattern matches {counted(len(sources), 'file')}, the second {len(targets)}; give exactly one "
+            f"file of translations for each file of texts (the first two files are {sources[0]} and {targets[0]})"
         )
     found = []
     for source, target in zip(sources, targets, strict=True):
@@ -93,15 +96,15 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
             longer, shorter = (source, target) if lines[0] > lines[1] else (target, source)
             first = min(lines)
             raise UserError(
-                f"{given}: {source} has {counted(lines[0], 'line')}, but {target} has {lines[1]:,}: line {first + 1:,} of "
-                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; put a text and its translation "
-                "on lines with the same number"
+                f"{given}: {source} has {counted(lines[0], 'line')}, but {target} has {lines[1]:,}; line {first + 1:,} of "
+                f"{longer} ({_line(longer, first)}) is the first line without a partner in {shorter}. Line N of one file must "
+                "translate line N of the other file"
             )
         for path, count in zip((source, target), texts, strict=True):
             if not count:
                 raise UserError(
-                    f"{given}: {path} has {counted(lines[0], 'line')} but no text in them, so this language is empty; give the "
-                    "file with the translations"
+                    f"{given}: {path} has {counted(lines[0], 'line')} without any text, so this language is empty; give a "
+                    "file with text"
                 )
         languages = _languages(source, target)
         found.append((PairFile("lines", (source, target), languages, languages), lines[0], sum(size)))
@@ -115,8 +118,8 @@ def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
     for source, languages in named:
         if languages != named[0][1]:
             raise UserError(
-                f"{source} is {' to '.join(languages)}, but {named[0][0]} is {' to '.join(named[0][1])}; a corpus has only one "
-                "direction: build one corpus for each"
+                f"{source} is {' to '.join(languages)}, but {named[0][0]} is {' to '.join(named[0][1])}; build one corpus "
+                "for each direction"
             )
     return named[0][1] if named else UNNAMED if given else None
 
@@ -158,15 +161,15 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
         names = {text.strip('"').casefold() for text in pair}
         if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are a pair
             raise UserError(
-                f"{given}: the first row of {path} names its columns ({', '.join(pair)}), and would become a pair; remove it "
-                "(tail -n +2)"
+                f"{given}: the first row of {path} has column names ({', '.join(pair)}), which would be read as a pair; remove "
+                "this row (tail -n +2)"
             )
         total += 1
         quoted += all(len(text) > 1 and text[0] == text[-1] == '"' for text in pair)
     if total == quoted == _FIRST_ROWS:
         raise UserError(
-            f"{given}: the texts of {path} are in double quotes, which would become part of them; write the table without "
-            "quotes, or as JSON lines"
+            f"{given}: the texts of {path} are in double quotes, and the quotes would become part of the texts; write the "
+            "table without quotes, or as JSON lines"
         )
 
 
@@ -205,8 +208,8 @@ def _text_fields(given: str, path: str) -> Pair:
     if len(texts) != 2:
         named = ", ".join(texts) or "none"
         raise UserError(
-            f"{given}: the first record of {path} has {counted(len(texts), 'field')} with text ({named}); choose two with "
-            "--pair-fields=SOURCE,TARGET"
+            f"{given}: the first record of {path} has {counted(len(texts), 'field')} with text ({named}); choose two fields "
+            "with --pair-fields=SOURCE,TARGET"
         )
     return texts[0], texts[1]
 
@@ -295,7 +298,9 @@ def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
     def split(line: str) -> Pair:
         cells = line.split("\t")
         if len(cells) <= max(numbers):
-            raise _BadPair(f"has {counted(len(cells), 'column')}, but --pair-fields={','.join(fields)} needs {max(numbers) + 1}")
+            raise _BadPair(
+                f"has {counted(len(cells), 'column')}, but --pair-fields={','.join(fields)} needs {max(numbers) + 1} columns"
+            )
         return cells[numbers[0]], cells[numbers[1]]
 
     return split
@@ -309,7 +314,7 @@ def _split_json(fields: Pair) -> Callable[[str], Pair]:
             if field not in record:
                 raise _BadPair(f"has no field {field!r}; {nearest(field, map(str, record))} (--pair-fields)")
             if not isinstance(record[field], str):
-                raise _BadPair(f"has {json.dumps(record[field])[:40]} instead of text in its field {field!r}")
+                raise _BadPair(f"has {json.dumps(record[field])[:40]} instead of a text in the field {field!r}")
             texts.append(record[field])
         return texts[0], texts[1]
 

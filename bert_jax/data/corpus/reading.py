@@ -79,8 +79,8 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"{span.item.path}: the first count gave {span.item.length:,}, but reading gave "
-            f"{counted(number + 1, 'document')}; the function must yield the same documents in the same order every time"
+            f"{span.item.path}: the function first yielded {counted(span.item.length, 'document')}, but then "
+            f"{number + 1:,}; it must yield the same documents in the same order every time"
         )
 
 
@@ -92,8 +92,8 @@ def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
         if data is None:
             if options.on_bad_records != "skip":
                 raise UserError(
-                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill it in, or pass "
-                    "--on-bad-records=skip"
+                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill in a text, "
+                    "or pass --on-bad-records=skip"
                 )
             counts["bad-records"] += 1
             continue
@@ -167,13 +167,13 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
         text = record[field]
         if isinstance(text, str):
             return text
-        problem = f"its field {field!r} is {json.dumps(text)[:40]}, not text"
+        problem = f"the field {field!r} is {json.dumps(text)[:40]}, not a text"
     except ValueError as error:
-        problem = f"not JSON ({error}): {line[:60]!r}"
+        problem = f"it is not JSON ({error}): {line[:60]!r}"
     except KeyError:
-        problem = f"no field {field!r}; {nearest(field, map(str, record))} (--text-field)"
+        problem = f"it has no field {field!r}; {nearest(field, map(str, record))} (--text-field)"
     except TypeError:
-        problem = f"a JSON {type(record).__name__}, not an object"
+        problem = f"it is a JSON {type(record).__name__}, not an object"
     if options.on_bad_records == "skip":
         counts["bad-records"] += 1
         return None
@@ -193,7 +193,7 @@ def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]
     """Yields (first byte, line with its line end) of every line that begins at `start` or later."""
     for place, line in read_lines(file, _MAX_LINE, start):
         if is_cut(line, _MAX_LINE):
-            raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; give a file of text")
+            raise UserError(f"{path}: there is no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; give a text file")
         yield place, line
 
 

@@ -137,8 +137,8 @@ DROPPED_LIMIT = 0.5
 RARE = 10
 """A subword with fewer occurrences in the train split counts as rare. It is hardly learned."""
 _SKIPPED = {
-    "replaced-bytes": "bytes that are not UTF-8, read as U+FFFD",
-    "bad-records": "records without a text, skipped",
+    "replaced-bytes": "bytes that are not UTF-8 and were read as U+FFFD",
+    "bad-records": "records that were skipped because they have no text",
 }
 
 
@@ -209,8 +209,9 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
     if unknown[worse] > UNKNOWN_SIDE_LIMIT:
         raise UserError(
             f"the vocabulary fits only one of the two languages: {unknown[worse]:.0%} of the tokens are unknown in "
-            f"{languages[worse]} (more than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; train "
-            "a vocabulary on both sides, with --train-vocab=bpe or --train-vocab=sentencepiece --cased, in another --output"
+            f"{languages[worse]} (more than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; "
+            "train a vocabulary on both sides, with --train-vocab=bpe or --train-vocab=sentencepiece --cased, in another "
+            "--output"
         )
 
 
@@ -244,38 +245,38 @@ def _warnings(report: JsonObject) -> list[str]:
     if report["letters_changed"] > MARKS_LIMIT:
         found.append(
             f"{report['letters_changed']:.1%} of the letters lose a mark or are decomposed before they are looked up "
-            f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot distinguish "
-            "words that differ only in them, although no word is reported as unknown. Keep the marks: train a vocabulary with "
-            "--cased, or use a published cased vocabulary."
+            f"({report['letters_changed_examples']}), because this vocabulary drops accents and marks. The model cannot "
+            "distinguish words that differ only in accents and marks, although no word is reported as unknown. To keep the "
+            "marks, train a vocabulary with --cased, or use a published cased vocabulary."
         )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
-            f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
-            "The model memorises these lines, which makes its training loss misleading. On such text, losses have stayed at 7-8. "
-            "Remove the boilerplate listed above."
+            f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than "
+            f"{DUPLICATE_LINES_LIMIT:.0%}). The model memorises these lines, which makes the training loss misleading. On "
+            "such text, losses have stayed at 7-8. Remove the boilerplate listed above."
         )
     if report["dropped_share"] > DROPPED_LIMIT:
         rules = [(count, rule) for rule, count in report["dropped"].items() if rule in RULES]
         count, rule = max(rules, default=(0, "short-documents"))
         found.append(
-            f"cleaning dropped {report['dropped_share']:.0%} of the text (more than {DROPPED_LIMIT:.0%}), most often by the rule "
-            f"{rule} ({counted(count, 'time')}): {RULES[rule]}. If this is text that you want, such as the lines of a dialogue, "
-            f"add --keep={rule}."
+            f"cleaning dropped {report['dropped_share']:.0%} of the text (more than {DROPPED_LIMIT:.0%}), most often by the "
+            f"rule {rule} ({counted(count, 'time')}): {RULES[rule]}. If this is text that you want, such as the lines of a "
+            f"dialogue, add --keep={rule}."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
-            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary does "
-            "not fit the text, and the model cannot learn unknown words. Train a vocabulary with "
+            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}), so this vocabulary does "
+            "not fit the text. The model cannot learn unknown words. Train a vocabulary with "
             "--train-vocab=wordpiece, or check --lowercase/--cased."
         )
     if train["documents"] == 1:
         found.append(
-            "there is only one document: a random next segment must come from another document, so NSP pairs are impossible."
+            "there is only one document, so there are no NSP pairs: a random next segment must come from another document."
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
-            f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which has no next "
-            "segment; train without NSP, or check --layout."
+            f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, so they have "
+            "no next segment; train without NSP, or check --layout."
         )
     if sides := report.get("sides"):
         if report["vocabulary"]["lowercase"]:
@@ -288,16 +289,16 @@ def _warnings(report: JsonObject) -> list[str]:
         if rates[worse] > UNEQUAL_PIECES * rates[1 - worse]:
             found.append(
                 f"the vocabulary needs {100 * rates[worse]:.0f} tokens per 100 characters in {sides[worse]['language']}, but "
-                f"{100 * rates[1 - worse]:.0f} in {sides[1 - worse]['language']}, so it was made for only one of the languages. "
-                "Train a vocabulary on both sides with --train-vocab."
+                f"{100 * rates[1 - worse]:.0f} in {sides[1 - worse]['language']}, so it was made for only one of the "
+                "languages. Train a vocabulary on both sides with --train-vocab."
             )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
         least = report["eval_fractions"]["least"]
         found.append(
-            f"{held} held out, too few to evaluate on; run the same command with --eval-fraction={least:.3g}: nothing is "
-            "tokenised again."
+            f"{held} held out, too few to evaluate on; run the same command with --eval-fraction={least:.3g} (no text is "
+            "tokenised again)."
         )
     return found
 
@@ -308,7 +309,8 @@ def format_report(report: JsonObject) -> str:
     casing = "uncased" if vocabulary["lowercase"] else "cased"
     lines = [
         f"vocabulary   {vocabulary['kind']}, {counted(vocabulary['size'], 'piece')}, {casing}",
-        f"             {counted(report['rare_pieces'], 'piece')} under {RARE} times in train, {report['unused_pieces']:,} never",
+        f"             {counted(report['rare_pieces'], 'piece')} used under {RARE} times in train, "
+        f"{report['unused_pieces']:,} never used",
         f"read         {counted(report['read'].get('documents', 0), 'document')}, "
         f"{counted(report['read'].get('characters', 0), 'character')}",
     ]
@@ -329,12 +331,12 @@ def format_report(report: JsonObject) -> str:
         )
     fractions = report["eval_fractions"]
     if fractions["used"] != fractions["asked"]:
-        why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --eval-fraction to override"
+        why = f"{fractions['asked']:.1%} would be too few to evaluate on; --eval-fraction sets another fraction"
         lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
     within = report["dropped"].get("repeated-lines", 0)
     after = f", after {within:,} that repeat within a document were dropped" if within else ""
-    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}{after}")
+    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier line{estimated}{after}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
     dropped = {name: count for name, count in report["dropped"].items() if count}
     explained = RULES | ALWAYS | _SKIPPED

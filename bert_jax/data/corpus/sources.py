@@ -131,7 +131,7 @@ def parse_source(text: str, flag: str = "--source") -> Source:
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
         known = ", ".join((*KINDS.values(), "FILE.py:NAME:ARGUMENT"))
-        raise UserError(f"{flag}={text}: no source {kind!r}; {nearest(kind, KINDS)} ({known})")
+        raise UserError(f"{flag}={text}: there is no source {kind!r}; {nearest(kind, KINDS)} ({known})")
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
         raise UserError(f"{flag}={text} {'must not have a name' if name else 'is incomplete'}; write {KINDS[kind]}")
     if kind == "tfds":
@@ -231,18 +231,18 @@ def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
     except (TypeError, ValueError) as error:
         takes = "an argument" if argument is None else f"the argument {argument!r}"
         raise UserError(
-            f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); write "
-            "FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for a function without arguments"
+            f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
+            "write FILE.py:NAME:ARGUMENT if the function has one argument (a string), FILE.py:NAME if it has none"
         ) from error
     with file_errors_explained():  # this may run in a worker process
         texts = function(*arguments)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             kind = "a string" if isinstance(texts, str) else type(texts).__name__
-            raise UserError(f"{flag}={value}: the function returns {kind}; yield one string per document")
+            raise UserError(f"{flag}={value}: the function returns {kind}; it must yield one string per document")
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"{flag}={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"
+                    f"{flag}={value}: document {number:,} has the type {type(text).__name__}; yield one string per document"
                 )
             yield text
 
@@ -257,7 +257,7 @@ def _text_files(source: Source) -> list[str]:
             raise UserError(f"{source.flag}={source}: {found} is a directory with {COLUMNAR[kind]} files; write {kind}:{found}")
         raise UserError(
             f"{source.flag}={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
-            f"'{source.kind}:{found / '**'}' for those in its folders too"
+            f"'{source.kind}:{found / '**'}' for all files in it and in its folders"
         )
     return found
 
@@ -265,7 +265,9 @@ def _text_files(source: Source) -> list[str]:
 def _remote_files(source: Source) -> list[pathlib.Path]:
     found = fetched_files(source.name, f"{source.flag}={source.kind}:")
     if not found:
-        raise UserError(f"{source.flag}={source}: no object in the bucket matches; quote the pattern; ** matches folders")
+        raise UserError(
+            f"{source.flag}={source}: no object in the bucket matches; quote the pattern, and write ** to match folders"
+        )
     return found
 
 
@@ -277,7 +279,8 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if _exists(there):
         if not there.is_file() and not there.is_dir():
             raise UserError(
-                f"{source.flag}={source}: {there} is a pipe or a device, but text is read in several parts; write it to a file"
+                f"{source.flag}={source}: {there} is a pipe or a device, but text is read in several parts; write it to a "
+                "file first"
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -286,9 +289,10 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if not paths and matches:
         return pathlib.Path(matches[0])
     if not paths:
-        fetch = f"; fetch a data set of the hub first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
+        fetch = f". To read a data set of the hub, fetch it first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
         raise UserError(
-            f"{source.flag}={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
+            f"{source.flag}={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern, and write ** to "
+            "match folders"
             + (fetch if source.kind in COLUMNAR and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
         )
     return paths
@@ -372,7 +376,7 @@ _NO_PROSE = {
     **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), "a table; write its texts to Parquet or JSON lines"),
     **dict.fromkeys(
         (".conll", ".conllu", ".conllup", ".cupt", ".ann"),
-        "a file of annotated words; write its sentences to a text file",
+        "a file of annotated words; write the sentences to a text file",
     ),
 }
 """Suffix -> what the files hold instead of prose, and the remedy."""
@@ -397,12 +401,13 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
     nulls = head.count(0)
     if nulls > len(head) // 4:
         raise UserError(
-            f"{source.flag}={source}: {path} is not text: {nulls / len(head):.0%} of its bytes are zero; give a file of text"
+            f"{source.flag}={source}: {path} is not text, because {nulls / len(head):.0%} of its bytes are zero; give a text "
+            "file"
         )
     if b"\r" in head.strip() and b"\n" not in head:
         raise UserError(
-            f"{source.flag}={source}: the lines of {path} end in CR, which is not recognised as a line end here; convert it (tr "
-            "'\\r' '\\n')"
+            f"{source.flag}={source}: the lines of {path} end in CR, which is not recognised as a line end here; convert the "
+            "file (tr '\\r' '\\n')"
         )
     if source.kind == "text" and (problem := _json_problem(head)):
         raise UserError(f"{source.flag}={source}: {path} {problem}")
@@ -417,7 +422,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, then use jsonl: instead of text:"
+        return "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

@@ -62,13 +62,14 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
     if match is None:  # e.g. "../../../home", with which files elsewhere would be read or deleted
         raise UserError(
-            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: bert_jax never writes such a "
-            "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
+            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}. bert_jax never writes such a "
+            "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from the machine that "
+            "built it"
         )
     if name != shard_name(index, shards):
         total = int(match[1])
-        found = f"{counted(shards, 'shard')}, of which number {index} is {name}"
-        of_name = f"{counted(total, 'shard')}, as this name says, of which number {index} is {shard_name(index, total)}"
+        found = f"it lists {counted(shards, 'shard')}, and the shard with index {index} is {name}"
+        of_name = f"{counted(total, 'shard')} according to this name, and {shard_name(index, total)} at this index"
         _refuse_manifest(path, found, of_name)
 
 
@@ -86,7 +87,7 @@ def _check_files(path: pathlib.Path, shard: JsonObject, has_words: bool) -> None
     for name, facts in listed.items():
         size, digest = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if not _is_count(size) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-            _refuse_manifest(path, f"{shard['name']}/{name} has {str(facts)[:60]}", "a number of bytes and a sha256")
+            _refuse_manifest(path, f"{shard['name']}/{name} has {str(facts)[:60]}", "a size in bytes and a sha256")
 
 
 def _counts(path: pathlib.Path, holder: JsonObject, where: str, split: str) -> dict[str, int]:
@@ -103,8 +104,8 @@ def _is_count(value: Json) -> bool:
 
 def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(
-        f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and rerun the "
-        "command that built the corpus: the finished shards are kept"
+        f"corrupted corpus: {path}: {found}; expected {expected}. Copy the whole corpus again, or remove {path} and rerun the "
+        "command that built the corpus (finished shards are kept)"
     )
 
 
@@ -168,8 +169,8 @@ def check_mapped(array: np.ndarray) -> None:
     if mapped is not None and mapped.size() < len(mapped):
         file = pathlib.Path(array.filename)  # type: ignore[attr-defined]
         raise CorruptedCorpus(
-            f"corrupted corpus: {file} was cut from {len(mapped):,} to {counted(mapped.size(), 'byte')} while it was in use: "
-            f"another program has overwritten it; {remedy(file)}"
+            f"corrupted corpus: {file} was cut from {len(mapped):,} to {counted(mapped.size(), 'byte')} while it was in use, "
+            f"because another program has overwritten it; {remedy(file)}"
         )
 
 
@@ -188,7 +189,8 @@ def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
 def remedy(file: pathlib.Path) -> str:
     """Returns the remedy for a damaged file of a shard, for an error message."""
     shard = file.parent
-    return f"remove {shard} and {shard.parent / MANIFEST}, and rerun the command that built it: only this shard is rebuilt"
+    manifest = shard.parent / MANIFEST
+    return f"remove {shard} and {manifest}, and rerun the command that built the corpus (only this shard is rebuilt)"
 
 
 def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
@@ -204,8 +206,8 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
     except TypeError:
         _refuse_manifest(directory.parent / MANIFEST, f'"vocabulary" is {str(recorded)[:80]}', ", ".join(sorted(names)))
     advice = (
-        f"copy {directory} again from where the corpus was built; for another vocabulary, build a corpus with it in another "
-        "--output"
+        f"copy {directory} again from the machine that built the corpus (to use another vocabulary, build another corpus with "
+        "--vocab and a new --output)"
     )
     whose = f"the vocabulary that the text was tokenised with (sha256 {str(expected.sha256)[:12]}...)"
     try:
@@ -220,8 +222,8 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
     if found != expected:
         name = next(name for name in sorted(names) if getattr(found, name) != getattr(expected, name))
         raise CorruptedCorpus(
-            f"corrupted corpus: {directory} has {name}={getattr(found, name)}; expected {getattr(expected, name)}, with which "
-            f"the text was tokenised; {advice}"
+            f"corrupted corpus: {directory} has {name}={getattr(found, name)}, but the text was tokenised with "
+            f"{name}={getattr(expected, name)}; {advice}"
         )
     return tokenizer
 
@@ -398,8 +400,8 @@ class Corpus:
             in_tokens = np.asarray(self.sentence_offsets[int(in_sentences[0]) : int(in_sentences[-1]) + 1])
             if not (ascending(in_sentences) and ascending(in_tokens)):
                 raise CorruptedCorpus(
-                    f"corrupted corpus: {self.directory}: the offsets of documents {first:,} to {last - 1:,} of the {self.split} "
-                    "split do not ascend; check all files with python -m bert_jax.corpus --verify=DIR"
+                    f"corrupted corpus: {self.directory}: the offsets of documents {first:,} to {last - 1:,} of the "
+                    f"{self.split} split do not ascend; check all files with python -m bert_jax.corpus --verify=DIR"
                 )
             tokens += self.tokens.views(int(in_tokens[0]), int(in_tokens[-1]))
             if starts := self.word_starts:
@@ -496,28 +498,30 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
     """Reads and checks the manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or in another
     format."""
     if directory.is_file():
-        raise UserError(f"corpus {directory} is a file; give the directory made by python -m bert_jax.corpus --output=DIR")
+        raise UserError(
+            f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has written"
+        )
     if not directory.is_dir():
-        remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
+        remedy = f"build a corpus with python -m bert_jax.corpus --output={directory} ..."
         raise UserError(f"corpus {missing_path(directory)} does not exist; {remedy}")
     if not (directory / MANIFEST).is_file():
         if not (directory / SETTINGS).is_file():
-            raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
+            raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build a corpus with python -m bert_jax.corpus")
         settings = files.read_object(directory / SETTINGS)
         shards, command = settings.get("shards"), settings.get("command")
         done = "not all shards"
         if isinstance(shards, int):
             done = f"{len(finished_shards(directory, shards))} of {counted(shards, 'shard')}"
         raise UserError(
-            f"corpus {directory} is unfinished ({done} are done); run its command again to continue from there: {command}"
+            f"corpus {directory} is unfinished ({done} are done); to complete it, run the same command again: {command}"
         )
     manifest = files.read_object(
-        directory / MANIFEST, "remove it and rerun the command that built the corpus: the finished shards are kept"
+        directory / MANIFEST, "remove it and rerun the command that built the corpus (finished shards are kept)"
     )
     if manifest.get("format") != FORMAT:
         raise UserError(
-            f"corpus {directory} has format {manifest.get('format')}, but this version of bert_jax reads format {FORMAT}; build "
-            "it again"
+            f"corpus {directory} has format {manifest.get('format')}, but this version of bert_jax reads format {FORMAT}; "
+            "build the corpus again"
         )
     check_manifest(directory, manifest)
     return manifest

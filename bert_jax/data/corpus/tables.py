@@ -70,8 +70,8 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
     files = sorted(name for name in names if is_data(name, kind))
     if not files:
         others = {other for name in names for other in KINDS if is_data(name, other)}
-        remedy = f"write {shown.replace(kind, others.pop(), 1)}" if others else "give the directory that holds them"
-        raise UserError(f"{shown}: there is no .{kind} file in it; {remedy}")
+        remedy = f"write {shown.replace(kind, others.pop(), 1)}" if others else "give the directory that holds the files"
+        raise UserError(f"{shown}: the directory has no .{kind} file; {remedy}")
     by_split: dict[str, list[str]] = {}
     for name in files:
         by_split.setdefault(split_name(name), []).append(name)
@@ -79,20 +79,24 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
     if split is None:
         wanted = "train" if "train" in by_split else next(iter(by_split)) if len(by_split) == 1 else None
         if wanted is None:
-            raise UserError(f"{shown} has the splits {known}, but no 'train'; write {shown}:SPLIT, or A+B for several")
+            raise UserError(
+                f"{shown} has the splits {known}, but no 'train'; write {shown}:SPLIT, or {shown}:A+B to read two splits"
+            )
         chosen = [wanted]
     else:
         chosen = split.split("+")
         for part in chosen:
             if part not in by_split:
-                raise UserError(f"{shown}:{split}: no split {part!r}; {nearest(part, [name for name in by_split if name])}")
+                raise UserError(
+                    f"{shown}:{split}: there is no split {part!r}; {nearest(part, [name for name in by_split if name])}"
+                )
     found = sorted(name for part in dict.fromkeys(chosen) for name in by_split[part])
     sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1 and chosen != [""]:
         named = ", ".join([*sets[:4], *(["..."] if len(sets) > 4 else [])])
         raise UserError(
             f"{shown} holds {counted(len(sets), 'data set')} ({named}); "
-            f"give the folder of one, or '{kind}:' with a pattern for all of them ('DIR/**/*{chosen[0]}*.{kind}')"
+            f"give the folder of one data set, or '{kind}:' with a pattern for all of them ('DIR/**/*{chosen[0]}*.{kind}')"
         )
     left = sorted(set(by_split) - set(chosen))
     names_left = ", ".join(name or "(unnamed)" for name in left)
@@ -146,7 +150,8 @@ def _require_format(kind: str, path: str, given: str, flag: str) -> None:
     if found is None:
         other = "jsonl" if head.lstrip()[:1] == b"{" else "text"
         raise UserError(
-            f"{path} is not {_a(kind)} file: it begins with {head[:12]!r}; write {flag}={other}:{given}, or fetch it again"
+            f"{path} is not {_a(kind)} file, because it starts with {head[:12]!r}; write {flag}={other}:{given}, or fetch the "
+            "file again"
         )
     remedy = f"write {flag}={found.kind}:{given}" if found.kind in KINDS else found.remedy
     raise UserError(f"{path} {found.what}, not {_a(kind)} file; {remedy}")

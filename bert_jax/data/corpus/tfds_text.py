@@ -205,7 +205,8 @@ def parse_name(name: str) -> tuple[str, str, str]:
     match = re.fullmatch(r"([\w./+-]+)(?::([^@\s]+))?(?:@(\S+))?", name)
     if not match:
         raise UserError(
-            f"tfds:{name} is not NAME, NAME:SPLIT or NAME:SPLIT@FEATURE, for example tfds:wikipedia/20230601.en:train@text"
+            f"tfds:{name} must have the form tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:SPLIT@FEATURE, for example "
+            "tfds:wikipedia/20230601.en:train@text"
         )
     return match[1], match[2] or "train", match[3] or ""
 
@@ -263,9 +264,9 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
             path = fetch(name, root)
         except OSError as error:
             raise UserError(
-                f"tfds:{name} is not prepared in {root}, and it cannot be downloaded ({error}){_name_hint(name)}; prepare it on "
-                "a machine with a network and give its directory with --tfds-directory, or use another source: embedded, text: "
-                "or jsonl:"
+                f"tfds:{name} is not prepared in {root}, and it cannot be downloaded ({error}){_name_hint(name)}; prepare it "
+                "on a machine with a network and pass the directory as --tfds-directory, or use another source, such as "
+                "embedded, text: or jsonl:"
             ) from error
     if path is not None:
         try:
@@ -279,8 +280,8 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         raise UserError(f"tfds:{name} is not in the catalogue{_name_hint(name)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"tfds:{name} needs the package {error.name} to be prepared; prepare it on a machine "
-            "that has it, and give its directory with --tfds-directory"
+            f"tfds:{name} cannot be prepared without the package {error.name}; prepare it on a machine "
+            "with this package, and pass the directory as --tfds-directory"
         ) from error
     except Exception as error:
         raise UserError(f"tfds:{name} cannot be prepared in {root}: {_first_line(error)}") from error
@@ -306,7 +307,7 @@ def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
     if feature or "text" in texts or len(texts) == 1:
         return feature or ("text" if "text" in texts else texts[0])
     raise UserError(
-        f"tfds:{builder.name} has {len(texts)} text features ({', '.join(texts)}); choose with tfds:{builder.name}@FEATURE"
+        f"tfds:{builder.name} has {len(texts)} text features ({', '.join(texts)}); choose one with tfds:{builder.name}@FEATURE"
     )
 
 

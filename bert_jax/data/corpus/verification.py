@@ -254,8 +254,8 @@ def _copied(text: str, name: str) -> pathlib.Path:
     objects = listed(text)
     if MANIFEST not in objects:
         raise UserError(
-            f"{name}={text} is not a corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
-            f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
+            f"{name}={text} is not a corpus, because the bucket has no {MANIFEST} there; build a corpus with python -m "
+            f"bert_jax.corpus --output={text} ..., or upload a corpus: `gcloud storage rsync --recursive DIR {text}`"
         )
     copy = cached_path(text)
     if fetch(text, copy, objects):
@@ -265,7 +265,7 @@ def _copied(text: str, name: str) -> pathlib.Path:
             forget(copy)
             reason = str(error).partition("; ")[0].removeprefix("corrupted corpus: ").replace(str(copy), text)
             raise UserError(
-                f"the corpus {text} is damaged ({reason}); upload it again from where it was built: "
+                f"the corpus {text} is damaged ({reason}); upload it again from the machine that built it: "
                 f"`gcloud storage rsync --recursive --checksums-only DIR {text}`"
             ) from error
     return copy

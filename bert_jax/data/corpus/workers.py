@@ -83,8 +83,8 @@ def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], wor
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, most often because memory ran out; finished shards are intact: "
-            f"run again with --workers below {workers}"
+            "a worker process was killed, most often because memory ran out; run the same command with --workers below "
+            f"{workers} (finished shards are intact)"
         ) from error
     finally:
         board.stop.value = 1

@@ -437,12 +437,14 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
         raise UserError(
-            f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased, or write "
-            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} next to it'
+            f"the casing of the vocabulary {described.path} is unclear, because {why}; give --lowercase or --cased, or write "
+            f'{{"do_lower_case": true}} (or false) to {CONFIG_FILE} next to the vocabulary'
         )
     if stated is not None and certain is not None and stated != certain and not described.disputed:
         given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
-        raise UserError(f"{given} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
+        raise UserError(
+            f"{given} does not fit the vocabulary {described.path}, because {why}; use {other}, or another vocabulary"
+        )
     return bool(certain if stated is None else stated)
 
 
@@ -459,7 +461,7 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
     if capitals * 100 >= len(words) > 0:
         return False, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
     if not capitals and {piece.lstrip("#\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz"):
-        return True, "it has the small letters but no capitals"
+        return True, "it has lower-case letters but no capitals"
     return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
 
 

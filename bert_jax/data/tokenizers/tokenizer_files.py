@@ -44,11 +44,12 @@ _READ_CLASSES = {
     f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
 }
 _CLASSES_READ = (
-    f"supported are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
+    "choose a model with a supported tokenizer: "
+    f"{', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}"
 )
 _SHIFTED = (
-    "its ids are the ids of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and it joins pairs "
-    "with </s></s>; neither is supported here; use the model with transformers, or choose a BERT with WordPiece"
+    "its ids are the ids of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and </s></s> "
+    "separates the texts of a pair; use the model with transformers, or choose a BERT with WordPiece"
 )
 MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
@@ -96,7 +97,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
         return _read_files(path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON of an unknown structure
         raise UserError(
-            f"{path}: its JSON files do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
+            f"the JSON files of {path} do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
         ) from error
 
 
@@ -138,7 +139,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     only_json = found[0].suffix != ".model" or not reads_model  # Gemma's tokenizer (mmBERT) has both files
     if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
-            raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
+            raise UserError(f"{path / JSON_FILE}: {why}, but the class {name} ignores this; take all files from one model")
         if _stem(name) in _FAIRSEQ or name is None:
             _check_class(path, config, found[0])
         fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
@@ -182,9 +183,8 @@ def _described(
         for i, token in added.items():
             if content.ids.get(token) != i:
                 raise UserError(
-                    f"{path}: the files next to it add {token!r} with the id {i}, but this file has no such token; take all "
-                    "files from "
-                    "one model"
+                    f"the files next to {path} add {token!r} with the id {i}, but {path.name} has no such token; take all "
+                    "files from one model"
                 )
     else:
         assert lines is not None
@@ -218,7 +218,7 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     If tokenizer_config.json and tokenizer.json differ, this follows transformers' choice.
     """
     lowercase, strip, split = (config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
-    source = f"{CONFIG_FILE} next to it has do_lower_case={_as_json(lowercase)}"
+    source = f"the {CONFIG_FILE} next to it has do_lower_case={_as_json(lowercase)}"
     if content is None:
         return {"lowercase": lowercase, "lowercase_source": source, "strip_accents": strip, "split_cjk": split is not False}
     in_json = {
@@ -237,7 +237,7 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
         json_wins = config.get("tokenizer_class") in BACKENDS
         listed = " and ".join(f"{name}={_as_json(config[name])}" for name in differing)
         notes = (
-            f"{CONFIG_FILE} has {listed}, unlike {JSON_FILE}; {JSON_FILE if json_wins else CONFIG_FILE} is used, as in "
+            f"{CONFIG_FILE} has {listed}, but {JSON_FILE} differs; {JSON_FILE if json_wins else CONFIG_FILE} is used, as in "
             "transformers",
         )
         followed = in_json if json_wins else followed
@@ -259,7 +259,7 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
     return TokenizerDescription(
         path=path,
         lowercase=config.get("do_lower_case"),
-        lowercase_source=f"{CONFIG_FILE} next to it has do_lower_case={_as_json(config.get('do_lower_case'))}",
+        lowercase_source=f"the {CONFIG_FILE} next to it has do_lower_case={_as_json(config.get('do_lower_case'))}",
         strip_accents=None if keep is None else not keep,
         specials=_special_names(config, names),
         max_length=_max_length(config),
@@ -276,7 +276,8 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
         raise UserError(
-            f"{file} holds a {model_type(content)} model, but {path.name} next to it holds a SentencePiece model; remove one"
+            f"{file} holds a {model_type(content)} model, but {path.name} next to it holds a SentencePiece model; remove one "
+            "of the two files"
         )
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
@@ -299,11 +300,14 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
         text = data.decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "
-            "SentencePiece model"
+            f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv. If it is a SentencePiece model, "
+            "give it a name that ends in .model"
         ) from error
     if re.match(r'\s*\{\s*"', text):
-        raise UserError(f"vocabulary {path} is JSON, not one piece per line; name it .json if it is a {JSON_FILE}")
+        raise UserError(
+            f"vocabulary {path} is JSON instead of one piece per line; if it is a {JSON_FILE}, give it a name that ends in "
+            ".json"
+        )
     lines = text.split("\n" if "\n" in text else "\r")
     if lines[-1] == "":
         lines.pop()
@@ -340,7 +344,9 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
     """Raises UserError for a piece with half a surrogate pair, which JSON can express but text cannot contain."""
     for piece in pieces:
         if any("\ud800" <= character <= "\udfff" for character in piece):
-            raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, not a character; copy the files again")
+            raise UserError(
+                f"{path}: the piece {piece!r} has half a surrogate pair, which is not a character; copy the files again"
+            )
 
 
 def _tokenizer_class(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
@@ -362,16 +368,19 @@ def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathli
     path, name = _tokenizer_class(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
-            f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
+            f"{directory / CONFIG_FILE}: auto_map names a tokenizer with code of its own, but bert_jax does not run such code; "
+            f"{_CLASSES_READ}"
         )
     stem = _stem(name)
     if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
         read = {**dict.fromkeys(WORDPIECE_CLASSES, VOCAB_FILE), **dict.fromkeys(SENTENCEPIECE_CLASSES, MODEL_FILES[0])}.get(stem)
         if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
-            raise UserError(f"{path}: {name} reads {read}, which is missing next to {vocabulary.name}; copy it from the model")
+            raise UserError(
+                f"{path}: {name} reads {read}, but there is no {read} next to {vocabulary.name}; copy it from the model"
+            )
         return
-    why = _SHIFTED if stem in _FAIRSEQ else f"its rules differ from BERT's; {_CLASSES_READ}"
-    raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
+    why = _SHIFTED if stem in _FAIRSEQ else f"its rules differ from BERT's rules; {_CLASSES_READ}"
+    raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported, because {why}")
 
 
 def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
@@ -383,13 +392,13 @@ def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
         "</s>",
         "<unk>",
     ]:
-        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+        raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
 
 
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
     """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which lacks BERT's special pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
-        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+        raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
 
 
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
@@ -407,10 +416,13 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     if split is not None and (not isinstance(split, list) or not all(isinstance(word, str) for word in split)):
         raise UserError(f"{path}: never_split={_as_json(split)} must be a list of texts, or null")
     if config.get("do_basic_tokenize") is False:
-        raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
+        raise UserError(
+            f"{path}: do_basic_tokenize=false is not supported, because text must then be split into words beforehand; if "
+            "text is plain, remove the setting"
+        )
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
         if config.get(name, ours) != ours:
-            raise UserError(f"{path}: {name}={config[name]!r} is not supported; only {ours!r} is")
+            raise UserError(f"{path}: {name}={config[name]!r} is not supported; the only supported value is {ours!r}")
     split = [word for word in config.get("never_split") or () if not BRACKETED.fullmatch(word)]
     if split:
         raise UserError(f"{path}: never_split={split} is not supported, and transformers 5 ignores it; remove it")
@@ -468,8 +480,8 @@ def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
             raise UserError(f"{path}: the added token {_as_json(token)} has no text; copy the file again")
         if type(token.get("id")) is not int or not 0 <= token["id"] < MOST_PIECES:
             raise UserError(
-                f"{path}: the id of the added token {token['content']!r} is {_as_json(token.get('id'))}, not a number from 0 to "
-                f"{MOST_PIECES - 1:,}; copy the file again"
+                f"{path}: the id of the added token {token['content']!r} is {_as_json(token.get('id'))}, not an integer from "
+                f"0 to {MOST_PIECES - 1:,}; copy the file again"
             )
     return tokens
 
@@ -481,9 +493,9 @@ def _checked_added(path: pathlib.Path, tokens: Json) -> dict[int, str]:
     for token in listed:
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
-                f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
-                "matches it inside words, which WordPiece cannot do: remove it from the files, and add it as a whole word with "
-                "convert --add-tokens=FILE"
+                f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token, so transformers "
+                "also matches it inside words. WordPiece cannot do this; remove the token from the files, and add it as a "
+                "whole word with convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in listed}
 
@@ -493,13 +505,14 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
-            f"{path} has {counted(len(lines), 'piece')}, but the ids of the tokens added to it start at {sorted(behind)[:8]}: "
-            "ids are missing"
+            f"{path} has {counted(len(lines), 'piece')}, so the ids of added tokens must continue from {len(lines):,} without "
+            f"gaps, but they are {sorted(behind)[:8]}; copy the model's files again"
         )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
             raise UserError(
-                f"{path}: id {i} is {lines[i]!r}, but {token!r} in the added tokens; take both files from one model"
+                f"{path}: id {i} is {lines[i]!r} in the vocabulary, but {token!r} in the added tokens; take both files from "
+                "one model"
             )
     return lines + [behind[i] for i in sorted(behind)]
 
@@ -525,8 +538,8 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
         if by_id.get(i) != theirs.get(i):
             here, there = (f"is {p!r}" if p is not None else "is missing" for p in (by_id.get(i), theirs.get(i)))
             raise UserError(
-                f"{path.parent}: id {i} {here} in {path.name}, {there} in {JSON_FILE}, which transformers would use; "
-                "remove the file that the model was not trained with"
+                f"{path.parent}: id {i} {here} in {path.name}, but {there} in {JSON_FILE} (transformers would use "
+                f"{JSON_FILE}); remove the file that the model was not trained with"
             )
 
 
@@ -565,7 +578,10 @@ def _described_library(
     text, notes = path.read_text("utf-8"), []
     if (changed := with_prefix_space(content, config.get(PREFIX_SPACE))) is not None:
         text, adds = changed, "a " if config[PREFIX_SPACE] else "no "
-        notes.append(f"{adds}space is added before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used; {JSON_FILE} differs")
+        notes.append(
+            f"{adds}space is added before a text, because {CONFIG_FILE} sets {PREFIX_SPACE}; {JSON_FILE} differs and is not "
+            "used"
+        )
     try:
         library = JsonTokenizer(text, settings=config, names=names)
     except ValueError as error:
@@ -577,7 +593,7 @@ def _described_library(
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
-            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, this program as in {shown[1]!r}")
+            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, but bert_jax as in {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,
@@ -613,7 +629,7 @@ def _roles(
     for role, piece in named.items():
         if role in ("pad", "cls", "sep", "mask") and piece not in ids:
             raise UserError(
-                f"{path}: the files next to it have {role}_token={piece!r}, but this piece is not in the vocabulary; correct one "
+                f"the files next to {path} have {role}_token={piece!r}, but this piece is not in the vocabulary; correct one "
                 "of the files"
             )
 
@@ -640,13 +656,14 @@ def _roles(
             roles[role] = str(known[0])
         elif role != "unk":
             raise UserError(
-                f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], which is required for "
-                f'masked language modelling; name one in {CONFIG_FILE} next to it, as {{"{role}_token": "<{role}>"}}'
+                f"{path}: no piece is known as [{role.upper()}], which masked language modelling needs; name one of the "
+                f'{counted(len(ids), "piece")} in the {CONFIG_FILE} next to the file, as {{"{role}_token": "<{role}>"}}'
             )
     if same := next((role for role in ("cls", "sep") if roles[role] == roles["mask"]), None):
         raise UserError(
             f"{path}: {roles['mask']!r} is both [MASK] and [{same.upper()}], so a masked word would look like the "
-            f"{'beginning' if same == 'cls' else 'end'} of a text; name another piece as mask_token in {CONFIG_FILE} next to it"
+            f"{'beginning' if same == 'cls' else 'end'} of a text; name another piece as mask_token in the {CONFIG_FILE} "
+            "next to this file"
         )
     return roles
 
@@ -657,18 +674,20 @@ def _read_json(path: pathlib.Path, content: JsonObject) -> _Json:
     added = _checked_added(path, content.get("added_tokens") or [])
     if not isinstance(model["vocab"], dict):
         raise UserError(
-            f"{path}: the vocab of its WordPiece model is {_as_json(model['vocab'])}, not an object of pieces and ids; copy the "
-            "file again"
+            f"{path}: the vocab of the WordPiece model is {_as_json(model['vocab'])}, not an object of pieces and ids; copy "
+            "the file again"
         )
     ids = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
     if wrong is not None:
         raise UserError(
-            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, not a number from 0 to {MOST_PIECES - 1:,}; copy the file again"
+            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, not an integer from 0 to {MOST_PIECES - 1:,}; copy the file again"
         )
     for i, token in added.items():
         if ids.setdefault(token, i) != i:
-            raise UserError(f"{path}: {token!r} has the id {ids[token]} in the vocabulary and {i} among the added tokens")
+            raise UserError(
+                f"{path}: {token!r} has the id {ids[token]} in the vocabulary, but {i} in the added tokens; copy the file again"
+            )
     return _Json(
         ids=ids,
         added=added,

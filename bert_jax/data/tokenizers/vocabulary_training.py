@@ -59,8 +59,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     progress.close()
     if not used:
         raise UserError(
-            f"there is no text to train a vocabulary on: {counted(read, 'document')} read, {held_out:,} held out for evaluation, "
-            f"{read - held_out:,} without a sentence after cleaning; give more text"
+            f"there is no text to train a vocabulary on: of {counted(read, 'document')}, {held_out:,} are held out for "
+            f"evaluation and {read - held_out:,} have no sentence after cleaning; give more text"
         )
 
 
@@ -150,7 +150,7 @@ def _require_no_loss(stretches: Counter[str]) -> None:
     if share > MARKS_LIMIT:
         raise UserError(
             f"a new vocabulary is lower-cased and drops accents and marks by default, which changes {share:.1%} of "
-            f"the letters of this text ({examples}); give --cased to keep them, or --lowercase if they carry no meaning"
+            f"the letters of this text ({examples}); give --cased to keep accents and marks, or --lowercase to drop them"
         )
 
 
@@ -191,11 +191,11 @@ def train_sentencepiece(
     lowercase = bool(lowercase) if characters else lowercase is not False
     if alphabet:
         raise UserError(
-            "--alphabet is a setting of WordPiece; SentencePiece keeps the characters that cover 99.95 % of the text; "
-            "leave it out"
+            "--alphabet is a setting of WordPiece, but SentencePiece always keeps the characters that cover 99.95 % of the "
+            "text; leave --alphabet out"
         )
     if max_word_characters:
-        raise UserError("--max-word-characters is a limit of WordPiece; SentencePiece has none; leave it out")
+        raise UserError("--max-word-characters is a limit of WordPiece, but SentencePiece has no such limit; leave it out")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -141,13 +141,15 @@ class Key:
         if not name:
             if self.default is REQUIRED:
                 raise UserError(
-                    f"{source}: {self.theirs} is missing, so the model's shape is unknown; copy the whole file"
+                    f"{source}: {self.theirs} is missing, so the shape of the model is unknown; copy the whole file"
                 )
             name, value = self.theirs, self.default
         translated = self.translated(name, value, source)
         for field in self.ours.split():
             if read.get(field, translated) != translated:
-                raise UserError(f"{source}: {name}={value!r} contradicts another field, which gives {read[field]!r}; correct one")
+                raise UserError(
+                    f"{source}: {name}={value!r} contradicts another field, which means {read[field]!r}; correct one of them"
+                )
         return dict.fromkeys(self.ours.split(), translated)
 
     def translated(self, name: str, value: Any, source: str) -> Any:
@@ -259,7 +261,8 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
     for name in there[1:]:
         if fields[name] != fields[there[0]]:
             raise UserError(
-                f"{source}: {there[0]}={fields[there[0]]!r} and {name}={fields[name]!r} contradict each other; correct one"
+                f"{source}: {there[0]}={fields[there[0]]!r} and {name}={fields[name]!r} contradict each other; correct one "
+                "of them"
             )
     return (there[0], fields[there[0]]) if there else ("", None)
 

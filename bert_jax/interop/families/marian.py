@@ -45,7 +45,7 @@ class TargetVocabulary:
         if shared and size != read["vocab_size"]:
             raise UserError(
                 f"{source}: decoder_vocab_size={size} and vocab_size={read['vocab_size']} contradict "
-                "share_encoder_decoder_embeddings=true; correct one"
+                "share_encoder_decoder_embeddings=true; correct one of them"
             )
         return {"decoder_vocab_size": 0 if shared else size}
 

@@ -66,7 +66,7 @@ class RotaryThetas:
         known = {"full_attention", "sliding_attention"}
         if not isinstance(groups, dict) or not groups.keys() <= known:
             raise UserError(
-                f"{source}: rope_parameters={str(groups)[:100]} must have the groups full_attention and sliding_attention; "
+                f"{source}: rope_parameters={str(groups)[:100]} must have the two groups full_attention and sliding_attention; "
                 "export the model again"
             )
         new = {layers: f"rope_parameters.{layers}" for layers in sorted(known)}
@@ -160,8 +160,8 @@ class Window:
         radius = fields.get("sliding_window")
         if radius is not None and radius != value // 2:
             raise UserError(
-                f"{source}: sliding_window={radius!r} and local_attention={value} contradict each other: the second must be "
-                "twice the first; correct one of them"
+                f"{source}: sliding_window={radius!r} and local_attention={value} contradict each other, because "
+                "local_attention must be twice sliding_window; correct one of them"
             )
         return {"sliding_radius": value // 2}
 
@@ -203,8 +203,8 @@ class HeadWidth:
         value, width, heads = fields.get("head_dim"), read["hidden_size"], read["num_heads"]
         if value is not None and value * heads != width:
             raise UserError(
-                f"{source}: head_dim={value!r} cannot be represented; only {width / heads:g}, hidden_size / num_attention_heads, "
-                "is supported"
+                f"{source}: head_dim={value!r} cannot be represented; it must be {width / heads:g}, which is hidden_size / "
+                "num_attention_heads"
             )
         return {}
 

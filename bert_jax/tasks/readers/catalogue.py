@@ -58,7 +58,7 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
     The data set is read from the tfds directory ($TFDS_DATA_DIR); the first call downloads it. `data_set` is needed for a task
     that is not in `DATA_SETS`. Raises UserError for a task that is not in the catalogue, and for a failed download; the message
     asks for `config.task.data_dir`."""
-    remedy = "set config.task.data_dir to the directory of its official files"
+    remedy = "set config.task.data_dir to the directory of the official files"
     data_set = data_set or DATA_SETS.get(task)
     if data_set is None:
         raise UserError(f"{task} is not in the catalogue of tfds; {remedy}")
@@ -81,7 +81,7 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
     places.report(origin, say)
     is_left_out, why = data_set.left_out or (lambda example: False, "")
     if astray := [example.id for example in found if is_left_out(example)]:
-        say(f"{origin}: left out {counted(len(astray), 'row')} {why}, the first is {astray[0]}")
+        say(f"{origin}: left out {counted(len(astray), 'row')} {why}; the first row is {astray[0]}")
         found = [example for example in found if not is_left_out(example)]
     return found
 

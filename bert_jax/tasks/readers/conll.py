@@ -58,10 +58,10 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
             held.append(_tagged_word(Location(path, i + 1), line, columns, word, tag))
     close()
     if not sentences:
-        raise UserError(f"{path} holds no words; give a file with a word and its tag on each line")
+        raise UserError(f"{path} has no words; give a file that has a word and its tag on each line")
     longest = max(len(sentence.words) for sentence in sentences)
     if longest > _LONG:
-        say(f"WARNING: {path}: a sentence of {counted(longest, 'word')}; end each sentence with an empty line")
+        say(f"WARNING: {path} has a sentence with {counted(longest, 'word')}; end each sentence with an empty line")
     return sentences
 
 
@@ -122,7 +122,7 @@ class _Columns:
         for name, column in {"word": word, "tag": tag}.items():
             if column is not None and not -width <= column < width:
                 raise UserError(
-                    f"{path} has {counted(width, 'column')}, but no column {name}={column}; give a number from {-width} to "
+                    f"{path} has {counted(width, 'column')}, but no column {name}={column}; give an index from {-width} to "
                     f"{width - 1}"
                 )
         whole = [rows[i] for i in words if len(rows[i]) == width]
@@ -140,13 +140,13 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has the columns of a word; "
-                f"{counted(len(self.alike), 'such line')} in the file"
+                f"{path}, line {self.alike[0] + 1}: the line is read as a comment, although it has as many columns as the "
+                f"lines of words ({counted(len(self.alike), 'such line')} in the file)"
             )
         if self.spaced:
             say(
-                f"{path}, line {self.spaced[0] + 1}: holds only spaces or TABs and ends a sentence, as an empty line does; "
-                f"{counted(len(self.spaced), 'such line')} in the file"
+                f"{path}, line {self.spaced[0] + 1}: the line has only spaces or TABs, so it ends a sentence like an empty "
+                f"line ({counted(len(self.spaced), 'such line')} in the file)"
             )
 
 
@@ -166,7 +166,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
             inside = False
         elif not line.strip():
             raise Location(path, i + 1).error(
-                f"the line has only white space ({_code_points(line)}), and is neither a word nor the empty line that ends a "
+                f"the line has only white space ({_code_points(line)}), so it is neither a word nor an empty line that ends a "
                 "sentence; correct the line"
             )
         elif _NEW_SENTENCE.match(line):
@@ -211,13 +211,13 @@ def _tagged_word(location: Location, line: str, columns: _Columns, word: int, ta
     if len(row) != columns.width:
         if line.startswith("#"):
             remedy += ", or put the comment before the first word of a sentence"
-        raise location.error(f"{counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
+        raise location.error(f"the line has {counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and is_invisible(label)):
         what = f"has only invisible characters ({_code_points(label)})" if label.strip() and row[word].strip() else "is empty"
         raise location.error(f"the {'tag' if row[word].strip() else 'word'} {what}; {remedy}")
     if _SEVERAL_TAGS.fullmatch(label):
         raise location.error(
-            f"{label} has several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated file)"
+            f"{label} has several tags; give a file with one tag per word (for the test set of WNUT-17, give the .annotated file)"
         )
     return row[word], label

@@ -91,12 +91,12 @@ def read_conllu(
     file; heads are not read.
     """
     if column not in TAGS:
-        raise UserError(f"column={column!r} holds no tags; {nearest(column, TAGS)}")
+        raise UserError(f"column={column!r} is not a column of tags; {nearest(column, TAGS)}")
     path = pathlib.Path(path)
     lines = [Line(f"{path}, line {i}: ", line) for i, line in enumerate(split_lines(read_text(path)), 1)]
     sentences = [read_sentence(block, heads="ignored") for block in read_blocks(lines, say)]
     if not sentences:
-        raise UserError(f"{path} holds no words; give a CoNLL-U file")
+        raise UserError(f"{path} has no words; give a CoNLL-U file")
     tags = [getattr(sentence, column) for sentence in sentences]
     if may_lack_tags and all(tag == "_" for own in tags for tag in own):
         return [WordsExample(str(i), sentence.words, None, sentence.document) for i, sentence in enumerate(sentences)]
@@ -139,8 +139,8 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
                 number, document, rows, comments = number + 1, document + (not documents), [], []
     if spaced:
         say(
-            f"{first}holds only spaces or TABs and ends a sentence, as an empty line does; "
-            f"{counted(spaced, 'such line')} in the file"
+            f"{first}the line has only spaces or TABs, so it ends a sentence like an empty line "
+            f"({counted(spaced, 'such line')} in the file)"
         )
 
 
@@ -154,7 +154,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
         row = _columns(line, block.columns)
         if row[0].isdecimal():
             if whole_number(row[0]) != len(words) + 1:
-                order = f"follows the ID {len(words)}" if words else "is the first"
+                order = f"follows the ID {len(words)}" if words else "is the first ID of the sentence"
                 raise UserError(f"{line.place}the ID {cut(row[0], 20)} {order}; {_renumber(row[0])}")
             words.append((line, row))
     place = block.rows[0].place
@@ -162,7 +162,8 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
         raise UserError(f"{place}the sentence has no word; remove its lines")
     if len(words) > MOST_WORDS:
         raise UserError(
-            f"{place}a sentence of {counted(len(words), 'word')}, more than {MOST_WORDS:,}; end each sentence with an empty line"
+            f"{place}the sentence has {counted(len(words), 'word')}, more than {MOST_WORDS:,}; end each sentence with an "
+            "empty line"
         )
     columns = [tuple(column) for column in zip(*(row for _, row in words), strict=True)]
     found: tuple[int, ...] = ()
@@ -185,8 +186,8 @@ def _columns(line: Line, names: Sequence[str]) -> list[str]:
     row = line.text.split("\t")
     if len(row) != len(names):
         standard = "CoNLL-U" if names is COLUMNS else "global.columns"
-        found = f"{counted(len(row), 'column')} between TABs, not the {len(names)} of {standard}"
-        remedy = "remove the TAB at its end" if not row[-1] and len(row) == len(names) + 1 else "correct the line"
+        found = f"the line has {counted(len(row), 'column')} between TABs, not the {len(names)} columns of {standard}"
+        remedy = "remove the TAB at the end" if not row[-1] and len(row) == len(names) + 1 else "correct the line"
         raise UserError(f"{line.place}{found}; {remedy}")
     if names is not COLUMNS:
         row = [row[names.index(name)] if name in names else "_" for name in COLUMNS]
@@ -226,4 +227,4 @@ def check_tree(place: str, heads: Sequence[int]) -> None:
             shown = [str(i + 1) for i in (*cycle, at)]
             if len(shown) > 12:
                 shown = [*shown[:10], "...", shown[-1]]
-            raise UserError(f"{place}the heads of the words {' -> '.join(shown)} are a cycle, not a tree; correct them")
+            raise UserError(f"{place}the heads of the words {' -> '.join(shown)} are a cycle, not a tree; correct the heads")

@@ -26,7 +26,8 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
 
     def skipped(location: Location, cells: list[str]) -> None:
         if leave_out is not None:
-            leave_out(str(location.error(f"{counted(len(cells), 'column')}, unlike the first line; {CORRECT_ROW}")))
+            problem = f"the row has {counted(len(cells), 'column')}, but the first line has more or fewer"
+            leave_out(str(location.error(f"{problem}; {CORRECT_ROW}")))
 
     table = read_table(pathlib.Path(path), skipped=None if leave_out is None else skipped)
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
@@ -59,7 +60,8 @@ def _pronoun(location: Location, row: dict[str, str], has_label: bool) -> Pronou
         found = row["Text"][start : start + len(row[name])]
         if not row[name].strip() or found != row[name]:
             raise location.error(
-                f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; offsets count the characters of Text from 0"
+                f"{name} is {row[name]!r}, but the text at {name}-offset={start} is {found!r}; count the characters of Text "
+                "from 0"
             )
     return PronounExample(
         id=row["ID"],

@@ -158,13 +158,13 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
         name = row[index] if index else str(len(examples))
         examples.append(TextExample(name, row[about.text], row[about.text_b] if about.text_b else None, value))
     if broken:
-        say(f"{path}: left out {counted(len(broken), 'line')} with a wrong number of columns; the first is line {broken[0]}")
+        say(f"{path}: left out {counted(len(broken), 'line')} with too many or too few columns; the first is line {broken[0]}")
     if blank:
-        say(f"{path}: {counted(len(blank), 'example')} with an empty text, which are kept; the first is line {blank[0]}")
+        say(f"{path}: kept {counted(len(blank), 'example')} with an empty text; the first is line {blank[0]}")
     if unlabelled:
         say(f"{path}: left out {counted(unlabelled, 'example')} without a gold label")
     if not examples:
-        raise UserError(f"{path} has no examples of the {split} split; fetch it again")
+        raise UserError(f"{path} has no examples of the {split} split; fetch the file again")
     return examples
 
 
@@ -185,7 +185,9 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
             return path
     looked = ", ".join(map(str, places))
     here = "" if directory.is_dir() else f" ({directory} is not a directory)"
-    raise UserError(f"the {split} split of {task.name} does not exist{here}: looked for {looked}; give its directory")
+    raise UserError(
+        f"the {split} split of {task.name} does not exist{here}; looked for {looked}. Give the directory of {task.name}"
+    )
 
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
@@ -195,7 +197,9 @@ def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]
         return None
     ids = path.with_name("dev_ids.tsv")
     if not ids.is_file():
-        raise UserError(f"{ids} is missing: it lists the rows of {path.name} that form GLUE's dev set; put it next to that file")
+        raise UserError(
+            f"{ids} is missing; it lists the rows of {path.name} that form GLUE's dev set, so put it next to {path.name}"
+        )
     dev = {tuple(row) for _, row in read_rows(ids)}
     return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "dev")
 
@@ -227,8 +231,8 @@ def write_submission(
     for name, given in predictions.items():
         if len(given) != (rows := SUBMISSION[name].rows):
             raise UserError(
-                f"{name} has {counted(len(given), 'prediction')}, but the official test set {counted(rows, 'row')}; "
-                f"predict every row of it"
+                f"{name} has {counted(len(given), 'prediction')}, but the official test set has {counted(rows, 'row')}; "
+                "predict every row of the test set"
             )
     tables = {f"{name}.tsv": prediction_table(name, predictions[name]) for name in SUBMISSION if name in predictions}
     archive = io.BytesIO()

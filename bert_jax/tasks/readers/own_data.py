@@ -107,7 +107,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     named = FORMATS[kind].has_labels(config)
     names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
-        raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
+        raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each label once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     by_number = bool(names)
     for split in SPLITS:
@@ -124,7 +124,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if not any(examples.values()):
         raise UserError("no file is given; set train, dev or test")
     if named and not names:
-        raise UserError("the labels are not known: set train to the training file, or label_names")
+        raise UserError("the labels are not known; set train to the training file, or name the labels in label_names")
     _report_labels(config, names, examples["train"], say)
     _report_equal_answers(config, kind, examples["train"], say)
     for split in SPLITS:
@@ -146,8 +146,8 @@ def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Exam
     rows = [example.label for example in train if isinstance(example, TextExample) and isinstance(example.label, str)]
     if len(set(rows)) == len(rows) >= 100:
         say(
-            f"WARNING: each of the {counted(len(rows), 'row')} of {config.train} has a label of its own, such as {rows[0]!r}, "
-            "so there is nothing to learn; name the column of the labels with task.own.label"
+            f"WARNING: no two of the {counted(len(rows), 'row')} of {config.train} have the same label (the first is "
+            f"{rows[0]!r}), so there is nothing to learn; name the column of the labels with task.own.label"
         )
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
@@ -159,19 +159,19 @@ def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say:
     texts = [text for e in examples if isinstance(e, TextExample) for text in (e.text, e.text_b) if text]
     if missing := [text for text in texts if text.strip() in MISSING]:
         say(
-            f"WARNING: {file}: {missing[0]!r}, which usually marks a missing value, is read as a text; fill it in, or remove the "
-            f"row ({counted(len(missing), 'such text')})"
+            f"WARNING: {file}: {missing[0]!r} is read as a text, although it usually marks a missing value; fill in a text, or "
+            f"remove the row ({counted(len(missing), 'such text')})"
         )
     if written := [text for text in texts if _BYTES.fullmatch(text)]:
         say(
-            f"WARNING: {file}: {counted(len(written), 'text')} written as bytes of Python, such as {written[0][:60]}; write the "
-            "text itself (Python's ast.literal_eval and decode)"
+            f"WARNING: {file}: {counted(len(written), 'text')} in the form of Python bytes, such as {written[0][:60]}; write "
+            "the text itself (Python's ast.literal_eval and decode)"
         )
     escaped = [match[0] for text in texts if (match := _ESCAPED.search(text))]
     if len(escaped) > len(texts) // 50:
         say(
             f"WARNING: {file}: {len(escaped):,} of {counted(len(texts), 'text')} with characters escaped for HTML, such as "
-            f"{escaped[0]!r}; replace them by the characters (Python's html.unescape) unless they should stay"
+            f"{escaped[0]!r}; unescape them (Python's html.unescape), unless the texts should stay as they are"
         )
 
 
@@ -184,8 +184,8 @@ def _report_ids(file: str | None, examples: Sequence[Example], say: Say) -> None
     first = {example.id: i for i, example in reversed([*enumerate(examples)])}
     if repeated := [example.id for i, example in enumerate(examples) if first[example.id] < i]:
         say(
-            f"WARNING: {file}: the id {repeated[0]!r} is also the id of an earlier row, so predictions cannot be told apart by "
-            f"it ({counted(len(repeated), 'such row')})"
+            f"WARNING: {file}: the id {repeated[0]!r} is also the id of an earlier row, so the two predictions have the same "
+            f"id ({counted(len(repeated), 'such row')})"
         )
 
 
@@ -208,7 +208,10 @@ def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
             splits.setdefault(path, []).append(split)
     if shared := {path: some for path, some in splits.items() if len(some) > 1}:
         path, some = next(iter(shared.items()))
-        say(f"WARNING: {' and '.join(some)} are the same file, {path}, so their scores say nothing about other text")
+        say(
+            f"WARNING: {' and '.join(some)} are the same file, {path}, so the scores do not show how well the model does on "
+            "new text"
+        )
 
 
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
@@ -224,15 +227,18 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
     for group in groups[: 2 * _MOST_SHOWN]:
         looks = {_look(name) for name in group}
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
-        say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
+        say(f"WARNING: the labels {listed} are read as different classes; if they mean the same, write them in the same way")
     fraction = next((name for name in names if re.fullmatch(r"-?[0-9]+\.[0-9]+", name)), None)
     if fraction and not config.label_names and None not in map(_finite, names):
-        say(f"WARNING: labels are numbers such as {fraction}, and each is a class; if they are scores, set problem=regression")
+        say(
+            f"WARNING: labels are numbers such as {fraction}, and each number is a class; if they are scores, set "
+            "problem=regression"
+        )
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
         listed = ", ".join(unused[:_MOST_SHOWN])
         more = f" and {len(unused) - _MOST_SHOWN:,} more" if len(unused) > _MOST_SHOWN else ""
-        say(f"WARNING: label_names lists {listed}{more}, without an example in {config.train}")
+        say(f"WARNING: label_names lists {listed}{more}, but {config.train} has no example of this")
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
@@ -242,13 +248,13 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
     tags = [word for word in sorted(words) if is_tag(word) and "-" in word]
     if tags and all(map(is_tag, words)) and not as_tags(names):
         raise UserError(
-            f"{config.train}: the words are tags, such as {tags[0]!r}; name the columns of words and of labels with "
-            "task.own.words and labels (columns of a file without names: columns=[labels,words])"
+            f"{config.train}: the column of words has tags, such as {tags[0]!r}; name the columns with task.own.words and "
+            "task.own.labels (if the file has no column names, set columns=[labels,words])"
         )
     if all(name.lstrip("-").isdecimal() for name in names):
         say(
-            f"{config.train}: its labels are numbers, so accuracy over words is the metric; if they stand for entity tags, name "
-            "these with label_names, such as [O,B-PER,I-PER], for F1 over entities"
+            f"{config.train}: the labels are numbers, so the metric is accuracy over words; if the numbers stand for entity "
+            "tags, name the tags in label_names, such as [O,B-PER,I-PER], and the metric is F1 over entities"
         )
     if len(names) == 1:
         say(f"WARNING: every word of {config.train} has the label {names[0]!r}, so there is nothing to learn")
@@ -314,7 +320,7 @@ def read_own_data(
         try:
             for row in _rows(config, kind, path, split, say):
                 for name in sorted(unread & row.values.keys()):
-                    say(f"{path}: the column {name} is not read; task.own.{name}={name} reads it")
+                    say(f"{path}: the column {name} is not read; set task.own.{name}={name} to read it")
                 unread = set()
                 example = form.parse(config, row, len(found), split == "test", places)
                 if isinstance(example, WordsExample) and config.document:
@@ -327,9 +333,9 @@ def read_own_data(
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
-        say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
+        say(f"WARNING: {given}: each of the {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, which means unknown, as in test sets of the Hugging Face hub")
+        say(f"{given}: every {config.label} is -1, so the labels are unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
@@ -405,8 +411,8 @@ def _by_number(
     if not names <= numbers.keys():
         wrong = next((place, name) for place, example in found for name in _names(example) if name not in numbers)
         raise wrong[0].error(
-            f"the label {wrong[1]} is not the number of one of the {counted(len(known), 'label')} (0={known[0]} to "
-            f"{len(known) - 1}={known[-1]}); correct it, or add its name to label_names"
+            f"the label {wrong[1]} is out of range: labels are 0 ({known[0]}) to {len(known) - 1} ({known[-1]}); correct the "
+            "label, or add its name to label_names"
         )
 
     def named(example: Example) -> Example:
@@ -418,7 +424,9 @@ def _by_number(
             return replace(example, label=tuple(numbers[label] for label in example.label))
         return example
 
-    say(f"{path}: its labels are numbers, read as {', '.join(f'{i}={numbers[i]}' for i in sorted(names, key=int)[:20])}")
+    say(
+        f"{path}: the labels are numbers, which are read as {', '.join(f'{i}={numbers[i]}' for i in sorted(names, key=int)[:20])}"
+    )
     return [(location, named(example)) for location, example in found]
 
 
@@ -429,10 +437,12 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
         if unknown := next((label for label in _names(example) if label not in valid), None):
             if alike := next((name for name in known if _look(name) == _look(unknown)), None):
                 raise location.error(
-                    f"the label {unknown!a} is not known, and only looks like {alike!a}; write both in the same way"
+                    f"the label {unknown!a} is not known, although it looks like {alike!a}; write both in the same way"
                 )
             listed = ", ".join(known[:_MOST_LISTED]) + (f", ... ({len(known):,} in all)" if len(known) > _MOST_LISTED else "")
-            raise location.error(f"the label {unknown!r} is not known; known: {listed}; correct it, or add it to label_names")
+            raise location.error(
+                f"the label {unknown!r} is not known; known: {listed}. Correct the label, or add it to label_names"
+            )
         yield location, example
 
 
@@ -444,13 +454,13 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
     if flags != {True} or set(known) & set(_FLAGS):
         return
     names = ",".join(sorted({label for each in sets for label in each}))
-    or_names = f"if these are the names of labels, set label_names=[{names}]"
+    or_names = f"if 0 and 1 are the names of labels, set label_names=[{names}]"
     sizes = sorted({len(each) for each in sets if each})
     if len(sizes) == 1:
         raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
     raise UserError(
-        f"{path}: each label is a list of 0s and 1s, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give "
-        f"a number for each label in every row, or, {or_names}"
+        f"{path}: each label is a list of 0s and 1s, but the lists have different lengths "
+        f"({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a 0 or 1 for each label in every row, or, {or_names}"
     )
 
 
@@ -463,7 +473,7 @@ _FLAGS: Mapping[str, bool] = {
 
 def _vector_remedy(name: str, size: int) -> str:
     example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
-    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name these with label_names=[{example}]"
+    return f"{name} is a list of 0s and 1s, one for each of {counted(size, 'label')}; name the labels: label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
@@ -505,7 +515,7 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Answe
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
     value = row.values.get(config.label)
     if isinstance(value, list) or (isinstance(value, str) and _LIST.fullmatch(value.strip())):
-        raise row.location.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label per row")
+        raise row.location.error(f"{config.label} is the list {short(value)}; set problem=multi_label, or give one label per row")
     return row.label(config.label, optional=optional, known=config.label_names)
 
 
@@ -534,12 +544,10 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             named = f", but label_names has {len(names)}" if names else ""
             raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
-        raise row.location.error(
-            f"{name} has the number {fraction}, which is not the name of a label; list the labels that apply"
-        )
+        raise row.location.error(f"{name} has the number {fraction}, which is not a label; list the labels that apply")
     if len(set(labels)) < len(labels):
         repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
-        raise row.location.error(f"{name} has {repeated!r} twice; give each label that applies once")
+        raise row.location.error(f"{name} has {repeated!r} twice; list each label once")
     return labels
 
 
@@ -551,9 +559,9 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
         flags = [name for name, value in row.values.items() if str(value).strip() in {*_FLAGS, "0.0", "1.0"}]
         listed = ",".join(flags[:_MOST_SHOWN]) + (",..." if len(flags) > _MOST_SHOWN else "")
         known = "" if flags else f"{nearest(config.label, row.values)}; "
-        remedy = f"{known}label_names=[{listed or 'a,b'}] reads the columns of 0 and 1"
+        remedy = f"{known}set label_names=[{listed or 'a,b'}] to read columns of 0 and 1"
         location = Location(row.location.path, 1) if row.has_cells else row.location
-        raise location.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
+        raise location.error(f"there is no column {config.label!r} with lists of labels; {remedy}")
     labels = []
     for name in config.label_names:
         flag = row.name(name, optional=name in row.values) or ""
@@ -571,7 +579,7 @@ def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
         return
     if sign := next((sign for sign in ",;|" if sign in value), None):
         raise row.location.error(
-            f'{name} is {short(value)}; set separator={sign!r} if this separates its items, or list them as ["a", "b"]'
+            f'{name} is {short(value)}; set separator={sign!r} if this sign separates the items, or list the items as ["a", "b"]'
         )
 
 
@@ -594,17 +602,20 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
         raise row.location.error(f"{config.words} is empty; remove the row")
     if labels is not None and _IGNORED in labels and _IGNORED not in config.label_names:
         raise row.location.error(
-            f"{config.labels} has the number {_IGNORED}, which marks subwords without a label; give the words and labels from "
-            "before tokenisation"
+            f"{config.labels} has the number {_IGNORED}, which marks subwords without a label; give the words and labels as "
+            "they were before tokenisation"
         )
     if row.has_cells and config.separator is None and labels is not None and len(words) == len(labels) == 1:
         sign = next((sign for sign in ",;|" if 0 < labels[0].count(sign) == words[0].count(sign)), None)
         if sign:
             raise row.location.error(
-                f"{config.words} and {config.labels} are a word and a label with {sign!r} inside; set separator={sign!r}"
+                f"{config.words} and {config.labels} have {sign!r} inside a single word and a single label; set "
+                f"separator={sign!r}"
             )
     if labels is not None and len(labels) != len(words):
-        raise row.location.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
+        raise row.location.error(
+            f"there are {len(words)} {config.words}, but {len(labels)} {config.labels}; give one label per word"
+        )
     return WordsExample(_id(config, row, n), words, labels, n)
 
 
@@ -629,13 +640,13 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         return
     if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
         raise first.location.error(
-            f"no field {config.words!r}, but entities by their first and last characters, as in spaCy, doccano and Label Studio; "
-            'give the words of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+            f"there is no field {config.words!r}, but entities with the offsets of their characters, as in spaCy, doccano and "
+            'Label Studio; give the words and tags of each text, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
         )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
-        raise Location(path, 1).error(f"no column {config.words!r}; {known} (task.own.words); {_IN_COLUMNS}")
+        raise Location(path, 1).error(f"there is no column {config.words!r}; {known} (task.own.words); {_IN_COLUMNS}")
     whole: Iterable[Row] = itertools.chain([first], rows)
     if column:
         whole = _joined(config, column, whole, split == "test")
@@ -645,23 +656,23 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         single += len(row.texts(config.words) or ()) == 1
         yield row
     if first.has_cells and single > 1 and single >= _MOST_OF * count:
-        those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
+        those = f"each of the {count:,} sentences has" if single == count else f"{single:,} of the {count:,} sentences have"
         if column:
             raise UserError(
-                f"{path}: {those} only one word if the column {column!r} numbers them; sort the rows by this column, or name "
-                "the column that numbers the sentences"
+                f"{path}: {those} only one word if the column {column!r} has the sentence of each row; sort the rows by this "
+                "column, or name another column in sentence"
             )
         raise UserError(
-            f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
-            f"sentences are complete; {_IN_COLUMNS}"
+            f"{path}: {those} only one word; if a column has the sentence of each row, set sentence=COLUMN; if each row is a "
+            f"complete sentence, give JSON lines; {_IN_COLUMNS}"
         )
 
 
 _MOST_OF = 0.9
 """If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
-    "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
-    "are no column names, and the file name ends in .conll"
+    "if each line has a word and its tag, separate them by spaces or TABs, end each sentence with an empty line, leave out "
+    "column names, and give the file a name that ends in .conll"
 )
 
 
@@ -719,13 +730,13 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         )
     if tag is not None and width < 2:
         raise UserError(
-            f"{path} has one column; each line needs a word and its tag, separated by a TAB or spaces (not by a comma)"
+            f"{path} has only one column; write a word and its tag on each line, separated by a TAB or spaces (not by a comma)"
         )
     found = read_conll(path, word=word, tag=tag, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
         raise Location(path, 1).error(
-            f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns"
+            f"the line has column names ({first.words[0]}) instead of a word and its tag; remove the line"
         )
     lengths = [len(example.words) for example in found]
     numbers = [tuple(map(str, range(first, first + max(lengths)))) for first in (0, 1)]
@@ -733,13 +744,13 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         if any(all(e.words == some[: len(e.words)] for e in found) for some in numbers):
             conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
             raise UserError(
-                f"{path}: its first column numbers the words; {conllu}name the columns in their order, such as "
+                f"{path}: the first column has word numbers, not words; {conllu}name the columns in their order, such as "
                 "columns=[n,words,labels]"
             )
         if width > 2 and all(len(set(example.words)) == 1 for example in found):
             raise UserError(
-                f"{path}: its first column is {found[0].words[0]!r} in every line of a sentence; name the columns in their "
-                "order, such as columns=[document,part,n,words,labels]"
+                f"{path}: the first column does not have words, because it is {found[0].words[0]!r} in every line of a "
+                "sentence; name the columns in their order, such as columns=[document,part,n,words,labels]"
             )
     return _placed(path, found)
 
@@ -799,7 +810,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     choices, keys = _choices(config, row) if single else (tuple(row.text(name) for name in config.choices), None)
     if len(choices) < 2:
         raise row.location.error(
-            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more choices"
+            f"{', '.join(config.choices)} has {counted(len(choices), 'choice')}; give two or more choices for each question"
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
     names = [str(i) for i in range(first, first + len(choices))] if keys is None else list(keys)
@@ -808,12 +819,12 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     if label is not None and label not in names:
         listed = ", ".join(names)
         if keys is not None:
-            raise row.location.error(f"{config.label} is {label!r}, not one of its choices' labels {listed}; {CORRECT_ROW}")
+            raise row.location.error(f"{config.label} is {label!r}, but the labels of the choices are {listed}; {CORRECT_ROW}")
         other = 0 if first else 1
         counts_from_other = label in map(str, range(other, other + len(choices)))
         remedy = f"set first_choice={other}" if counts_from_other else CORRECT_ROW
         if label in choices:
-            remedy = f"give the number of the choice, {names[choices.index(label)]}, instead of its text"
+            remedy = f"write the index of the choice ({names[choices.index(label)]}) instead of its text"
         raise row.location.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {remedy}")
     right = None if label is None else names.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)

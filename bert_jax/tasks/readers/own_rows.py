@@ -66,7 +66,7 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     except OSError:  # the path is too long, or in an unreadable directory: opening the file will report it
         return [path]
     except ValueError as error:
-        raise UserError(f"{path} is not a pattern of file names ({error}); correct it") from error
+        raise UserError(f"{path} is not a valid pattern of file names ({error}); correct the pattern") from error
     if not found:
         raise UserError(f"{path} matches no file; correct the pattern")
     return found
@@ -80,27 +80,29 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
         if chosen := next((name for name in known if split_name(name) == _SPLITS[split]), None):
             return _saved(directory / chosen, directory / chosen / "state.json")
-        raise UserError(f"{directory} has no {split} split, only {', '.join(known) or 'none'}; give the directory of one of them")
+        raise UserError(
+            f"{directory} has no {split} split (splits: {', '.join(known) or 'none'}); give the directory of one split"
+        )
     names = [file.relative_to(directory).as_posix() for file in sorted(directory.rglob("*")) if file.suffix in COLUMNAR]
     named = {name: split_name(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
     if not named:
-        raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
+        raise UserError(f"{directory} has no Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
     if not found and len(set(named.values())) == 1 and not set(named.values()) & set(_SPLITS.values()):
         found = list(named)  # a directory of one split
     if not found:
         raise UserError(
-            f"{directory} has no file of its {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
+            f"{directory} has no file for the {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
         )
     sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1:
-        raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
+        raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one data set")
     if shard := next(filter(None, map(_SHARD.fullmatch, found)), None):
         beginning, number, end = shard.groups()
         there = {name[: -len(end)] for name in found}
         parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 1)))
         if "-" not in end and (missing := next((part for part in parts if part not in there), None)):
-            raise UserError(f"{directory} lacks {missing}{end}, a part of its {split} split; fetch it")
+            raise UserError(f"{directory} lacks {missing}{end}, a part of the {split} split; fetch this file")
     return [directory / name for name in found]
 
 
@@ -165,7 +167,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
     if (found := recognise(head, path.name)) and found.kind != kind:
         raise UserError(f"{path} {found.what}, not {KINDS[kind]}; {found.remedy}")
     if not found and is_text(head):
-        raise UserError(f"{path} is text, not {KINDS[kind]}; give it a name that ends in the format of its rows, such as .csv")
+        raise UserError(f"{path} is text, not {KINDS[kind]}; give it a name with the ending of its format, such as .csv")
     with columns_explained(kind, path), open_columns(kind, path) as file:
         yield file
 
@@ -196,7 +198,9 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
             if not isinstance(value, int):
                 return value
             if not 0 <= value < len(names):
-                raise UserError(f"{path}: {column} has the class {value}, but only {len(names)} names; correct the file")
+                raise UserError(
+                    f"{path}: {column} has the class {value}, but only {len(names)} classes have names; correct the file"
+                )
             return names[value]
 
         return decode
@@ -254,7 +258,7 @@ _END = re.compile(r"\s*\Z")
 _PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\([\[{)].*", re.DOTALL)
 _SINGLE_QUOTED = re.compile("'[^']+'")
 _DOUBLE_QUOTES = "enclose cells in double quotes, not in single ones"
-_FILL_IN = "fill it in, or remove the row"
+_FILL_IN = "fill in a value, or remove the row"
 
 
 class NoColumn(UserError):
@@ -285,8 +289,8 @@ class Row:
                 kind, location = "column", Location(self.location.path, 1)
             hint = nearest(name, self.values) if self.values else "the object is empty"
             if {"annotations", "data"} <= self.values.keys():
-                hint = "these are tasks of Label Studio with their annotations; export them as JSON-MIN or as CSV"
-            raise NoColumn(str(location.error(f"no {kind} {name!r}; {hint}")), name)
+                hint = "the file has tasks of Label Studio with annotations; export them as JSON-MIN or as CSV"
+            raise NoColumn(str(location.error(f"there is no {kind} {name!r}; {hint}")), name)
         is_nan = isinstance(value, float) and math.isnan(value)
         if (value is None or is_nan) and not optional:
             null = "null or -1" if self.classes and self.location.unit == "row" else "null"
@@ -299,7 +303,7 @@ class Row:
         if not isinstance(value, str) or is_invisible(value):
             remedy = CORRECT_ROW
             if isinstance(value, dict):
-                remedy = f"write its parts to {'columns' if self.location.unit == 'row' else 'fields'} of their own"
+                remedy = f"write each part to a {'column' if self.location.unit == 'row' else 'field'} of its own"
             elif holds_columns(self.values):
                 remedy = COLUMNS_REMEDY
             elif self.location.unit == "row" and not isinstance(value, str):
@@ -338,17 +342,17 @@ class Row:
             return written_object(bare)
         except ValueError as error:
             raise self.location.error(
-                f'{name} is {short(value)}, not a readable object; write it as {{"text": ["a"]}}, or as JSON lines'
+                f'{name} is {short(value)}, which cannot be read as an object; write it as {{"text": ["a"]}}, or give JSON lines'
             ) from error
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """Returns the names of labels that the value lists; None if it is optional and missing."""
-        items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
+        items = self._items(name, optional=optional, remedy="fill in a label, or remove the item", strict=True)
         return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """Returns the value as a list of texts; None if it is optional and missing."""
-        remedy = 'replace it by a visible character such as "_", or remove it (a word together with its label)'
+        remedy = 'replace it by a visible character such as "_", or remove it (with a word, also remove its label)'
         items = self._items(name, optional=optional, remedy=remedy, strict=False)
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
 
@@ -365,12 +369,13 @@ class Row:
         raw = self.values.get(name)
         if self.has_cells and _SINGLE_QUOTED.fullmatch(label):
             raise self.location.error(
-                f"{name} is {label[:60]} with its single quotes; {_DOUBLE_QUOTES}, or list all classes in label_names"
+                f"{name} is {label[:60]}, and the single quotes are part of the label; {_DOUBLE_QUOTES}, or list all classes "
+                "in label_names"
             )
         if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
             raise self.location.error(
-                f"{name} is {label[:60]} with its quotes, since a space precedes them; remove the space, or list all classes "
-                "in label_names"
+                f"{name} is {label[:60]}, and the quotes are part of the label because a space precedes them; remove the "
+                "space, or list all classes in label_names"
             )
         return label
 
@@ -511,7 +516,7 @@ def holds_columns(values: JsonObject) -> bool:
 
 
 COLUMNS_REMEDY = (
-    "the object holds whole columns, but each row must be an object of its own (pandas: DataFrame(columns).to_json(FILE, "
+    "the object holds whole columns; write one object per row (pandas: DataFrame(columns).to_json(FILE, "
     "orient='records', lines=True))"
 )
 
@@ -541,7 +546,10 @@ def is_quoted(cell: str) -> bool:
 
 
 def _quotes_remedy(cell: str) -> str:
-    return f"{cell[:60]} is in double quotes; set quotes=true if they only enclose the cell, or quotes=false if they belong to it"
+    return (
+        f"{cell[:60]} is in double quotes; set quotes=true if the quotes only enclose the cell, or quotes=false if they are "
+        "part of the text"
+    )
 
 
 def short(value: Json) -> str:
@@ -558,8 +566,8 @@ def _shown(value: Json) -> str:
 def several_questions(field: str, path: pathlib.Path | str) -> str:
     """Returns the error message for a row with a list of questions, as in MRQA, instead of one question in `field`."""
     return (
-        f"no field {field!r}, but several questions about a context, as in MRQA; give one question per line (jq -c "
-        f"'select(.qas) | {{context}} + .qas[]' {pathlib.Path(path).name})"
+        f"there is no field {field!r}, but a list of questions about one context, as in MRQA; give one question per line "
+        f"(jq -c 'select(.qas) | {{context}} + .qas[]' {pathlib.Path(path).name})"
     )
 
 
@@ -599,15 +607,15 @@ def read_own_rows(
             raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
         if ending == ".ann":
             raise UserError(
-                f"{path} holds annotations by their characters, as written by brat; give the words of each text and their tags "
-                'as JSON lines, {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+                f"{path} has annotations with the offsets of their characters, as brat writes them; give the words and tags "
+                'of each text as JSON lines, {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
             )
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
         line = _head(path).decode(errors="replace").partition("\n")[0]
         sign = max(",;\t|", key=line.count)
         delimiter = f"delimiter={sign!r}" if sign in line else "delimiter"
-        remedy = f"name it with one of {known}, or set {delimiter}"
-        raise UserError(f"{path} ends in {ending!r}, which is not a known format; {remedy}")
+        remedy = f"give it a name that ends in one of {known}, or set {delimiter}"
+        raise UserError(f"{path} ends in {ending!r}, which is not the ending of a known format; {remedy}")
     yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, wanted=wanted, say=say)
 
 
@@ -642,14 +650,14 @@ def _table_rows(
         raise Location(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
     if table.columns[0].startswith("__label__"):
         raise Location(path, 1 + lines["skip"]).error(
-            "it is in fastText's format; write a label, a TAB and a text on each line (sed -E "
+            "the file is in fastText's format; write a label, a TAB and a text on each line (sed -E "
             r"'s/[[:space:]]+/ /g; s/^((__label__[^ ]+ +)+)/\1\t/; s/__label__//g'), and set columns=[label,text]"
         )
     kept: list[tuple[Location, str]] = []
     for location, values in table:
         first = next(iter(values))
         if values[first].strip("\ufeff ") == first and all(cell.strip("\ufeff ") == name for name, cell in values.items()):
-            raise location.error("the row repeats the names of the columns, as after joining files; remove it")
+            raise location.error("the row repeats the column names, perhaps because files were joined; remove the row")
         if is_markdown_line(values.values()):
             raise location.error(f"{MARKDOWN_LINE}; remove it, and the '|' at the beginning and end of each line")
         for cell in values.values() if unsure else ():
@@ -674,13 +682,13 @@ def _head(path: pathlib.Path) -> bytes:
 def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
     """Returns the remedy for a row whose number of cells differs from the number of columns."""
     if other := other_delimiter(row, delimiter) or other_delimiter(columns, delimiter):
-        return f"set delimiter={other!r} if this separates the columns, otherwise correct the line"
+        return f"if {other!r} separates the columns, set delimiter={other!r}; otherwise correct the line"
     if len(columns) == 1:
         return "the first line must name the columns"
     if len(row) == len(columns) + 1 and not row[-1].strip():
         return f"remove the {delimiter!r} at the end of the line"
     if not quotes and any(cell.startswith('"') and not is_quoted(cell) for cell in row):
-        return "set quotes=true if double quotes enclose cells, otherwise correct the line"
+        return "if double quotes enclose cells, set quotes=true; otherwise correct the line"
     if any(cell.lstrip()[:1] == "'" for cell in row) and any(cell.rstrip()[-1:] == "'" for cell in row):
         return _DOUBLE_QUOTES
     return "correct the line, or remove it"
@@ -718,16 +726,16 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
             raise UserError(f"{path} is a single object ({', '.join(whole)}); {_rows_wanted(path, whole)}") from error
         if (bare := line.rstrip()).endswith(",") and isinstance(_parsed(bare[:-1]), dict):
             raise Location(path, number).error(
-                f"a comma follows the object; remove it from each line (sed -i 's/,[[:space:]]*$//' {path.name})"
+                f"a comma follows the object; remove the comma from each line (sed -i 's/,[[:space:]]*$//' {path.name})"
             ) from error
         if is_first and "Extra data" in _problem(text):
             raise UserError(
-                f"{path} holds several JSON values, one after another; write each on a line of its own (jq -c . {path.name} > "
-                f"{_of_lines(path)})"
+                f"{path} holds several JSON values, one after another; write each value on a line of its own (jq -c . "
+                f"{path.name} > {_of_lines(path)})"
             ) from error
         if number == 1 and suffix(path) == ".json":
-            raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
-        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line must be one object") from error
+            raise UserError(f"{path} is not JSON ({_problem(text)}); fetch the file again") from error
+        raise Location(path, number).error(f"the line is not JSON ({error}): {line[:60]!r}; write one object per line") from error
     if is_first and isinstance(value, dict) and _container(value) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is a single object ({', '.join(value)}); {_rows_wanted(path, value)}")
     if is_first and isinstance(value, dict) and _is_whole_table(value):
@@ -788,14 +796,14 @@ def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Locatio
     in Prodigy."""
     if not isinstance(value, dict):
         raise location.error(
-            f"{short(value)} is not an object; each {location.unit} must be one object with the columns as its fields"
+            f"{short(value)} is not an object; write each {location.unit} as one object with the columns as fields"
         )
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
-            raise location.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
+            raise location.error(f"{name!r} has half a surrogate pair, which is not a character; {CORRECT_ROW}")
     if "_input_hash" in value and value.get("answer", "accept") != "accept":  # a row as Prodigy writes it
         raise location.error(
-            f"its annotator's answer is {value['answer']!r}; keep only accepted rows (jq -c 'select(.answer == \"accept\")' "
+            f"the annotator's answer is {value['answer']!r}; keep only accepted rows (jq -c 'select(.answer == \"accept\")' "
             f"{pathlib.Path(location.path).name})"
         )
     return location, value

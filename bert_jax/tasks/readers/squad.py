@@ -51,16 +51,18 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
             example = replace(example, id=str(n))
             unnamed += 1
         if example.id in examples:
-            raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs a unique id")
+            raise UserError(
+                f"{path}, {where}: another question has the same id {cut(example.id)!r}; give each question an id of its own"
+            )
         examples[example.id] = example
         blank += not (example.question.strip() and example.context.strip())
     if blank:
-        say(f"WARNING: {path}: {counted(blank, 'question')} without a text, or about a context without one")
+        say(f"WARNING: {path}: {counted(blank, 'question')} whose text or context is empty")
     if unnamed:
-        say(f"{path}: {counted(unnamed, 'question')} without an id; they get their numbers in the file, from 0")
+        say(f"{path}: {counted(unnamed, 'question')} without an id; the index of the question in the file, from 0, is used as id")
     answers.report(path, say)
     if not examples:
-        raise UserError(f"{path} has no questions; give a file of SQuAD")
+        raise UserError(f"{path} has no questions; give a SQuAD file")
     return list(examples.values())
 
 
@@ -69,12 +71,12 @@ def _not_json(path: pathlib.Path) -> str:
     first = next((line for line in split_lines(read_text(path)) if line.strip()), "")
     with contextlib.suppress(ValueError):
         if isinstance(parse_json(first), dict):
-            return "its first line is a complete object: name the file .jsonl if each line is one"
+            return "the first line is a complete object; if each line is an object, give the file a name that ends in .jsonl"
     if first.lstrip().startswith("<"):
-        return "it is a web page: fetch the file itself"
+        return "it is a web page; fetch the file itself"
     if not first.lstrip().startswith(("{", "[")):
-        return "if it is a table, name it .csv or .tsv"
-    return "fetch it again"
+        return "if it is a table, give it a name that ends in .csv or .tsv"
+    return "fetch the file again"
 
 
 @dataclass
@@ -112,8 +114,8 @@ class AnswerPlaces:
             )
         if self.lost:
             say(
-                f"{path}: {counted(len(self.lost), 'answer')} not in the context: not used in training, only in the scores; the "
-                f"first belongs to the question {cut(self.lost[0])}"
+                f"{path}: {counted(len(self.lost), 'answer')} not found in the context, so they are used for the scores but "
+                f"not in training; the first belongs to the question {cut(self.lost[0])}"
             )
 
 
@@ -184,13 +186,15 @@ def listed_answers(given: Any, start: Any = None) -> list[tuple[str, int | None]
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise ValueError(f"is {short(given)}, in which answer_start and text have different numbers of items")
+            raise ValueError(f"is {short(given)}, but answer_start and text must have the same number of items")
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     found = []
     for answer in given if isinstance(given, list) else [given]:
         text, at = (answer.get("text"), answer.get("answer_start", start)) if isinstance(answer, dict) else (answer, start)
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"has the text {short(text)} with the start {short(at)}; give a text and a whole number")
+            raise ValueError(
+                f"has the text {short(text)} with the start {short(at)}; give a text and a whole number as the start"
+            )
         found.append((text, _offset(text, at)))
     return found
 
@@ -203,7 +207,7 @@ def _offset(text: str, start: Any) -> int | None:
         start = start if number is None else number
     if isinstance(start, int | float) and not isinstance(start, bool) and start == start // 1 and abs(start) < LARGEST:
         return int(start)
-    raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
+    raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number as the start")
 
 
 def _id(value: Any) -> str | None:
@@ -225,15 +229,15 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
 
     def get(value: Any, name: str, kind: type, where: str, default: Any = None) -> Any:
         if not isinstance(value, dict):
-            fail(where, f"{short(value)} is not an object; give a file of SQuAD")
+            fail(where, f"{short(value)} is not an object; give a SQuAD file")
         if name not in value and default is not None:
             return default
         if name not in value:
-            fail(where, f"no {name!r}; {nearest(name, value) if value else 'it is empty'}")
+            fail(where, f"there is no {name!r}; {nearest(name, value) if value else 'the object is empty'}")
         if type(value[name]) is not kind:
-            fail(f"{where}{name}", f"{short(value[name])} is not {_KINDS[kind]}; give a file of SQuAD")
+            fail(f"{where}{name}", f"{short(value[name])} is not {_KINDS[kind]}; give a SQuAD file")
         if kind is str and not is_utf8(value[name]):
-            fail(f"{where}{name}", "holds half a surrogate pair, not a character; correct the text")
+            fail(f"{where}{name}", "has half a surrogate pair, which is not a character; correct the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):
@@ -245,15 +249,15 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
                 question = get(entry, "question", str, where)
                 name = _id(entry.get("id"))
                 if name is None or not is_utf8(name):
-                    fail(f"{where}id", f"{short(entry['id'])} is not a text or a whole number; give a file of SQuAD")
+                    fail(f"{where}id", f"{short(entry['id'])} is not a text or a whole number; give a SQuAD file")
                 given = entry.get("answers")
                 stated = None if entry.get("is_impossible") is None else get(entry, "is_impossible", bool, where)
                 try:
                     answers = [] if given is None or stated else listed_answers(given)
                 except ValueError as error:
-                    fail(f"{where}answers", f"{error}; a question without an answer has an empty list")
+                    fail(f"{where}answers", f"{error}. If a question has no answer, its list must be empty")
                 if not all(is_utf8(text) for text, _ in answers):
-                    fail(f"{where}answers", "an answer holds half a surrogate pair, not a character; correct the text")
+                    fail(f"{where}answers", "an answer has half a surrogate pair, which is not a character; correct the text")
                 found = tuple(places.find(name, context, text, start) for text, start in answers)
                 impossible = (given is not None and not found) if stated is None else stated
                 yield QuestionExample(name, question, context, found, impossible), where.removesuffix(".")

@@ -71,8 +71,8 @@ class Table:
 
     def wrong_width(self, location: Location, row: Sequence[str], remedy: str) -> UserError:
         """Returns the error about a row with a wrong number of columns."""
-        names = f"there are {len(self.columns)} names of columns" if len(self.columns) > 1 else "there is one name of a column"
-        return location.error(f"{counted(len(row), 'column')}, but {names} ({listed(self.columns)}); {remedy}")
+        names = f"there are {len(self.columns)} column names" if len(self.columns) > 1 else "there is only one column name"
+        return location.error(f"the row has {counted(len(row), 'column')}, but {names} ({listed(self.columns)}); {remedy}")
 
     def require(self, *names: str) -> None:
         """Raises UserError if one of `names` is not a column; the error names the most similar column."""
@@ -85,10 +85,11 @@ class Table:
                 )
             if name not in self.columns and self.columns[0].startswith("#"):
                 raise Location(self.path, 1).error(
-                    f"{cut(self.columns[0])!r} is a comment, but the first line must have the names of the columns; remove it"
+                    f"the first line must have the column names, but it is a comment ({cut(self.columns[0])!r}); remove the "
+                    "comment"
                 )
             if name not in self.columns:
-                raise Location(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
+                raise Location(self.path, 1).error(f"there is no column {name!r}; {nearest(name, self.columns)}")
 
 
 def read_table(
@@ -112,7 +113,7 @@ def read_table(
             location, cells = first
             if [cell.strip().strip('"').casefold() for cell in cells] == [name.casefold() for name in columns]:
                 raise location.error(
-                    "the first row has the names of the columns; remove it, or, for your own data, leave columns out"
+                    "the first row has the column names; remove this row, or, for your own data, leave columns out"
                 )
             rows = itertools.chain([first], rows)
     if not columns:
@@ -123,7 +124,7 @@ def read_table(
         columns = [name.strip() for name in cells]
         known = (name for name in columns if name and (wanted is None or name in wanted))
         if repeated := [name for name in known if columns.count(name) > 1]:
-            raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
+            raise location.error(f"two columns are named {repeated[0]!r}; give each column a different name in the first line")
     return Table(path, tuple(columns), rows, skipped, delimiter)
 
 
@@ -156,7 +157,7 @@ def parse_number(location: Location, name: str, value: str, low: float, high: fl
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     comma = "replace the decimal comma by a point, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
     if re.fullmatch(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?", value.strip()):
-        comma = "write thousands without a comma, or a decimal comma as a point, "
+        comma = "remove the comma if it separates thousands, replace it by a point if it is a decimal comma, "
     raise location.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 

@@ -55,7 +55,7 @@ def test_an_interrupted_array_is_closed_and_empty(tmp_path, synchronised):
 
 
 ERRORS = {
-    "no space left for .*x; finished shards are intact: free space": ("ENOSPC", "EDQUOT"),
+    "no space left for .*x; free space and run the same command again": ("ENOSPC", "EDQUOT"),
     "cannot be written: .*; choose another --output": ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST", "EFBIG", "EIO"),
 }
 

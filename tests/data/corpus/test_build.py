@@ -205,7 +205,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_finished_shards_intact(tmp_path,
         append(self, values)
 
     monkeypatch.setattr(arrays.ArrayWriter, "append", full)
-    with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
+    with pytest.raises(UserError, match=r"no space left for .*corpus; free space and run the same command again"):
         build(tmp_path / "corpus", f"text:{text_file}")
     done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))
     assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]
@@ -238,8 +238,8 @@ def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, bu
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\n \n", r"0 documents read, none kept \(the sources hold no text\); see --keep"),
-        ("***\n\n---\n", r"2 documents read, none kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
+        ("\n\n \n", r"0 documents read, none kept \(the sources hold no text\); switch off"),
+        ("***\n\n---\n", r"2 documents read, none kept \(2 empty-documents, 2 symbol-lines\); switch off"),
     ],
 )
 def test_an_empty_corpus_is_refused_with_what_was_dropped(tmp_path, build, text, message, capsys):

@@ -46,7 +46,7 @@ def test_contradictory_casing_is_reported_unless_a_flag_decides(
     settings = json.loads((words / "tokenizer_config.json").read_text())
     (words / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
     printed = run_corpus(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
-    says = f"--vocab={words}: tokenizer_config.json has do_lower_case=false, unlike tokenizer.json; tokenizer_config.json is"
+    says = f"--vocab={words}: tokenizer_config.json has do_lower_case=false, but tokenizer.json differs; tokenizer_config.json"
     assert (says in printed) is (not flags)
     assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
 
@@ -198,7 +198,7 @@ def test_a_vocabulary_may_come_from_a_model_a_workdir_or_a_corpus(tmp_path, tiny
 
 def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
+    with pytest.raises(UserError, match="is a workdir that has no exported model yet; name the corpus of this run instead"):
         find_vocabulary(str(tmp_path))
     with pytest.raises(UserError, match="the name of the vocabulary is empty"):
         find_vocabulary("")

@@ -80,7 +80,7 @@ def test_mostly_repeated_dialogue_gives_a_warning(tmp_path, build):
     report = build(tmp_path / "less", f"text:{tmp_path}/a.txt", layout="sentences")
     (warning,) = [warning for warning in report["warnings"] if "cleaning dropped" in warning]
     assert re.match(r"cleaning dropped 99% of the text .* repeated-lines \(297 times\): .*--keep=repeated-lines\.$", warning)
-    said = "0.00% of the lines equal an earlier one, after 297 that repeat within a document were dropped\n"
+    said = "0.00% of the lines equal an earlier line, after 297 that repeat within a document were dropped\n"
     assert f"repeats      {said}" in format_report(report)
     report = build(tmp_path / "kept", f"text:{tmp_path}/a.txt", layout="sentences", keep={"repeated-lines"})
     assert any("99% of the lines repeat an earlier line" in warning for warning in report["warnings"])
@@ -184,7 +184,7 @@ def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] |
         (
             {"dropped_share": 0.5},
             {"dropped_share": 0.51},
-            r"^cleaning dropped 51% of the text .*rule symbol-lines \(2 times\): lines without a letter\. .*-lines\.$",
+            r"^cleaning dropped 51% of the text .*rule symbol-lines \(2 times\): lines without letters\. .*-lines\.$",
         ),
         ({"duplicate_line_rate": 0.1}, {"duplicate_line_rate": 0.101}, r"^10% of the lines repeat .*more than 10%"),
         (splits({"unknown_rate": 0.01}), splits({"unknown_rate": 0.011}), r"^1\.1% of the tokens are unknown \(more than 1%\)"),
@@ -193,7 +193,7 @@ def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] |
         (
             splits(),
             splits({"documents": 91}, {"documents": 9}),
-            r"^9 documents are held out, too few .*--eval-fraction=0\.01: nothing",
+            r"^9 documents are held out, too few .*--eval-fraction=0\.01 .no text",
         ),
         (splits({"documents": 14}), splits({"documents": 14}, {"documents": 1}), "^1 document is held out, too few"),
         (splits(), splits(eval_split={"documents": 0}), "^no document is held out, too few"),
@@ -214,17 +214,17 @@ def test_the_text_of_a_report_equals_the_expected_lines():
         format_report(report)
         == f"""\
 vocabulary   wordpiece, 8,192 pieces, uncased
-             1,700 pieces under 10 times in train, 752 never
+             1,700 pieces used under 10 times in train, 752 never used
 read         1,001 documents, 1 character
              layout book: a.txt, b.txt
              layout lines: c.txt
 train        90 documents, 300 sentences, 4,000 tokens, 0.000% unknown
 eval         10 documents, 1 sentence, 1,500 tokens, 0.000% unknown
-             12.5% of the documents are held out: 1.0% would be too few to evaluate on; set --eval-fraction to override
-repeats      10.00% of the lines equal an earlier one (estimated from one in 2)
+             12.5% of the documents are held out: 1.0% would be too few to evaluate on; --eval-fraction sets another fraction
+repeats      10.00% of the lines equal an earlier line (estimated from one in 2)
              1,200 x all rights
              2 x the end
-dropped              1 bad-records: records without a text, skipped
+dropped              1 bad-records: records that were skipped because they have no text
                 12,345 control-characters: {ALWAYS["control-characters"]}
                      2 symbol-lines: {RULES["symbol-lines"]}
 length of sentences in tokens
@@ -237,12 +237,12 @@ WARNING: second
 """
     )
     plain = format_report(a_report(vocabulary={"kind": "wordpiece", "size": 1, "lowercase": False}, read={}))
-    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\n             1,700 pieces under")
+    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\n             1,700 pieces used under")
     assert "\nread         0 documents, 0 characters\n" in plain
     stripped = format_report(a_report(letters_changed=0.091))
     assert "4,000 tokens, 0.000% unknown after 9.1% of the letters lost their marks\n" in stripped
-    assert "10.00% of the lines equal an earlier one\n" in plain
-    assert "override" not in plain
+    assert "10.00% of the lines equal an earlier line\n" in plain
+    assert "--eval-fraction" not in plain
 
 
 def test_a_report_adds_the_shards_up(tiny):

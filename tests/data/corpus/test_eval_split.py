@@ -25,9 +25,7 @@ def test_a_small_corpus_holds_out_enough_documents_and_reports_it(tmp_path, buil
     assert wanted <= report["splits"]["eval"]["documents"] <= 2 * wanted
     assert report["splits"]["train"]["documents"] >= 2
     assert not [warning for warning in report["warnings"] if "held out" in warning]
-    assert (
-        "of the documents are held out: 1.0% would be too few to evaluate on; set" in (tmp_path / "c" / "report.txt").read_text()
-    )
+    assert "of the documents are held out: 1.0% would be too few to evaluate on;" in (tmp_path / "c" / "report.txt").read_text()
     assert open_corpus(tmp_path / "c", "eval").num_documents == report["splits"]["eval"]["documents"]
 
 

@@ -202,7 +202,7 @@ def test_the_pairs_of_an_eval_source_are_held_out_and_no_others(tmp_path, tokeni
     assert report["dropped"]["duplicate-documents"] == 1
     again, _ = build(tmp_path / "corpus", source, tokenizer, eval_source=[held_out])  # a finished corpus is found again
     assert stored(again) == PAIRS
-    with pytest.raises(UserError, match=r"was started with other settings: .*eval_sources were"):
+    with pytest.raises(UserError, match=r"was started with other settings: .*eval_sources had"):
         build(tmp_path / "corpus", source, tokenizer, eval_source=[source])
 
 
@@ -286,7 +286,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
             BuildConfig(both, text, 1, enough_eval=False), tokenizer, tmp_path / "corpus", workers=1, host=(0, 1), command=""
         )
     held_out = (parse_source(f"text:{tmp_path}/b.txt"),)
-    with pytest.raises(UserError, match="--eval-source has documents, but --source has pairs, en to de; hold out texts of the"):
+    with pytest.raises(UserError, match="--eval-source has documents, but --source has pairs, en to de; give an --eval-source"):
         build_corpus(
             BuildConfig(both[:1], text, 1, enough_eval=False, eval_sources=held_out),
             tokenizer,
@@ -302,7 +302,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     [
         ("{not JSON", r"the first record of .*a.jsonl is not JSON \(.*\); correct it, or name the fields with --pair-fi"),
         ("[1, 2]", "the first record of .*a.jsonl is a JSON list, not an object; correct it"),
-        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field with text \(en\); choose two with --pair-fields"),
+        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field with text \(en\); choose two fields with --pair-fields"),
     ],
 )
 def test_a_first_record_without_two_texts_is_refused_unless_fields_are_named(line, says, tmp_path, tokenizer):
@@ -343,8 +343,8 @@ def test_a_bad_line_is_named_or_skipped(form, tmp_path, tokenizer):
     path.write_bytes(b"\n".join(lines))
     says = {
         "lines": r"a.de is not UTF-8 in line 42 \(0xe9\); convert it",
-        "columns": "a.tsv: line 42 has 1 column, but --pair-fields=3,2 needs 3; correct it, or pass --on-bad-records=skip",
-        "fields": "a.jsonl: line 42 has 1 instead of text in its field 'en'; correct it, or pass --on-bad-records=skip",
+        "columns": "a.tsv: line 42 has 1 column, but --pair-fields=3,2 needs 3 columns; correct it, or pass",
+        "fields": "a.jsonl: line 42 has 1 instead of a text in the field 'en'; correct it, or pass --on-bad-records=skip",
     }[form]
     with pytest.raises(UserError, match=says):
         build(tmp_path / "corpus", source, tokenizer, options=options)

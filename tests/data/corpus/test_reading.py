@@ -261,7 +261,7 @@ def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, content):
 def test_an_endless_line_is_refused_before_memory_runs_out(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_MAX_LINE", 1 << 20)
     (tmp_path / "a.jsonl").write_bytes(b"x" * (1 << 21))
-    with pytest.raises(UserError, match="no line end within 1 MiB after byte 0; give a file of text"):
+    with pytest.raises(UserError, match="there is no line end within 1 MiB after byte 0; give a text file"):
         read(f"jsonl:{tmp_path}/a.jsonl")
 
 

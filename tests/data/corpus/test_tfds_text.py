@@ -137,7 +137,7 @@ def test_a_truncated_record_file_is_named(tf_records, tmp_path):
         ("stories:trian@story", "no split 'trian'; did you mean 'train'"),
         ("stories@stroy", "no text feature 'stroy'; did you mean 'story'"),
         ("stories@year", "no text feature 'year'"),
-        ("stories", r"2 text features \(.*\); choose with tfds:stories@FEATURE"),
+        ("stories", r"2 text features \(.*\); choose one with tfds:stories@FEATURE"),
     ],
 )
 def test_a_wrong_split_or_feature_is_refused_with_the_available_ones(prepared, name, message):
@@ -160,7 +160,7 @@ def test_an_unprepared_data_set_is_refused_immediately_without_a_network(tmp_pat
         (["title", "text"], "title", "title"),
         (["story"], "", "story"),
         (["a", "b"], "b", "b"),
-        (["a", "b"], "", r"2 text features \(a, b\); choose with tfds:set@FEATURE"),
+        (["a", "b"], "", r"2 text features \(a, b\); choose one with tfds:set@FEATURE"),
         ([], "", r"0 text features"),
         ([], "a", "no text feature 'a'; it has none"),
     ],

@@ -345,7 +345,7 @@ def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
     assert roles(load_tokenizer(tmp_path)) == expected
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.notes == (
-        "tokenizer.json puts special tokens around texts as in 'a', this program as in '<|begin_of_text|> a <|end_of_text|>'",
+        "tokenizer.json puts special tokens around texts as in 'a', but bert_jax as in '<|begin_of_text|> a <|end_of_text|>'",
     )
     tokenizer.save(tmp_path / "saved")
     assert "unk_token" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
@@ -396,7 +396,7 @@ def test_a_sentencepiece_model_next_to_the_file_is_not_read_for_a_class_with_rul
 
 def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_path):
     plain(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
-    says = r"none of its 261 pieces is known as \[MASK\], which .* as .\"mask_token\": \"<mask>\"."
+    says = r"no piece is known as \[MASK\], which .* one of the 261 pieces in .* as .\"mask_token\": \"<mask>\"."
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')

@@ -59,7 +59,7 @@ def test_casing_that_contradicts_the_vocabulary_is_refused_with_the_flag(tmp_pat
 
 def test_uncertain_casing_must_be_stated(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, "中", "文"])
-    with pytest.raises(UserError, match=r'--lowercase or --cased, or write \{"do_lower_case": true\} or false to tokenizer_conf'):
+    with pytest.raises(UserError, match=r'--lowercase or --cased, or write \{"do_lower_case": true\} .or false. to tokenizer_'):
         load_tokenizer(path)
     assert load_tokenizer(path, lowercase=True).vocabulary.lowercase
     assert not load_tokenizer(path, lowercase=False).vocabulary.lowercase

@@ -153,7 +153,7 @@ def normalizer(**fields: Any) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"model": changed(vocab={"[UNK]": 0, "a": 1, "b": 1}), "added_tokens": []}, "two pieces have the same id"),
-        ({"added_tokens": [added("[MASK]", 7)]}, r"'\[MASK\]' has the id 4 in the vocabulary and 7"),
+        ({"added_tokens": [added("[MASK]", 7)]}, r"'\[MASK\]' has the id 4 in the vocabulary, but 7"),
         ({"added_tokens": [added("[E1]", len(PIECES) + 1)]}, f"no piece has the id {len(PIECES)}"),
         ({"model": None}, "the library tokenizers .* cannot read it"),
     ],
@@ -184,7 +184,7 @@ def test_rules_beyond_bert_run_in_the_library_unless_the_class_ignores_them(tmp_
     for text in (TEXT, "a\tbc  abc [MASK]\x00b", "é中文A!"):
         assert tokenizer.encode_with_specials(text) == rust.encode(text, add_special_tokens=False).ids
     write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer"})
-    with pytest.raises(UserError, match=rf"{clause}.*, which its class BertTokenizer ignores; use"):
+    with pytest.raises(UserError, match=rf"{clause}.*, but the class BertTokenizer ignores this; take"):
         load_tokenizer(tmp_path)
 
 
@@ -214,9 +214,9 @@ def test_a_normalizer_that_states_nothing_has_the_rules_of_the_uncased_original(
 def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
     load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json()))
     swapped = [*PIECES[:7], "d", "c", *PIECES[9:]]
-    with pytest.raises(UserError, match=r"id 7 is 'd' in vocab.txt, is 'c' in tokenizer.json"):
+    with pytest.raises(UserError, match=r"id 7 is 'd' in vocab.txt, but is 'c' in tokenizer.json"):
         load_tokenizer(write(tmp_path, vocab=swapped))
-    with pytest.raises(UserError, match=rf"id {len(PIECES)} is 'ab' in vocab.txt, is missing in tokenizer.json"):
+    with pytest.raises(UserError, match=rf"id {len(PIECES)} is 'ab' in vocab.txt, but is missing in tokenizer.json"):
         load_tokenizer(write(tmp_path, vocab=[*PIECES, "ab"]))
 
 
@@ -245,7 +245,7 @@ def test_tokenizer_config_takes_precedence_over_tokenizer_json_as_in_transformer
     assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
     followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
     assert tokenizer.notes == (
-        f"tokenizer_config.json has {stated}, unlike tokenizer.json; {followed} is used, as in transformers",
+        f"tokenizer_config.json has {stated}, but tokenizer.json differs; {followed} is used, as in transformers",
     )
 
 
@@ -353,7 +353,7 @@ def test_tokenizer_classes_with_the_rules_of_bert_are_read(tmp_path, name):
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
 def test_a_tokenizer_class_with_other_rules_is_refused_by_name(tmp_path, file, name):
     write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
-    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* differ from BERT's; supported are Bert"):
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* differ from BERT's rules; .*: Bert"):
         load_tokenizer(tmp_path, lowercase=False)
 
 
@@ -361,7 +361,7 @@ def test_a_tokenizer_class_with_other_rules_is_refused_by_name(tmp_path, file, n
 def test_a_tokenizer_class_for_another_kind_of_file_is_refused(tmp_path, name, missing):
     write(tmp_path, tokenizer_config={"tokenizer_class": name})
     (tmp_path / {"vocab.txt": "spiece.model", "spiece.model": "vocab.txt"}[missing]).write_text("[PAD]")
-    with pytest.raises(UserError, match=rf"{name} reads {missing}, which is missing next to .*; copy it from the model"):
+    with pytest.raises(UserError, match=rf"{name} reads {missing}, but there is no {missing} next to .*; copy it from the model"):
         load_tokenizer(tmp_path)
 
 
@@ -369,7 +369,7 @@ def test_the_class_in_tokenizer_config_takes_precedence_over_that_of_the_model(t
     write(tmp_path, vocab=PIECES, config={"tokenizer_class": "BertJapaneseTokenizer"})
     load_tokenizer(write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
     write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
-    with pytest.raises(UserError, match=r"auto_map names a tokenizer with its own code, which is not run"):
+    with pytest.raises(UserError, match=r"auto_map names a tokenizer with code of its own, but bert_jax does not run"):
         load_tokenizer(tmp_path)
 
 
@@ -382,7 +382,7 @@ def test_the_shifted_vocabulary_of_xlm_r_is_refused_in_every_form(tmp_path):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
     pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
     unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
-    says = "shifted by one .fairseq's order .* it joins pairs with </s></s>; neither is supported here; use the model with tran"
+    says = "shifted by one .fairseq's order .* </s></s> separates the texts of a pair; use the model with tran"
 
     def refused(path: pathlib.Path) -> None:
         with pytest.raises(UserError, match=says):
@@ -471,16 +471,16 @@ def test_written_added_tokens_count_only_on_request(tmp_path, files):
 
 
 def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"id 5 is 'a', but '\[E1\]' in the added tokens"):
+    with pytest.raises(UserError, match=r"id 5 is 'a' in the vocabulary, but '\[E1\]' in the added tokens"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
     (tmp_path / "alone").mkdir()
     with pytest.raises(
         UserError,
-        match=rf"add '\[E2\]' with the id {len(PIECES)}, but this file has no such token; take all files from "
+        match=rf"add '\[E2\]' with the id {len(PIECES)}, but tokenizer.json has no such token; take all files from "
         rf"one model",
     ):
         load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
-    with pytest.raises(UserError, match="ids are missing"):
+    with pytest.raises(UserError, match="ids of added tokens must continue"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)
     with pytest.raises(UserError, match=rf"^{tmp_path}: the added token 'covid' \(id {len(PIECES)}\) is not a special token"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"covid": len(PIECES)}), lowercase=False)
@@ -541,7 +541,7 @@ BERT = {"type": "BertPreTokenizer"}
 )
 def test_a_tokenizer_json_of_another_layout_is_refused_in_one_sentence(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files? again|is not supported)"):
+    with pytest.raises(UserError, match=r"tokenizer\.json.*(copy the files? again|is not supported)"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 

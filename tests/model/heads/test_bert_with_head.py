@@ -42,17 +42,18 @@ def random_params(config: ModelConfig, head: TaskHead) -> dict:
     return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
 
 
-def inputs(head: TaskHead, rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
-    """Returns one example per row, with two segments; each row is shorter than the previous one by two."""
-    columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
-    mask = (columns < length - 2 * np.arange(rows)[:, None]).astype(np.int32)
+def inputs(head: TaskHead) -> dict[str, np.ndarray]:
+    """Returns one example per row, with two segments; each row is shorter than the previous one by two. The positions of the
+    example are there twice, so that rows of one and of two texts have the same program."""
+    columns = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
+    mask = (columns < LENGTH - 2 * np.arange(ROWS)[:, None]).astype(np.int32)
     return {
-        "input_ids": np.random.default_rng(4).integers(5, CONFIG.vocab_size, (rows, length)).astype(np.int32) * mask,
+        "input_ids": np.random.default_rng(4).integers(5, CONFIG.vocab_size, (ROWS, LENGTH)).astype(np.int32) * mask,
         "token_type_ids": (columns > 3).astype(np.int32) * mask,
         "position_ids": columns,
         "sequence_ids": mask,
-        "cls_positions": np.zeros((rows, 1), np.int32),
-        "read_positions": np.tile(READ[: head.layout.read_positions], (rows, 1, 1)),
+        "cls_positions": np.zeros((ROWS, 2), np.int32),
+        "read_positions": np.tile(READ[: head.layout.read_positions], (ROWS, 2, 1)),
     }
 
 
@@ -93,23 +94,30 @@ LOGITS = {
 """The shapes of the logits for `two_texts`."""
 
 
-def test_logits_have_a_row_per_example_or_per_token(head):
-    model, texts = BertWithHead(CONFIG, head), LENGTH if head.per_token else 2
-    outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, two_texts(head)))
-    assert outputs["logits"].shape == LOGITS.get(head.kind, (ROWS, texts, head.num_outputs))
+def test_logits_have_a_row_per_text_or_per_token_from_only_the_inputs_of_the_kind(head):
+    batch = two_texts(head)
+    del batch["cls_positions" if head.layout.read_positions else "read_positions"]
+    if head.per_token:
+        del batch["cls_positions"]
+    outputs = jax.eval_shape(lambda: BertWithHead(CONFIG, head).apply({"params": random_params(CONFIG, head)}, batch))
+    assert outputs["logits"].shape == LOGITS[head.kind]
     assert outputs["logits"].dtype == jnp.float32
     assert outputs["last"].shape == (ROWS, LENGTH, 12)
     assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def whole_and_trained(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: jax.Array | None = None):
+    """Returns the outputs of the full model, and the logits of training."""
+    model = BertWithHead(config, head)
+    return model.apply({"params": params}, batch, seed), model.apply({"params": params}, batch, seed, method="logits")
+
+
+@pytest.mark.parametrize("kind", ["sequence", "mention"])  # those of the others are computed alike, or by the full model
 def test_training_logits_equal_the_full_model_with_dropout(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
-    params, batch = random_params(config, head), two_texts(head)
-    for seed in (None, jnp.uint32(7)):
-        whole = jax.jit(BertWithHead(config, head).apply)({"params": params}, batch, seed)
-        few = jax.jit(functools.partial(BertWithHead(config, head).apply, method="logits"))({"params": params}, batch, seed)
-        np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
+    whole, few = whole_and_trained(config, head, random_params(config, head), two_texts(head), jnp.uint32(7))
+    np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_are_the_table_restricted_to_what_the_head_reads(head):
@@ -132,8 +140,7 @@ def test_a_new_head_has_small_kernels_and_zero_biases():
 
 
 def test_the_head_is_one_affine_layer_on_its_inputs(head):
-    """The reference is numpy on the last layer and the weights, with the additional inputs of each kind, for the kinds of the
-    paper and of GAP."""
+    """The reference is numpy on the last layer and the weights, with the additional inputs of each kind."""
     params, batch = random_params(CONFIG, head), inputs(head)
     outputs = outputs_of(CONFIG, head, params, batch)
     last = np.asarray(outputs["last"], np.float64)
@@ -143,29 +150,19 @@ def test_the_head_is_one_affine_layer_on_its_inputs(head):
 
     match head.kind:
         case "sequence" | "choice":
-            read = pooler(last[:, :1])
+            read = pooler(last[:, [0, 0]])
         case "mention":
-            pronoun, a, b = (last[:, [column]] for column in (4, 1, 3))
+            pronoun, a, b = (last[:, [column] * 2] for column in (4, 1, 3))
             read = np.concatenate([pronoun, a, b, pronoun * a, pronoun * b], -1)
-        case "token" | "span":
-            read = last
         case _:
-            read = np.asarray(head.inputs(jnp.asarray(outputs["last"]), batch, pooler), np.float64)
+            read = last
     layer = params[head.subtree]["dense"]
     np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
 
 
-def test_a_head_reads_only_the_inputs_of_its_kind(head):
-    batch = inputs(head)
-    del batch["cls_positions" if head.layout.read_positions else "read_positions"]
-    if head.per_token:
-        del batch["cls_positions"]
-    model = BertWithHead(CONFIG, head)
-    assert jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, batch))["logits"].dtype == jnp.float32
-
-
-def test_gradients_reach_every_parameter_the_head_has(head):
-    config = dataclasses.replace(CONFIG, hidden_dropout=0.0)
+@pytest.mark.parametrize("kind", ["sequence", "mention", "token"])
+def test_gradients_reach_every_parameter_the_head_has(kind):
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of(kind)
     weights = np.random.default_rng(5).standard_normal((ROWS, LENGTH, 4), np.float32)
 
     def loss(params):
@@ -179,7 +176,8 @@ def test_gradients_reach_every_parameter_the_head_has(head):
     assert {path.split("/")[0] for path in gradients} == parts_of(head)
 
 
-def test_dropout_happens_only_with_a_seed_and_follows_it(head):
+def test_dropout_happens_only_with_a_seed_and_follows_it():
+    head = head_of("sequence")
     params, batch = random_params(CONFIG, head), inputs(head)
     still, again = (apply(CONFIG, head, params, batch) for _ in range(2))
     np.testing.assert_array_equal(still, again)
@@ -199,14 +197,23 @@ def test_the_dropout_of_a_head_follows_the_step_seed():
     assert not np.array_equal(one["logits"], other["logits"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_dropout_of_a_head_takes_precedence_over_that_of_the_model(kind):
-    usual = kind != "span"  # like the original's run_squad.py
-    for hidden, own, drops in ((0.5, None, usual), (0.5, 0.0, False), (0.5, 0.5, True), (0.0, 0.5, True), (0.0, None, False)):
-        config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
-        layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
-        params = layer.init(jax.random.key(0), x, None)
-        assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
+def test_the_dropout_of_a_head_takes_precedence_over_that_of_the_model():
+    usual = {kind: kind != "span" for kind in KINDS}  # like the original's run_squad.py
+    cases = [(kind, 0.5, None, usual[kind]) for kind in KINDS]
+    cases += [(kind, *rates) for kind in KINDS for rates in ((0.5, 0.0, False), (0.5, 0.5, True), (0.0, 0.5, True))]
+    cases += [(kind, 0.0, None, False) for kind in KINDS]
+
+    def logits(kind: str, hidden: float, own: float | None) -> list[jax.Array]:
+        """Returns the logits without and with a seed."""
+        head = head_of(kind, dropout=own)
+        width, outputs = head.input_width(12), head.num_outputs
+        params = {"dense": {"kernel": jnp.ones((width, outputs)), "bias": jnp.zeros(outputs)}}
+        layer = HeadLayers(dataclasses.replace(CONFIG, hidden_dropout=hidden), head)
+        return [layer.apply({"params": params}, jnp.ones((2, 3, width)), seed) for seed in (None, jnp.uint32(1))]
+
+    found = jax.jit(lambda: [logits(*settings) for *settings, _ in cases])()
+    for case, (still, dropped) in zip(cases, found, strict=True):
+        assert np.array_equal(still, dropped) != case[-1], case
 
 
 def test_the_head_drops_inputs_at_its_rate_and_scales_the_rest():
@@ -219,16 +226,19 @@ def test_the_head_drops_inputs_at_its_rate_and_scales_the_rest():
 
 
 def test_packed_examples_have_the_logits_of_separate_rows(head):
-    params = random_params(CONFIG, head)
-    alone = inputs(head, rows=2, length=5)
-    alone["sequence_ids"] = np.ones_like(alone["sequence_ids"])
-    packed = {name: x.reshape(1, -1) for name, x in alone.items()}
-    packed |= {"sequence_ids": np.repeat([[1, 2]], 5, axis=1).astype(np.int32), "cls_positions": np.array([[0, 5]], np.int32)}
-    packed["read_positions"] = (alone["read_positions"] + np.array([0, 5], np.int32)[:, None, None]).reshape(1, 2, -1)
-    separate, together = apply(CONFIG, head, params, alone), apply(CONFIG, head, params, packed)
-    np.testing.assert_allclose(together.reshape(separate.shape), separate, atol=2e-6)
-    packed["sequence_ids"] = np.ones_like(packed["sequence_ids"])  # the same row, read as a single example, gives other logits
-    assert np.abs(apply(CONFIG, head, params, packed).reshape(separate.shape) - separate).max() > 1e-2
+    params, alone = random_params(CONFIG, head), inputs(head)
+    alone["sequence_ids"] = np.repeat([[1], [1], [0]], LENGTH, axis=1).astype(np.int32) * (alone["position_ids"] < 5)
+    packed = {name: np.zeros_like(x) for name, x in alone.items()}
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        packed[name][0] = np.concatenate(alone[name][:2, :5])
+    packed["sequence_ids"][0] = np.repeat([1, 2], 5)
+    packed["cls_positions"][0] = [0, 5]
+    packed["read_positions"][0] = alone["read_positions"][0] + np.array([[0], [5]])
+    separate = apply(CONFIG, head, params, alone)[:2, : 5 if head.per_token else 1]
+    together = apply(CONFIG, head, params, packed)[0].reshape(separate.shape)
+    np.testing.assert_allclose(together, separate, atol=2e-6)
+    packed["sequence_ids"][0] = 1  # the same row, read as a single example, gives other logits
+    assert np.abs(apply(CONFIG, head, params, packed)[0].reshape(separate.shape) - separate).max() > 1e-2
 
 
 def test_padding_does_not_change_logits(head):
@@ -241,7 +251,8 @@ def test_padding_does_not_change_logits(head):
     np.testing.assert_array_equal(ours, other)
 
 
-def test_a_bfloat16_model_returns_float32_logits_close_to_a_float32_model(head):
+def test_a_bfloat16_model_returns_float32_logits_close_to_a_float32_model():
+    head = head_of("sequence")
     params, batch = random_params(CONFIG, head), inputs(head)
     narrow = outputs_of(dataclasses.replace(CONFIG, dtype="bfloat16"), head, params, batch)
     assert narrow["logits"].dtype == jnp.float32
@@ -251,25 +262,38 @@ def test_a_bfloat16_model_returns_float32_logits_close_to_a_float32_model(head):
     assert 0 < difference < 0.05
 
 
-@pytest.mark.parametrize("how", ["pooler", "cls", "mean", "late"])
-@pytest.mark.parametrize("kind", ["sequence", "token"])
 @pytest.mark.parametrize("mlm_head", ["bert", "decoder"])
+def test_a_token_head_has_a_pooler_only_in_models_that_pool_by_the_layers_of_their_mlm_head(mlm_head: str):
+    for how in ("pooler", "cls", "mean", "late"):
+        config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head)
+        assert head_of("token").has_pooler(config) == (how in ("cls", "mean") and mlm_head == "bert")
+        assert head_of("sequence").has_pooler(config)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "mlm_head"),
+    [
+        ("cls", "sequence", "decoder"),
+        ("mean", "sequence", "bert"),
+        ("late", "sequence", "decoder"),
+        ("mean", "token", "bert"),
+        ("late", "token", "bert"),
+    ],
+)
 def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(how: str, kind: str, mlm_head: str):
     config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
     head = head_of(kind)
     batch = two_texts(head)
     shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
-    reads_tokens = kind == "token" and how in ("cls", "mean") and mlm_head == "bert"
-    assert ("pooler" in shapes) == head.has_pooler(config) == (kind == "sequence" or reads_tokens)
+    reads_tokens = (how, kind) == ("mean", "token")
+    assert ("pooler" in shapes) == (kind == "sequence" or reads_tokens)
     rng = np.random.default_rng(5)
     params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), shapes)
-    outputs = jax.jit(BertWithHead(config, head).apply)({"params": params}, batch)
+    outputs, trained = whole_and_trained(config, head, params, batch)
     last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.subtree]["dense"]
 
     def pooled(x: np.ndarray) -> np.ndarray:
         y = x @ np.asarray(pooler["dense"]["kernel"], np.float64) + np.asarray(pooler["dense"].get("bias", 0.0))
-        if how == "pooler":
-            return np.tanh(y)
         y = np.asarray(jax.nn.gelu(y, approximate=False), np.float64)
         if mlm_head == "decoder":
             return y
@@ -287,9 +311,8 @@ def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(h
                 "mean": lambda text: pooled(text.mean(0)),
                 "late": lambda text: pooled(text).mean(0),
             }
-            rows.append([each.get(how, each["cls"])(text) for text in texts])
+            rows.append([each[how](text) for text in texts])
         read = np.array(rows)
     wanted = read @ np.asarray(dense["kernel"], np.float64) + np.asarray(dense["bias"])
     np.testing.assert_allclose(outputs["logits"], wanted, rtol=1e-4, atol=1e-4)
-    trained = jax.jit(functools.partial(BertWithHead(config, head).apply, method="logits"))({"params": params}, batch)
     np.testing.assert_allclose(trained, outputs["logits"], rtol=1e-4, atol=1e-4)

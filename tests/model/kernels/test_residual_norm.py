@@ -65,22 +65,22 @@ def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]
 
 
 def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
-    """Returns the result and the gradients of x, y, scale and bias, in float32."""
-
-    @jax.jit
-    def run(*arrays: Any) -> Any:
-        out, derive = jax.vjp(norm, *arrays[:-1])
-        return (out, *derive(arrays[-1]))
-
-    found = run(*arrays)
+    """Returns the result and the gradients of x, y, scale and bias, in float32. Only the first call for a function and its
+    shapes compiles a program."""
+    found = _results(norm, *arrays)
     assert [a.dtype for a in found] == [a.dtype for a in (arrays[0], *arrays[:4])]
-    return [np.asarray(a.astype(jnp.float32)) for a in found]
+    return [np.asarray(a, np.float32) for a in found]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _results(norm: Any, *arrays: Any) -> Any:
+    out, derive = jax.vjp(norm, *arrays[:-1])
+    return (out, *derive(arrays[-1]))
 
 
 @pytest.mark.parametrize(
     ("shape", "seed"),
     [
-        ((2, 64, 128), 7),
         ((2, 64, 128), None),
         ((3, 50, 256), 7),  # rows that do not fill a block
         ((1, 1, 128), 7),

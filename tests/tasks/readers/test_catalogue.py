@@ -209,7 +209,7 @@ def test_gap_from_the_catalogue_equals_its_files_except_for_rows_with_quotes(
     assert catalogue.examples("gap", "train") == catalogue.examples("gap", "test") == read_gap(plain)
     said: list[str] = []
     assert catalogue.examples("gap", "dev", say=said.append) == read_gap(plain)
-    assert said == ["tfds:gap: left out 1 row whose names are not at the stated offsets, the first is dev-12"]
+    assert said == ["tfds:gap: left out 1 row whose names are not at the stated offsets; the first row is dev-12"]
 
 
 def test_conll_from_the_catalogue_keeps_sentences_but_neither_order_nor_documents(

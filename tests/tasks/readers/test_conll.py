@@ -44,7 +44,9 @@ def test_a_comment_does_not_determine_the_column_separator(tmp_path: pathlib.Pat
 
 
 def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.Path):
-    told = ["line 1: read as a comment, although it has the columns of a word; 2 such lines in the file"]
+    told = [
+        "line 1: the line is read as a comment, although it has as many columns as the lines of words (2 such lines in the file)"
+    ]
     comment = "# sent_id = 7\n"
     assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
     alone = [told[0].replace("2 such lines", "1 such line")]
@@ -85,7 +87,7 @@ def test_sentences_have_the_number_of_their_document(tmp_path: pathlib.Path):
 def test_a_missing_column_is_refused_with_the_available_ones(tmp_path: pathlib.Path, words: int, tags: int):
     (tmp_path / "a.conll").write_text("a O\nb O\n")
     wrong = f"word={words}" if words else f"tag={tags}"
-    with pytest.raises(UserError, match=f"a.conll has 2 columns, but no column {wrong}; give a number from -2 to 1"):
+    with pytest.raises(UserError, match=f"a.conll has 2 columns, but no column {wrong}; give an index from -2 to 1"):
         read_conll(tmp_path / "a.conll", word=words, tag=tags)
 
 
@@ -94,13 +96,13 @@ def test_a_line_with_id_1_starts_a_sentence(tmp_path: pathlib.Path):
 
 
 def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"a.conll, line 1: 1 column, but other lines have 4; correct the line"):
+    with pytest.raises(UserError, match=r"a.conll, line 1: the line has 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"a\tb\n{WORDS}\n")
-    with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 4; correct the line"):
+    with pytest.raises(UserError, match=r"line 3: the line has 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"{WORDS}c\tO\n")
-    with pytest.raises(UserError, match=r"line 3: 5 columns, .* 4; correct the line, or put the comment before the first word"):
+    with pytest.raises(UserError, match=r"line 3: the line has 5 columns, .* 4; correct the line, or put the comment"):
         read(tmp_path, f"{WORDS}# a comment too late\n")
-    with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 2; correct the line"):
+    with pytest.raises(UserError, match=r"line 3: the line has 1 column, but other lines have 2; correct the line"):
         read(tmp_path, "a\tB-X\nb\tI-X\nc O\n")
     path = tmp_path / "b.conll"
     path.write_text(f"# O O\tO\n{WORDS}c _ _ PLACE\nd _ _ O\n")
@@ -113,7 +115,7 @@ def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.
     [
         ("a\tB-X\t\nb\tI-X\t\n", "line 1: the tag is empty"),
         ("a B-X \t\nb I-X \t\n", "line 1: the tag is empty"),
-        ("a\tB-X\nb\tI-X\t\n\nc\tO\n", "line 2: 3 columns, but other lines have 2"),
+        ("a\tB-X\nb\tI-X\t\n\nc\tO\n", "line 2: the line has 3 columns, but other lines have 2"),
     ],
 )
 def test_a_tab_at_the_end_of_a_line_is_named(tmp_path: pathlib.Path, text: str, problem: str):
@@ -124,7 +126,7 @@ def test_a_tab_at_the_end_of_a_line_is_named(tmp_path: pathlib.Path, text: str, 
 
 
 def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathlib.Path):
-    told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 2 such lines in the file"
+    told = "line 3: the line has only spaces or TABs, so it ends a sentence like an empty line (2 such lines in the file)"
     assert read(tmp_path, f"{WORDS}\t\t\n{WORDS} \n") == ([SENTENCE, SENTENCE], [told])
 
 
@@ -132,7 +134,7 @@ def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathl
 def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
     with pytest.raises(
         UserError,
-        match=r"line 3: the line has only white space \(U\+.*\), and is neither a word nor the empty "
+        match=r"line 3: the line has only white space \(U\+.*\), so it is neither a word nor an empty "
         r"line",
     ):
         read(tmp_path, f"{WORDS}{blank}\n{WORDS}")
@@ -150,4 +152,4 @@ def test_a_sentence_that_does_not_end_is_reported(tmp_path: pathlib.Path):
     assert read(tmp_path, "a O\n" * 1_000)[1] == []
     found, said = read(tmp_path, "a O\n" * 1_001 + "\nb O\n")
     assert [len(words) for words in found] == [1_001, 1]
-    assert said == [f"WARNING: {tmp_path / 'a.conll'}: a sentence of 1,001 words; end each sentence with an empty line"]
+    assert said == [f"WARNING: {tmp_path / 'a.conll'} has a sentence with 1,001 words; end each sentence with an empty line"]

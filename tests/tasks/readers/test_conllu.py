@@ -40,12 +40,18 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
         (GOOD + GOOD, "line 3: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
         (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows the ID 1; number the words of a sentence from 1"),
-        (row(2, "a"), "line 1: the ID 2 is the first; number the words of a sentence from 1"),
-        (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... is the first; number the words of a sentence from 1"),
+        (row(2, "a"), "line 1: the ID 2 is the first ID of the sentence; number the words of a sentence from 1"),
+        (
+            row("9" * 5000, "a"),
+            f"line 1: the ID {'9' * 17}... is the first ID of the sentence; number the words of a sentence from 1",
+        ),
         (row("²", "a"), "line 1: '²' is not an ID of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
-        (GOOD.replace("\n", "\t\n", 1), "line 1: 11 columns between TABs, not the 10 of CoNLL-U; remove the TAB at its end"),
-        (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
+        (
+            GOOD.replace("\n", "\t\n", 1),
+            "line 1: the line has 11 columns between TABs, not the 10 columns of CoNLL-U; remove the TAB at the end",
+        ),
+        (f"{GOOD}\u00a0\n", "line 3: the line has 1 column between TABs, not the 10 columns of CoNLL-U; correct the line"),
         (row("1-2", "a"), "line 1: the sentence has no word; remove its lines"),
     ],
 )
@@ -67,7 +73,7 @@ def test_both_readers_accept_the_line_ends_of_other_systems(tmp_path: pathlib.Pa
 
 
 def test_both_readers_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
-    told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
+    told = "line 3: the line has only spaces or TABs, so it ends a sentence like an empty line (1 such line in the file)"
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
 
 
@@ -83,7 +89,7 @@ def test_columns_named_by_the_file_are_read_in_any_order(tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("head", "problem"),
     [
-        ("ID FORM UPOS", "line 2: 10 columns between TABs, not the 3 of global.columns; correct the line"),
+        ("ID FORM UPOS", "line 2: the line has 10 columns between TABs, not the 3 columns of global.columns; correct the line"),
         ("FORM UPOS", "line 1: global.columns names ID 0 times; name it once"),
         ("ID UPOS", "line 1: global.columns names FORM 0 times; name it once"),
         ("ID FORM FORM", "line 1: global.columns names FORM 2 times; name it once"),
@@ -145,7 +151,7 @@ def test_a_file_without_empty_lines_is_refused_as_one_sentence(tmp_path: pathlib
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 4)))
     assert len(read_conllu(path)) == 1
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
-    with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
+    with pytest.raises(UserError, match=r"line 1: the sentence has 4 words, more than 3; end each sentence with an empty line"):
         read_conllu(path)
     with pytest.raises(UserError, match="has no sentence that can be read"):
         list(Treebank(path, report=lambda problem: None))

@@ -163,5 +163,5 @@ def test_a_missing_column_is_named(tmp_path: pathlib.Path, name: str, column: st
     header, *rows = text.splitlines()
     others = delimiter.join(f"{cell}s" if cell == column else cell for cell in header.split(delimiter))
     path = put(tmp_path / file, "\n".join([others, *rows, ""]).encode())
-    with pytest.raises(UserError, match=f"{file}, line 1: no column '{column}'"):
+    with pytest.raises(UserError, match=f"{file}, line 1: there is no column '{column}'"):
         read(path)

@@ -53,7 +53,7 @@ def test_every_format_gives_the_same_texts(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("between", [" ", "\t", "  "])
 def test_the_remedy_for_fasttexts_format_is_right(tmp_path: pathlib.Path, between: str):
     path = put(tmp_path / "a.txt", *(f"__label__{labels}{between}it was so" for labels in ("x", f"x{between}__label__y")))
-    with pytest.raises(UserError, match=r"a\.txt, line 1: it is in fastText's format") as refused:
+    with pytest.raises(UserError, match=r"a\.txt, line 1: the file is in fastText's format") as refused:
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
     command = re.search(r"\(sed -E '(.*)'\), and set columns=\[label,text\]", str(refused.value))
     assert command
@@ -93,14 +93,14 @@ def test_a_label_missing_in_training_is_refused_with_its_line(tmp_path: pathlib.
     assert (data.labels, len(data.train), len(data.dev), data.test) == (("yes", "no", "maybe"), 2, 2, [])
     with pytest.raises(UserError, match=r"train\.tsv, line 3: the label 'no' is not known; known: yes, maybe"):
         load_own_data(OwnDataConfig(train=train, label_names=("yes", "maybe")), "sequence")
-    with pytest.raises(UserError, match="the labels are not known: set train"):
+    with pytest.raises(UserError, match="the labels are not known; set train"):
         load_own_data(OwnDataConfig(dev=dev), "sequence")
 
 
 def test_only_a_test_file_may_be_unlabelled(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text", "a")
     assert read_own_data(OwnDataConfig(test=path), "sequence", "test") == [TextExample("0", "a", None, None)]
-    with pytest.raises(UserError, match=r"a\.csv, line 1: no column 'label'; known: text"):
+    with pytest.raises(UserError, match=r"a\.csv, line 1: there is no column 'label'; known: text"):
         read_own_data(OwnDataConfig(dev=path), "sequence", "dev")
 
 
@@ -109,7 +109,7 @@ def test_a_missing_column_is_refused_with_the_nearest(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="no column 'text'; did you mean 'Text'"):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": "b"}, {"text": "a", "labels": "b"})
-    with pytest.raises(UserError, match="line 2: no field 'label'; did you mean 'labels'"):
+    with pytest.raises(UserError, match="line 2: there is no field 'label'; did you mean 'labels'"):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
 
 
@@ -154,7 +154,7 @@ def test_words_are_lists_or_cells_and_each_has_one_label(tmp_path: pathlib.Path)
     with pytest.raises(UserError, match=r'line 1: words is "Ada sings", not a list of texts'):
         read_own_data(OwnDataConfig(train=text), "token", "train")
     short = put(tmp_path / "c.csv", "words,labels", "Ada sings,PER")
-    with pytest.raises(UserError, match="line 2: 2 words but 1 labels"):
+    with pytest.raises(UserError, match="line 2: there are 2 words, but 1 labels"):
         read_own_data(OwnDataConfig(train=short), "token", "train")
 
 
@@ -219,14 +219,14 @@ def test_the_label_of_a_choice_is_its_letter_or_its_label_in_an_object(tmp_path:
     [
         ({"choices": ["x", "y"], "label": "C"}, r"label is 'C', not one of 0, 1 \(first_choice=0\); correct the row"),
         ({"choices": ["x", "y"], "label": 2}, r"label is '2', not one of 0, 1 \(first_choice=0\); set first_choice=1"),
-        ({"choices": ["x y", "z"], "label": "z"}, "label is 'z', not one of 0, 1 .*; give the number of the choice, 1, ins"),
+        ({"choices": ["x y", "z"], "label": "z"}, "label is 'z', not one of 0, 1 .*; write the index of the choice .1. ins"),
         ({"choices": ["x", "y"], "label": -1}, r"label is '-1', not one of 0, 1 \(first_choice=0\); correct the row"),
-        ({"choices": {"text": ["x", "y"], "label": ["A", "B"]}, "label": "0"}, "'0', not one of its choices' labels A, B"),
+        ({"choices": {"text": ["x", "y"], "label": ["A", "B"]}, "label": "0"}, "'0', but the labels of the choices are A, B"),
         ({"choices": {"text": ["x", "y"], "label": ["A"]}, "label": "A"}, "choices has 2 texts and the labels A; give each"),
         ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "choices has 2 texts and the labels A, A; give"),
         ({"choices": {"text": "x y", "label": ["A", "B"]}, "label": "A"}, 'choices.text is "x y", not a list of texts'),
         ({"choices": {"text": ["x", "y"]}, "label": "A"}, "choices is .*, not a list of texts"),
-        ({"choices": "{'text': ['x'], []: 1}", "label": "A"}, "choices is .*, not a readable object; write it as"),
+        ({"choices": "{'text': ['x'], []: 1}", "label": "A"}, "choices is .*, which cannot be read as an object; write it as"),
         ({"choices": {"text": ["x", None], "label": ["A", "B"]}, "label": "A"}, "item 2 of choices.text is null"),
     ],
 )
@@ -239,25 +239,25 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: not JSON"),
+        ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: the line is not JSON"),
         ("a.jsonl", ["[1]"], r"line 1: \[1\] is not an object"),
         ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
-        ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, not a character"),
+        ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' has half a surrogate pair, which is not a"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
-        ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: 3 columns, but there are 2 names of columns \(text, label\)"),
-        ("a.csv", ["# by Ada", "text,label", "a,b"], r"line 2: 2 columns, but there is one name .* the first line must name the"),
-        ("a.csv", [",text,label", "0,a"], r"line 2: 2 columns, but there are 3 names of columns \('', text, label\)"),
-        ("a.csv", [",text,", "0,a,b"], r"line 1: no column 'label'; known: '', text \(task\.own\.label, or columns if"),
-        ("a.csv", ["Text,label", "a,b"], r"line 1: no column 'text'; did you mean 'Text'\? \(task\.own\.text\)$"),
-        ("a.jsonl", [{"txt": {"a": 1}}], r"line 1: no field 'text'; did you mean 'txt'\? \(task\.own\.text\)$"),
-        ("a.jsonl", [{"text": {"en": "a"}}], r'line 1: text is \{"en": "a"\}, not a text; write its parts to fields of'),
+        ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: the row has 3 columns, but there are 2 column names \(text, label\)"),
+        ("a.csv", ["# by Ada", "text,label", "a,b"], r"line 2: the row has 2 columns, but there is only one .* the first line"),
+        ("a.csv", [",text,label", "0,a"], r"line 2: the row has 2 columns, but there are 3 column names \('', text, label\)"),
+        ("a.csv", [",text,", "0,a,b"], r"line 1: there is no column 'label'; known: '', text \(task\.own\.label, or columns if"),
+        ("a.csv", ["Text,label", "a,b"], r"line 1: there is no column 'text'; did you mean 'Text'\? \(task\.own\.text\)$"),
+        ("a.jsonl", [{"txt": {"a": 1}}], r"line 1: there is no field 'text'; did you mean 'txt'\? \(task\.own\.text\)$"),
+        ("a.jsonl", [{"text": {"en": "a"}}], r'line 1: text is \{"en": "a"\}, not a text; write each part to a field'),
         ("a.csv", ["'text','label'", "'a','b'"], "line 1: the column 'text' is in single quotes; enclose cells in double"),
-        ("a.csv", ["text,label", "'a, b',c"], "line 2: 3 columns, .*; enclose cells in double quotes, not in single ones"),
-        ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c' with its single quotes; enclose cells in double quotes"),
+        ("a.csv", ["text,label", "'a, b',c"], "line 2: the row has 3 columns, .*; enclose cells in double quotes, not"),
+        ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c', and the single quotes are part of the label; enclose"),
         ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
         ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
-        ("a.doc", ["text\tlabel"], r"'\.doc', which is not a known format"),
+        ("a.doc", ["text\tlabel"], r"'\.doc', which is not the ending of a known format"),
     ],
 )
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
@@ -307,39 +307,39 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
     ):
         given = "s" if name == "b.csv" else None
-        remedy = r"; set sentence=COLUMN .*, an empty line follows" if given is None else r" if the column 's' numbers them; sort"
-        with pytest.raises(UserError, match=f"each of its 2 sentences has only one word{remedy}"):
+        remedy = "; if a column .*, end each sentence" if given is None else " if the column 's' has the sentence of each row;"
+        with pytest.raises(UserError, match=f"each of the 2 sentences has only one word{remedy}"):
             labels_of(put(tmp_path / name, *rows), "token", sentence=given)
     said: list[str] = []
     path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": [tag]} for word, tag in (("a", "O"), ("b", "X"))))
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
-    assert said == [f"WARNING: {path}: each of its 2 sentences has only one word, so no word has a context"]
+    assert said == [f"WARNING: {path}: each of the 2 sentences has only one word, so no word has a context"]
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "settings", "message"),
     [
-        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); in a file with a word and its"),
-        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); in a file with a word"),
-        ("a.conll", ["word tag", "a B-X", "", "b O"], {}, "line 1: 'word' is the name of a column; remove the line"),
+        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); if each line has a word and"),
+        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a \(task.own.words\); if each line has a word"),
+        ("a.conll", ["word tag", "a B-X", "", "b O"], {}, "line 1: the line has column names .word. instead of a word and its"),
         (
             "a.conll",
             ["1 a B-X", "2 b O", "", "1 a O"],
             {},
-            r"its first column numbers the words; name the columns .*\[n,words,labels\]",
+            r"the first column has word numbers, not words; name the columns .*\[n,words,labels\]",
         ),
         ("a.conll", [f"{i} a a N{' _' * 6}" for i in (1, 2)], {}, r"; if it is CoNLL-U, give it a name .* \.conllu, or name"),
-        ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"its first column numbers the words; name the columns"),
-        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "its first column is 'd' in every line of a sentence; name"),
-        ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "its first column is 'd' in every line of a sentence"),
-        ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "with ',' inside; set separator=','"),
-        ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the words are tags, such as 'B-X'; name .*=\[labels,words\]"),
-        ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the words are tags, such as 'B-X'; name the columns"),
+        ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"the first column has word numbers, not words; name the columns"),
+        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "it is 'd' in every line of a sentence; name"),
+        ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "it is 'd' in every line of a sentence"),
+        ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "have ',' inside a single word .*; set separator=','"),
+        ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the column of words has tags, such as 'B-X'; name .*=\[labels,words\]"),
+        ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the column of words has tags, such as 'B-X'; name"),
         ("a.jsonl", ['{"words": ["a", "b"], "labels": [0, -100]}'], {}, "line 1: labels has the number -100, which marks"),
-        ("a.csv", ["words,labels", *["a,O"] * 9, "a b,O O"], {}, r"9 of its 10 sentences have only one word; set sentence="),
+        ("a.csv", ["words,labels", *["a,O"] * 9, "a b,O O"], {}, r"9 of the 10 sentences have only one word; if a column"),
         ("a.csv", ["words,labels", "a b,O O"], {"labels": "words"}, "task.own.words and task.own.labels are both 'words'"),
-        ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the names of the"),
-        ("a.conll", ["a", "b"], {}, "has one column; each line needs a word and its tag"),
+        ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the column"),
+        ("a.conll", ["a", "b"], {}, "has only one column; write a word and its tag"),
         (
             "a.conll",
             ["a O"],
@@ -365,10 +365,10 @@ def test_numbers_for_tags_and_a_single_tag_are_reported(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.jsonl", {"words": ["a", "b"], "labels": [0, 1]})
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
     assert len(said) == 1
-    assert said[0].startswith(f"{path}: its labels are numbers, so accuracy over words is the metric; ")
+    assert said[0].startswith(f"{path}: the labels are numbers, so the metric is accuracy over words; ")
     said.clear()
     load_own_data(OwnDataConfig(train=path, label_names=("O", "B-X")), "token", say=said.append)
-    assert said == [f"{path}: its labels are numbers, read as 0=O, 1=B-X"]
+    assert said == [f"{path}: the labels are numbers, which are read as 0=O, 1=B-X"]
     said.clear()
     load_own_data(OwnDataConfig(train=put(tmp_path / "b.conll", "a O", "b O")), "token", say=said.append)
     assert said == [f"WARNING: every word of {tmp_path}/b.conll has the label 'O', so there is nothing to learn"]
@@ -379,7 +379,7 @@ def test_columns_that_are_not_read_are_reported(tmp_path: pathlib.Path):
         header = f"text,{name},label" if kind == "sequence" else f"question,context,answers,{name}"
         path, said = put(tmp_path / f"{kind}.csv", header, row), list[str]()
         load_own_data(OwnDataConfig(train=path), kind, say=said.append)
-        assert said == [f"{path}: the column {name} is not read; task.own.{name}={name} reads it"]
+        assert said == [f"{path}: the column {name} is not read; set task.own.{name}={name} to read it"]
         said.clear()
         load_own_data(OwnDataConfig(train=path, **{name: name}), kind, say=said.append)
         assert said == []
@@ -410,7 +410,7 @@ def test_the_labels_of_a_treebank_come_from_the_requested_column(tmp_path: pathl
     path = put(tmp_path / "a.conllu", *rows)
     assert labels_of(path, "token") == labels_of(path, "token", labels="upos") == [(("a", "b"), ("DET", "NOUN"))]
     assert labels_of(path, "token", labels="xpos") == [(("a", "b"), ("DT", "NN"))]
-    with pytest.raises(UserError, match="column='misc' holds no tags; known: upos, xpos"):
+    with pytest.raises(UserError, match="column='misc' is not a column of tags; known: upos, xpos"):
         labels_of(path, "token", labels="misc")
 
 
@@ -485,7 +485,7 @@ def test_answers_may_be_written_in_a_cell(tmp_path: pathlib.Path, answers: str, 
 
 @pytest.mark.parametrize("label", ["\"['x']\"", '"[1, 0, 0]"'])
 def test_a_list_is_refused_as_a_class(tmp_path: pathlib.Path, label: str):
-    with pytest.raises(UserError, match=r"line 3: label is .*, a list; set problem=multi_label, or give one label per row"):
+    with pytest.raises(UserError, match=r"line 3: label is the list .*; set problem=multi_label, or give one label per row"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,[x]", f"b,{label}"))
 
 
@@ -551,16 +551,16 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
-        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name these"),
-        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
-        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0s and 1s, but their lengths differ \(1, 2\); .*\[0,1\]"),
+        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name the labels"),
+        (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if 0 and 1 are the names of labels, set label_names=\[0,1\]"),
+        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0s and 1s, but the lists .* \(1, 2\); .*\[0,1\]"),
         (['a,"{x,y}"', "b,{x}"], r"line 2: label is \"\{x,y\}\"; set separator=',' if"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
         (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
         (["a,[x]"], "line 2: label is .*, not a list that can be read"),
         (["a,set()"], "line 2: label is .*, not a list that can be read"),
         (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
-        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, which is not the name of a label"),
+        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, which is not a label"),
         (["a,"], r"no row of .*a\.csv has a label"),
     ],
 )
@@ -571,7 +571,7 @@ def test_multi_label_targets_that_are_not_a_list_of_names_are_refused(tmp_path: 
 
 def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,x", "a,1")
-    with pytest.raises(UserError, match=r"line 1: no column 'y'; known: text, x \(task\.own\.label_names, or columns if"):
+    with pytest.raises(UserError, match=r"line 1: there is no column 'y'; known: text, x"):
         labels_of(path, problem="multi_label", label_names=("x", "y"))
 
 
@@ -588,7 +588,7 @@ def test_a_given_separator_may_have_blanks_around_it(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity", '"inf"'])
 def test_a_missing_label_is_not_a_class(tmp_path: pathlib.Path, value: str):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": "x"}, f'{{"text": "b", "label": {value}}}')
-    with pytest.raises(UserError, match=r"line 2: label is .*; fill it in, or remove the row"):
+    with pytest.raises(UserError, match=r"line 2: label is .*; fill in a value, or remove the row"):
         labels_of(path)
     path = put(tmp_path / "b.jsonl", f'{{"words": ["a", "b"], "labels": ["O", {value}]}}')
     with pytest.raises(UserError, match=r"line 1: (item 2 of .*labels|labels is)"):
@@ -611,8 +611,8 @@ def test_label_numbers_index_the_named_labels(tmp_path: pathlib.Path):
     said: list[str] = []
     data = load_own_data(OwnDataConfig(train=path, label_names=("no", "yes")), "sequence", say=said.append)
     assert ([e.label for e in data.train if isinstance(e, TextExample)], data.labels) == (["no", "yes"], ("no", "yes"))
-    assert said == [f"{path}: its labels are numbers, read as 0=no, 1=yes"]
-    with pytest.raises(UserError, match=r"line 3: the label 2 is not the number of one of the 2 labels \(0=no to 1=yes\)"):
+    assert said == [f"{path}: the labels are numbers, which are read as 0=no, 1=yes"]
+    with pytest.raises(UserError, match=r"line 3: the label 2 is out of range: labels are 0 \(no\) to 1 \(yes\)"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
     train = put(tmp_path / "train.csv", "text,label", "a,no", "b,yes")
     with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # the meaning of label 1 is not given
@@ -639,7 +639,7 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     rows = [f"text {i},{label}" for i, label in enumerate(labels)]
     path = put(tmp_path / "a.csv", "text,label", *rows)
     load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
-    assert [text.partition(" are different")[0] for text in said] == [
+    assert [text.partition(" are read as")[0] for text in said] == [
         "WARNING: the labels 'B-PER' and '\\u0392-per' and '\\u0412-PER'",
         "WARNING: the labels 'Pos' and 'pos'",
         "WARNING: the labels 'a-b' and 'a\\u2010b'",
@@ -654,12 +654,12 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     with pytest.raises(UserError, match=r"dev\.csv, line 2: the label 'ne\u0261' is not known; known: "):
         load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
     dev = put(tmp_path / "dev.csv", "text,label", "b,n\u0435g")
-    with pytest.raises(UserError, match=r"line 2: the label 'n\\u0435g' is not known, and only looks like 'neg'; write both"):
+    with pytest.raises(UserError, match=r"line 2: the label 'n\\u0435g' is not known, although it looks like 'neg'; write both"):
         load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
     said.clear()
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
     load_own_data(OwnDataConfig(train=path, label_names=("x", "y", "z")), "sequence", say=said.append)
-    assert said == [f"WARNING: label_names lists z, without an example in {path}"]
+    assert said == [f"WARNING: label_names lists z, but {path} has no example of this"]
 
 
 @pytest.mark.parametrize(
@@ -671,7 +671,7 @@ def test_labels_that_are_one_number_or_differ_in_quotes_or_dashes_are_reported(t
     rows = [f"text {i},{name}" for i, name in enumerate([*names.split(" "), "other"])]
     load_own_data(OwnDataConfig(train=put(tmp_path / "a.csv", "text,label", *rows)), "sequence", say=said.append)
     assert len(said) == (names != "0 -0.0"), "-0.0 is 0"
-    assert all("are different classes; if they mean the same" in text for text in said)
+    assert all("are read as different classes; if they mean the same" in text for text in said)
 
 
 def test_labels_that_differ_in_more_are_not_reported(tmp_path: pathlib.Path):
@@ -685,7 +685,7 @@ def test_labels_that_differ_in_more_are_not_reported(tmp_path: pathlib.Path):
 def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
     for first in ("sep=;", '"sep=;"', "\ufeffsep=;"):
         assert labels_of(put(tmp_path / "a.csv", first, "text;label", "a;x", "b;y")) == ["x", "y"]
-    with pytest.raises(UserError, match=r"line 4: 3 columns, but there are 2 names of columns \(text, label\)"):
+    with pytest.raises(UserError, match=r"line 4: the row has 3 columns, but there are 2 column names \(text, label\)"):
         labels_of(put(tmp_path / "a.csv", "sep=;", "text;label", "a;x", "b;y;z"))
     assert labels_of(put(tmp_path / "a.csv", "text\tlabel", "a\tx"), delimiter="\\t") == ["x"]
     assert labels_of(put(tmp_path / "a.csv", "text,label,,", "a,x,,")) == ["x"]
@@ -741,11 +741,11 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (["it,x,1", "nan,x,2", "NULL,y,3"], "'nan', which usually marks a missing value, is read as a text; fill it in"),
-        (["it,x,1", "#NAME?,y,2"], "'#NAME?', which usually marks a missing value, is read as a text; fill it in"),
-        (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; replace them"),
-        (["b'it',x,1", "we,y,2"], "1 text written as bytes of Python, such as b'it'; write the text itself"),
-        (["it,x,1", "we,y,1"], "the id '1' is also the id of an earlier row, so predictions cannot be told apart by it"),
+        (["it,x,1", "nan,x,2", "NULL,y,3"], "'nan' is read as a text, although it usually marks a missing value; fill in"),
+        (["it,x,1", "#NAME?,y,2"], "'#NAME?' is read as a text, although it usually marks a missing value; fill in"),
+        (["it &amp; we,x,1", "it,y,2"], "1 of 2 texts with characters escaped for HTML, such as '&amp;'; unescape them"),
+        (["b'it',x,1", "we,y,2"], "1 text in the form of Python bytes, such as b'it'; write the text itself"),
+        (["it,x,1", "we,y,1"], "the id '1' is also the id of an earlier row, so the two predictions have the same id"),
     ],
 )
 def test_what_a_table_probably_does_not_mean_gives_a_warning(tmp_path: pathlib.Path, rows: list[str], said: str):
@@ -761,8 +761,8 @@ def test_rows_with_labels_of_their_own_give_a_warning(tmp_path: pathlib.Path):
         said: list[str] = []
         path = put(tmp_path / "a.csv", "text,label", *(f"it,x{label}" for label in labels))
         load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
-        assert [line.partition(", such as")[0] for line in said] == [
-            f"WARNING: each of the 100 rows of {path} has a label of its own"
+        assert [line.partition(" (the first")[0] for line in said] == [
+            f"WARNING: no two of the 100 rows of {path} have the same label"
         ] * told
 
 
@@ -814,7 +814,8 @@ def test_a_file_given_for_two_splits_is_reported(tmp_path: pathlib.Path):
     for dev, told in ((path, True), (str(tmp_path / "link.csv"), True), (other, False), (f"{tmp_path}/*.csv", True)):
         said: list[str] = []
         load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
-        message = f"WARNING: train and dev are the same file, {path}, so their scores say nothing about other text"
+        problem = f"WARNING: train and dev are the same file, {path}"
+        message = f"{problem}, so the scores do not show how well the model does on new text"
         assert said == [message] * told
 
 
@@ -834,7 +835,7 @@ def test_missing_settings_are_refused_by_name(tmp_path: pathlib.Path):
         read_own_data(OwnDataConfig(), "tokens", "train")
     with pytest.raises(UserError, match=r"own.problem='regresion' is not one of .*; did you mean 'regression'"):
         OwnDataConfig(problem="regresion")
-    with pytest.raises(UserError, match=r"label_names=\[pos\] is only one label, .*; name two or more as \[a,b\], or leave"):
+    with pytest.raises(UserError, match=r"label_names=\[pos\] has only one label, .*; name two or more labels as \[a,b\], or"):
         OwnDataConfig(label_names=("pos",))
     with pytest.raises(UserError, match="there is no split 'training'; did you mean 'train'"):
         read_own_data(OwnDataConfig(), "sequence", "training")
@@ -876,7 +877,9 @@ def test_labels_that_are_numbers_with_fractions_are_reported_as_classes(tmp_path
     said: list[str] = []
     for settings in ({}, {"problem": "regression"}, {"label_names": ("0.5", "2")}):
         load_own_data(OwnDataConfig(train=path, **settings), "sequence", say=said.append)
-    assert said == ["WARNING: labels are numbers such as 0.5, and each is a class; if they are scores, set problem=regression"]
+    assert said == [
+        "WARNING: labels are numbers such as 0.5, and each number is a class; if they are scores, set problem=regression"
+    ]
 
 
 @pytest.mark.parametrize("problem", ["classification", "regression"])
@@ -888,7 +891,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         config = OwnDataConfig(train=train, test=put(tmp_path / name, *rows), problem=problem)
         found = load_own_data(config, "sequence", say=said.append).test
         assert [(example.text, example.label) for example in found if isinstance(example, TextExample)] == [("a", None)] * 2
-    read = "every label is -1, which means unknown, as in test sets of the Hugging Face hub"
+    read = "every label is -1, so the labels are unknown, as in test sets of the Hugging Face hub"
     assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
     mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
     is_wrong = pytest.raises(UserError, match="the label '-1' is not known")
@@ -899,19 +902,19 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [
-        ("1,000", "write thousands without a comma, or a decimal comma as a point"),
+        ("1,000", "remove the comma if it separates thousands, replace it"),
         ("1,5", "replace the decimal comma by a point"),
     ],
 )
 def test_commas_in_numbers_are_refused_with_both_meanings(tmp_path: pathlib.Path, value: str, remedy: str):
     path = put(tmp_path / "a.csv", "text,label", f'a,"{value}"')
-    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}, correct the row"):
+    with pytest.raises(UserError, match=f"line 2: label is '{value}', not a number from .*; {remedy}.*, correct the row"):
         load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
 
 
 def test_several_questions_about_a_context_are_refused_with_the_program_that_separates_them(tmp_path: pathlib.Path):
     question = {"qid": "x", "question": "who", "answers": ["Ada"]}
-    says = r"line 1: no field 'question', but several .* MRQA; .*\{context\} \+ \.qas\[\]' a\.jsonl"
+    says = r"line 1: there is no field 'question', but a list .* MRQA; .*\{context\} \+ \.qas\[\]' a\.jsonl"
     for head in ([], [{"header": {"dataset": "x"}}]):
         path = put(tmp_path / "a.jsonl", *head, {"context": "it was Ada", "qas": [question]})
         with pytest.raises(UserError, match=says):

@@ -55,7 +55,7 @@ def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_match(tmp_path: p
     assert read_squad(path, say=said.append)[0].answers == (("two", 8), ("one", 12), ("six", None))
     assert len(said) == 2
     assert "moved 2 answers to the nearest place with the same text" in said[0]
-    assert "1 answer not in the context" in said[1]
+    assert "1 answer not found in the context" in said[1]
 
 
 def test_the_nearest_match_equals_an_exhaustive_search():
@@ -73,10 +73,10 @@ def test_the_nearest_match_equals_an_exhaustive_search():
     [
         ("{", "is not JSON"),
         ("[]", r"the file: \[\] is not an object"),
-        ('{"date": []}', "the file: no 'data'; did you mean 'date'"),
+        ('{"date": []}', "the file: there is no 'data'; did you mean 'date'"),
         ('{"data": []}', "has no questions"),
         ('{"data": [{"paragraphs": [{"context": 1}]}]}', r"data\[0\]\.paragraphs\[0\]\.context: 1 is not a text"),
-        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: holds half a surrogate pair"),
+        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: has half a surrogate pair"),
     ],
 )
 def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Path, text: str, message: str):
@@ -85,7 +85,7 @@ def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Pa
 
 
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="another question has the id 'same' too"):
+    with pytest.raises(UserError, match="another question has the same id 'same'"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
     with pytest.raises(UserError, match=r"qas\[0\]\.answers: has the text \"\" with the start 0; give a text and a whole number"):
         read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("", 0)]}))
@@ -123,11 +123,11 @@ def test_blanks_around_a_column_are_not_part_of_it(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tO\nb\n", "line 2: 1 column, but other lines have 2"),
+        ("a\tO\nb\n", "line 2: the line has 1 column, but other lines have 2"),
         ("a\tO\n\n\tO\n", "line 3: the word is empty"),
         ("a\tO\nb\t\n", "line 2: the tag is empty"),
         ("a\tB-x,I-y\n", "line 1: B-x,I-y has several tags"),
-        ("-DOCSTART- O\n", "holds no words"),
+        ("-DOCSTART- O\n", "has no words"),
     ],
 )
 def test_bad_lines_of_conll_are_named(tmp_path: pathlib.Path, text: str, message: str):
@@ -144,7 +144,7 @@ def test_the_mark_of_a_document_may_have_fewer_columns_than_a_word(tmp_path: pat
 
 
 def test_a_missing_column_is_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"has 2 columns, but no column tag=3; give a number from -2 to 1"):
+    with pytest.raises(UserError, match=r"has 2 columns, but no column tag=3; give an index from -2 to 1"):
         read_conll(put(tmp_path / "a.conll", "a\tO\n"), tag=3)
 
 
@@ -162,9 +162,9 @@ def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
         WordsExample("1", ("No",), ("INTJ",), 1),
     ]
     assert [e.labels for e in read_conllu(path, column="xpos")] == [("PRP", "VBP", "RB"), ("UH",)]
-    with pytest.raises(UserError, match="column='xpo' holds no tags; did you mean 'xpos'"):
+    with pytest.raises(UserError, match="column='xpo' is not a column of tags; did you mean 'xpos'"):
         read_conllu(path, column="xpo")
-    with pytest.raises(UserError, match="line 4: 4 columns"):
+    with pytest.raises(UserError, match="line 4: the line has 4 columns"):
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("\t_\t_\t_\t_\t_\t_\t_\t_\n", "\t_\t_\n")))
     with pytest.raises(UserError, match="line 3: 'I' has no xpos"):
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("PRP", "_")), column="xpos")
@@ -212,9 +212,9 @@ def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
 def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.tsv", '\tShe\truns.\t"eats.\tsits.\tsings.\t3\n')
     assert read_codah(path) == [ChoiceExample("0", "She", ("runs.", '"eats.', "sits.", "sings."), 3)]
-    with pytest.raises(UserError, match="line 1: 2 columns, but there are 7 names of columns"):
+    with pytest.raises(UserError, match="line 1: the row has 2 columns, but there are 7 column names"):
         read_codah(put(tmp_path / "a.tsv", "o\tShe\n"))
-    with pytest.raises(UserError, match="line 1: the first row has the names of the columns; remove it"):
+    with pytest.raises(UserError, match="line 1: the first row has the column names; remove this row"):
         read_codah(put(tmp_path / "a.tsv", "category\tprompt\t0\t1\t2\t3\tlabel\n"))
     with pytest.raises(UserError, match="line 1: prompt is empty; correct the row, or remove it"):
         read_codah(put(tmp_path / "a.tsv", "o\t \ta\tb\tc\td\t0\n"))
@@ -240,7 +240,7 @@ def test_gap_rows_have_their_labels_and_genders(tmp_path: pathlib.Path):
 
 
 def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but ' He' is at Pronoun-offset=14"):
+    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but the text at Pronoun-offset=14 is ' He'"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))

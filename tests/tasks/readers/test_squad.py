@@ -50,8 +50,8 @@ def as_table(question: dict[str, Any]) -> str:
 def test_question_ids_may_be_numbers_and_default_to_the_position(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": 401}, {"id": None}, {}, {"id": ""}, {"id": " "}, {"id": 7.0}, {"id": float("nan")})
     assert [question.id for question in questions] == ["401", "1", "2", "3", "4", "7", "6"]
-    assert said == ["5 questions without an id; they get their numbers in the file, from 0"]
-    with pytest.raises(UserError, match=r"qas\[1\]: another question has the id '5' too"):
+    assert said == ["5 questions without an id; the index of the question in the file, from 0, is used as id"]
+    with pytest.raises(UserError, match=r"qas\[1\]: another question has the same id '5'"):
         squad(tmp_path, {"id": 5}, {"id": "5"})
 
 
@@ -127,7 +127,10 @@ def test_an_answer_may_differ_from_the_context_in_its_form_of_unicode(tmp_path: 
 def test_an_answer_with_other_words_counts_only_in_scores(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "Adaran", "answer_start": 0}]})
     assert questions[0].answers == (("Adaran", None),)
-    assert said == ["1 answer not in the context: not used in training, only in the scores; the first belongs to the question q"]
+    assert said == [
+        "1 answer not found in the context, so they are used for the scores but not in training; the first belongs to the "
+        "question q"
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- no answer
@@ -148,10 +151,13 @@ def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (as_lines({"answers": ["Bo"]}) * 2, "its first line is a complete object: name the file .jsonl if each line is one"),
-        ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
-        ("<p>not found</p>\n", "it is a web page: fetch the file itself"),
-        ('{"data": [', "fetch it again"),
+        (
+            as_lines({"answers": ["Bo"]}) * 2,
+            "the first line is a complete object; if each line is an object, give the file a name that ends in .jsonl",
+        ),
+        ("question,context\nWho?,Bo\n", "if it is a table, give it a name that ends in .csv or .tsv"),
+        ("<p>not found</p>\n", "it is a web page; fetch the file itself"),
+        ('{"data": [', "fetch the file again"),
     ],
 )
 def test_another_format_with_json_suffix_is_recognised(tmp_path: pathlib.Path, text: str, remedy: str):
