@@ -86,24 +86,19 @@ def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_fir
     assert not (tmp_path / "other").exists()
 
 
-def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(brief, tmp_path):
-    flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
-    (end,) = forked.run(brief.parent, command(brief, tmp_path / "run", *flags))
-    assert end.status == 2
-    assert "error: the loss or the gradient was not finite in 3 steps in a row" in end.output
-    assert "Traceback" not in end.output
-    assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
-    assert not (tmp_path / "run" / "results.json").exists()
-
-
-def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(brief, tmp_path):
+def test_a_run_of_which_most_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, tmp_path):
     """The run fails even if `abort_after_skipped` is not reached."""
-    flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
-    (end,) = forked.run(brief.parent, command(brief, tmp_path / "run", *flags))
-    assert end.status == 2, end.output
+    phase = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0")
+    runs = (command(brief, tmp_path / f"{n}", *phase, f"--config.abort_after_skipped={n}") for n in (3, 100))
+    diverged, useless = forked.run(brief.parent, *runs)
+    assert diverged.status == useless.status == 2
+    assert "error: the loss or the gradient was not finite in 3 steps in a row" in diverged.output
+    assert "Traceback" not in diverged.output
+    assert len(list((tmp_path / "3").glob("nonfinite-step-*.npz"))) == 1
+    assert not (tmp_path / "3" / "results.json").exists()
     said = "error: only 1 of 14 steps changed the weights, because the loss or gradient of all other steps was not finite. No"
-    assert said in end.output
-    assert not (tmp_path / "run" / "model").exists()
+    assert said in useless.output
+    assert not (tmp_path / "100" / "model").exists()
 
 
 def test_a_refusal_is_one_line_with_exit_status_2(experiment, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 import signal
 
+import jax
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -18,6 +20,7 @@ from tests.interop.tiny import make_model
 
 SHORT = (
     "--config.phases.0.steps=6",
+    "--config.model.num_layers=1",
     "--config.model.scan_layers=false",
     "--config.distillation.hidden_weight=0.5",
     "--config.distillation.attention_weight=0.25",
@@ -31,17 +34,17 @@ def runs(brief: pathlib.Path) -> dict[str, Done]:
     root = brief.parent
     tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     tokenizer.save(root / "vocabulary")
-    for name, width in (("narrow", 8), ("wide", 24)):
-        shape = {"hidden_size": width, "num_layers": 1, "num_heads": 2, "max_position": 64, "type_vocab_size": 2}
-        params, config = make_model(root / "vocabulary", **shape)
-        export_model(root / name, Model(params=params, config=config, tokenizer=tokenizer))
-    taught = (*SHORT, f"--config.teacher={root / 'wide'}")
+    shape = {"hidden_size": 24, "num_layers": 1, "num_heads": 2, "max_position": 64, "type_vocab_size": 2}
+    params, config = make_model(root / "vocabulary", **shape)
+    for name, weights in (("teacher", params), ("another", jax.tree.map(lambda x: 2 * np.asarray(x), params))):
+        export_model(root / name, Model(params=weights, config=config, tokenizer=tokenizer))
+    taught = (*SHORT, f"--config.teacher={root / 'teacher'}")
     stop = Signal(ASKED, argument=3, number=signal.SIGTERM)
     (stopped,) = forked.run(root, command(brief, root / "stopped", *taught), at=stop)
     assert stopped.status == 143, stopped.output
     commands = {
         "whole": command(brief, root / "taught", *taught),
-        "other": command(brief, root / "stopped", *SHORT, f"--config.teacher={root / 'narrow'}"),
+        "other": command(brief, root / "stopped", *SHORT, f"--config.teacher={root / 'another'}"),
         "went_on": command(brief, root / "stopped", *taught),
         "replayed": ("pretrain", f"--workdir={root / 'taught'}", "--replay=6"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -20,7 +21,7 @@ def workdir(brief: pathlib.Path) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def done(brief: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     """Runs the training, queries its model, and replays a step."""
-    flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal")
+    flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal", "--config.phases.0.steps=4")
     generated = ("predict", "generate", f"--model={workdir}", "--tokens=4", "the")
     asked = [generated, ("pretrain", f"--workdir={workdir}", "--replay=2")]
     return forked.run(brief.parent, command(brief, workdir, *flags), *asked)
@@ -45,6 +46,9 @@ def test_the_exported_model_is_a_decoder_and_generates(done, workdir):
     assert "the" in done[1].output
 
 
-def test_a_left_to_right_step_can_be_replayed(done):
+def test_a_step_replayed_from_the_beginning_has_the_loss_and_gradient_of_the_run(done, workdir):
     assert done[2].status == 0, done[2].output
-    assert "next token loss" in done[2].output
+    assert "with the original weights" in done[2].output
+    said = [float(re.search(f"{name} ([0-9.]+)", done[2].output)[1]) for name in ("next token loss", "gradient")]
+    (logged,) = (record for record in records(workdir) if record["step"] == 2)
+    assert said == pytest.approx([logged["train/next_token_loss"], logged["train/grad_norm"]], rel=1e-4)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
 import signal
 
 import jax
 import pytest
 
 from tests.end_to_end import forked
-from tests.end_to_end.conftest import ASKED
+from tests.end_to_end.conftest import ASKED, Ended
 from tests.end_to_end.conftest import command as pretraining
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import checkpoints, last_step
@@ -44,8 +45,9 @@ def pretrained(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, at:
     return done
 
 
-def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: pathlib.Path, tmp_path: pathlib.Path):
-    says = refused(pretrained(experiment, tmp_path / "run", at=Shortage("jax.stages:Lowered.compile", call=3, message=COMPILING)))
+def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: pathlib.Path, late: Ended, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(late.workdir, tmp_path / "run")
+    says = refused(pretrained(experiment, workdir, at=Shortage("jax.stages:Lowered.compile", message=COMPILING)))
     assert says.splitlines()[:6] == [
         "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, but there are 15.75 GiB, with 8 rows of "
         "64 tokens per step, 8 per device (config.phases.1.batch_size=8, accumulation=1).",
@@ -56,7 +58,7 @@ def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: path
         "Or end other programs that use this memory, or use devices with more memory.",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in says
-    assert checkpoints(tmp_path / "run")[-1] == 12
+    assert checkpoints(workdir) == checkpoints(late.workdir)
 
 
 def test_a_run_out_of_memory_resumes_with_the_suggested_flag(experiment: pathlib.Path, tmp_path: pathlib.Path):
@@ -66,7 +68,7 @@ def test_a_run_out_of_memory_resumes_with_the_suggested_flag(experiment: pathlib
     assert checkpoints(workdir) == [4]
     advised = next(line.strip() for line in says.splitlines() if "accumulation=2" in line)
     stop = Signal(ASKED, argument=9, number=signal.SIGTERM)  # the next phase would be one more step to compile
-    done = pretrained(experiment, workdir, advised, "--config.evaluation.batch_size=4", at=stop)
+    done = pretrained(experiment, workdir, advised, at=stop)
     assert done.status == 128 + signal.SIGTERM, done.output
     assert "resuming from step 4" in done.output
     assert checkpoints(workdir)[-1] == 9
@@ -85,7 +87,9 @@ def test_the_message_names_the_program_that_ran_out_of_memory(
     assert refused(pretrained(experiment, tmp_path / "run", at=Shortage(function))).startswith(says)
 
 
-def test_a_task_out_of_memory_resumes_with_the_suggested_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_task_out_of_memory_in_a_step_resumes_with_the_suggested_flag_until_its_evaluation(
+    toys: pathlib.Path, tmp_path: pathlib.Path
+):
     workdir, often = tmp_path / "run", ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
     (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.training.loop:StepSums.add", call=6))
     says = refused(done)
@@ -95,16 +99,11 @@ def test_a_task_out_of_memory_resumes_with_the_suggested_flag(toys: pathlib.Path
         assert remedy in says
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in says
     assert checkpoints(workdir) == [4]
-    (done,) = forked.run(toys, command(toys, workdir, *often, "--config.training.accumulation=2"))
-    assert done.status == 0, done.output
-    assert "resuming from step 4" in done.output
-
-
-def test_running_out_of_memory_in_an_evaluation_is_reported_as_such(toys: pathlib.Path, tmp_path: pathlib.Path):
-    once = "--config.training.epochs=1"
     at = Shortage("bert_jax.data.batches:EvaluationBatches.logits")
-    (done,) = forked.run(toys, command(toys, tmp_path / "run", once), at=at)
+    (done,) = forked.run(toys, command(toys, workdir, *often, "--config.training.accumulation=2"), at=at)
     assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
+    assert "resuming from step 4" in done.output
+    assert last_step(workdir) == 6, "the step that ran out of memory"
 
 
 def test_a_sweep_run_out_of_memory_counts_as_failed_and_the_others_continue(toys: pathlib.Path, tmp_path: pathlib.Path):

@@ -46,7 +46,7 @@ def get_config():
     ]
     return {{
         "corpus": {{"directory": {corpus!r}}},
-        "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32,
+        "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
                   "max_position": 64, "initializer_range": 0.1, "positions": "rotary", "rotary_theta": 100.0}},
         "examples": {{"pairs": "none"}},
         "optimizer": {{"name": "stable_adamw", "b2": 0.98, "weight_decay": 1e-3, "decouple_rate": True, "clip_norm": 0.0,
@@ -90,29 +90,31 @@ def test_phases_report_their_rows_and_masks_and_the_model_has_the_last_rotary_ba
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_run_killed_in_every_phase_equals_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
-    for step, saved in ((6, 5), (13, 12), (21, 20)):
-        death = Signal(ASKED, argument=step, once_there=(f"{experiment.parent}/killed/checkpoints/{saved}",), after=True)
-        assert run(experiment, "killed", at=death).status == -signal.SIGKILL
-    ended = run(experiment, "killed")
-    assert ended.status == 0, ended.output
+def killed_and_resumed(experiment: pathlib.Path, name: str, *flags: str, step: int, saved: int) -> list[Ended]:
+    """Returns how a run ends that is killed after `step`, once the checkpoint of step `saved` is there, and its continuation."""
+    death = Signal(ASKED, argument=step, once_there=(f"{experiment.parent}/{name}/checkpoints/{saved}",), after=True)
+    ends = [run(experiment, name, *flags, at=death), run(experiment, name, *flags)]
+    assert [end.status for end in ends] == [-signal.SIGKILL, 0], ends
+    return ends
+
+
+def test_a_run_killed_in_a_phase_with_another_corpus_equals_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
+    _, ended = killed_and_resumed(experiment, "killed", step=13, saved=12)
     assert learned(ended.workdir) == learned(trunk.workdir)
     assert_same_weights(ended.workdir, trunk.workdir)
     assert results(ended.workdir) == results(trunk.workdir)
 
 
-def test_a_branch_with_the_same_phases_equals_its_trunk_bit_for_bit(experiment: pathlib.Path, trunk: Ended):
-    branch = run(experiment, "same", f"--config.init_state={trunk.workdir}@12")
-    assert branch.status == 0, branch.output
-    assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in branch.output
+def test_a_branch_with_the_same_phases_killed_in_its_last_one_equals_its_trunk(experiment: pathlib.Path, trunk: Ended):
+    flag = f"--config.init_state={trunk.workdir}@12"
+    before, branch = killed_and_resumed(experiment, "same", flag, step=21, saved=20)
+    assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in before.output
     assert learned(branch.workdir) == [record for record in learned(trunk.workdir) if record["step"] > 12]
     assert_same_weights(branch.workdir, trunk.workdir)
 
 
 def test_decay_phases_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path):
     early = ("--config.phases.1.steps=4", f"--config.init_state={trunk.workdir}@12")
-    death = Signal(ASKED, argument=16, once_there=(f"{experiment.parent}/early/checkpoints/15",), after=True)
-    assert run(experiment, "early", *early, at=death).status == -signal.SIGKILL
     branch = run(experiment, "early", *early)
     assert branch.status == 0, branch.output
     assert [record["step"] for record in learned(branch.workdir) if "train/learning_rate" in record] == [13, 14, 15, 16, 17, 18]

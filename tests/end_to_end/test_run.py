@@ -108,7 +108,7 @@ def test_the_exported_model_fills_masks(uninterrupted: Ended):
 
 
 def test_a_run_from_a_trained_model_starts_near_its_loss(experiment, uninterrupted: Ended, tmp_path):
-    """Runs only the first phase, from the weights of a finished run: its held-out loss at step 0 is that of a trained model."""
+    """A run from the weights of a finished run: its held-out loss at step 0 is that of a trained model."""
     flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3", "--config.log_every=5")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "continued", *flags))
     assert end.status == 0, end.output
@@ -127,28 +127,24 @@ def test_a_run_from_a_trained_model_starts_near_its_loss(experiment, uninterrupt
 
 
 def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended):
-    """Step 22 is replayed from a checkpoint and step 3 from the beginning. The weights for step 10 are lost, so it uses those
-    of the earliest checkpoint, or fails if there is none."""
+    """Step 22 is replayed from a checkpoint. The weights for step 10 are lost, so it uses those of the earliest checkpoint, or
+    fails if there is none. `test_left_to_right.py` replays a step from the beginning."""
     bare = uninterrupted.workdir.with_name("bare")
     shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
     before = contents(uninterrupted.workdir)
-    steps = (22, 3, 10)
-    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in steps]
-    asked.append(("pretrain", f"--workdir={bare}", "--replay=10"))
-    ends = forked.run(uninterrupted.workdir.parent, *asked)
+    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in (22, 10)]
+    end, earliest, lost = forked.run(uninterrupted.workdir.parent, *asked, ("pretrain", f"--workdir={bare}", "--replay=10"))
     assert contents(uninterrupted.workdir) == before
-    logged = {record["step"]: record for record in records(uninterrupted.workdir) if "train/loss" in record}
-    for step, end in zip(steps[:2], ends, strict=False):
-        assert end.status == 0, end.output
-        assert "with the original weights" in end.output
-        said = {name: float(re.search(f"{name} ([0-9.]+)", end.output)[1]) for name in ("MLM loss", "NSP loss", "gradient")}
-        assert said["MLM loss"] == pytest.approx(logged[step]["train/mlm_loss"], rel=1e-4)
-        assert said["NSP loss"] == pytest.approx(logged[step]["train/nsp_loss"], rel=1e-4)
-        assert said["gradient"] == pytest.approx(logged[step]["train/grad_norm"], rel=1e-4)
-        assert len(re.findall("^row ", end.output, re.MULTILINE)) == 8
-        assert re.search(r"\[\S+ -> \S+\]", end.output)
-        assert "encoder/layers/1/attention/query/kernel" in end.output
-    assert "retraining from step 20 to step 21" in ends[0].output
-    assert "with the weights of step 20, the earliest that remain" in ends[2].output
-    assert ends[3].status == 2
-    assert f"error: {bare} holds no checkpoint, so the weights of step 9 are lost" in ends[3].output
+    assert end.status == 0, end.output
+    assert "retraining from step 20 to step 21" in end.output
+    assert "with the original weights" in end.output
+    (logged,) = (record for record in records(uninterrupted.workdir) if record["step"] == 22)
+    said = {name: float(re.search(f"{name} ([0-9.]+)", end.output)[1]) for name in ("MLM loss", "NSP loss", "gradient")}
+    wanted = {"MLM loss": logged["train/mlm_loss"], "NSP loss": logged["train/nsp_loss"], "gradient": logged["train/grad_norm"]}
+    assert said == pytest.approx(wanted, rel=1e-4)
+    assert len(re.findall("^row ", end.output, re.MULTILINE)) == 8
+    assert re.search(r"\[\S+ -> \S+\]", end.output)
+    assert "encoder/layers/1/attention/query/kernel" in end.output
+    assert "with the weights of step 20, the earliest that remain" in earliest.output
+    assert lost.status == 2
+    assert f"error: {bare} holds no checkpoint, so the weights of step 9 are lost" in lost.output

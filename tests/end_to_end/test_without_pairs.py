@@ -31,7 +31,7 @@ def done(brief: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
         ("fill-mask", "the [MASK] of paris"),
     )
     commands = [("predict", name, f"--model={workdir}", *texts) for name, *texts in asked]
-    return forked.run(brief.parent, command(brief, workdir, WITHOUT_PAIRS), *commands)
+    return forked.run(brief.parent, command(brief, workdir, WITHOUT_PAIRS, "--config.phases.0.steps=4"), *commands)
 
 
 def test_a_run_without_pairs_logs_no_next_sentence_scores(done, workdir):
