@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import functools
 import pathlib
 import re
 import subprocess
@@ -61,10 +62,16 @@ def tracked() -> list[str]:
     return [file for file in listed.stdout.splitlines() if (REPOSITORY / file).exists()]
 
 
+@functools.cache
+def tree_of(path: pathlib.Path) -> ast.Module:
+    """Returns the syntax tree of a file; the tests read every module of the package, and parsing takes most of their time."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     """Returns (line, dotted module) for every import in a file, including those inside functions; relative ones are resolved."""
     package = path.relative_to(REPOSITORY).with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -139,7 +146,7 @@ def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
     stands for the modules with such names that have no line of their own."""
     there = {path.name for path in directory.glob("*.py")} - {"__init__.py", "__main__.py"}
     there |= {f"{path.parent.name}/" for path in directory.glob("*/__init__.py")}
-    text = ast.get_docstring(ast.parse((directory / "__init__.py").read_text())) or ""
+    text = ast.get_docstring(tree_of(directory / "__init__.py")) or ""
     listed = re.findall(r"^    (\*?\w+(?:\.py|/))  +\S", text, re.MULTILINE)
     patterns = [line for line in listed if line.startswith("*")]
     covered = {module for module in there - set(listed) if any(fnmatch.fnmatch(module, pattern) for pattern in patterns)}
@@ -222,7 +229,7 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
 
 
 def test_every_public_module_function_and_class_has_a_docstring():
-    trees = {name(path): ast.parse(path.read_text()) for path in MODULES}
+    trees = {name(path): tree_of(path) for path in MODULES}
     silent = [f"{file}: {what}" for file, tree in trees.items() if tree.body for what in undocumented(tree)]
     # `main` is the command, which its module's docstring explains
     assert [line for line in silent if not line.endswith(": main")] == []
@@ -231,7 +238,7 @@ def test_every_public_module_function_and_class_has_a_docstring():
 def test_experiments_contain_only_settings():
     wrong = []
     for path in sorted((REPOSITORY / "experiments").rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         if not ast.get_docstring(tree):
             wrong.append(f"{name(path)} has no docstring")
         if path.parent.name == "extensions" or path.name == "tutorial.py":  # code that experiments name; the tutorial
@@ -266,5 +273,5 @@ def test_the_axis_reader_finds_annotations_and_einsums():
 
 
 def test_every_axis_of_a_signature_and_of_an_einsum_is_in_the_glossary():
-    found = {f"{name(path)}:{line}": axis for path in MODULES for line, axis in axes_of(ast.parse(path.read_text()))}
+    found = {f"{name(path)}:{line}": axis for path in MODULES for line, axis in axes_of(tree_of(path))}
     assert {place: axis for place, axis in found.items() if axis not in AXES} == {}

@@ -350,8 +350,7 @@ class Execution:
         return found
 
     def plain(self) -> Self:
-        """Returns these settings without kernels. Used for initialisation, whose outputs are discarded, and for attention
-        weights, which kernels never hold as a whole."""
+        """Returns these settings without kernels. Used for attention weights, which kernels never hold as a whole."""
         return dataclasses.replace(self, attention="plain", residual_norm="plain")
 
     @classmethod
@@ -405,6 +404,13 @@ class ModelConfig(Execution, Architecture):
     def architecture(self) -> Architecture:
         """The `Architecture` part of this configuration."""
         return Architecture(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Architecture)})
+
+    def for_initial_parameters(self) -> ModelConfig:
+        """Returns a copy with the defaults of all fields that do not affect initial parameters, and without kernels."""
+        bare = ModelConfig(
+            attention="plain", residual_norm="plain", initializer=self.initializer, initializer_range=self.initializer_range
+        )
+        return bare.with_architecture(self.architecture)
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
         """As in `Execution`; models other than Transformers have no kernels."""

@@ -112,7 +112,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 @functools.cache
 def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
     """Returns an initialiser, (key, config) -> fresh parameters of layers of the class `block`; see `_stacked`."""
-    return lambda key, config: _stacked(block(config.plain(), parent=None), key, decodes=decodes)
+    return lambda key, config: _stacked(block(config.for_initial_parameters(), parent=None), key, decodes=decodes)
 
 
 @functools.partial(jax.jit, static_argnames=("block", "decodes"))
@@ -120,7 +120,8 @@ def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerPa
     """Returns fresh parameters of the layers of `block.config`, boxed with their axis names and stacked along a leading axis
     "layers". A block that `decodes` also has attention on an encoder's output.
 
-    A run needs the layers, or only their shapes, four times; jit makes JAX trace them once.
+    A run needs the layers, or only their shapes, four times, with other dropout or for other devices; jit makes JAX trace them
+    once.
     """
     config = block.config
 

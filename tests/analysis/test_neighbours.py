@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import types
 
+import jax
 import numpy as np
 import pytest
 from scipy.spatial.distance import cosine
 
+from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.neighbours import measure as module
 from bert_jax.analysis.neighbours.figures import draw, summary, write_neighbours, write_pieces
@@ -23,6 +26,7 @@ from bert_jax.analysis.neighbours.measure import (
 )
 from bert_jax.analysis.windows import marked_window, read_windows
 from bert_jax.errors import UserError
+from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import sources, word_vectors_of
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12, "the river is the capital"]
@@ -211,6 +215,15 @@ def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(anal
         analyser.neighbours(["the"], "the")
     with pytest.raises(UserError, match=r"neighbours.count=0 must be at least 1"):
         Neighbouring(count=0)
+
+
+@pytest.mark.parametrize(("word", "text"), [("the [river]", "the cab"), ("the", "river of cab")], ids=["the word", "the text"])
+def test_a_model_that_returns_nan_is_named(model, word, text):
+    params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
+    (piece,) = model.tokenizer.encode("river")
+    params["embeddings"]["word_embeddings"]["embedding"][piece] = np.nan
+    with pytest.raises(UserError, match="returns numbers that are not finite"):
+        Analyser(Engine(dataclasses.replace(model, params=params))).neighbours([word], [text])
 
 
 def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bert_jax.prediction.translating import translate
 from tests.analysis.browser import Page, find_browser
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
 from tests.interop.tiny import make_translator
+from tests.prediction.reference import first_devices
 
 SOURCE, TARGET = "the cab of Paris", "Apfel is xyz"
 SOURCE_PIECES = ("the", "c", "##a", "##b", "of", "Paris", "[SEP]")
@@ -30,9 +32,11 @@ SOURCE_WORDS, TARGET_WORDS = ("the", "cab", "of", "Paris", "[SEP]"), ("Apfel", "
 
 
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces drawing: a figure's file is written without it."""
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replaces drawing: a figure's file is written without it. Only one device is visible."""
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+    with first_devices():
+        yield
 
 
 def translator(vocabulary: pathlib.Path, directory: pathlib.Path, **fields: Any) -> pathlib.Path:

@@ -19,7 +19,7 @@ from tests.end_to_end.forked import Done, Surroundings
 Places = dict[str, pathlib.Path]
 SECONDS = 120
 """Seconds after which a process is considered hung, with ten more for each of its cases."""
-TOGETHER = 40
+TOGETHER = 100
 """The number of cases that one process runs one after another: starting and ending a process takes as long as three cases."""
 
 TABLES = [module.TABLE for module in (corpus, pretrain, finetune, study, predict, analyse, convert, aot, doctor)] + tasks.TABLES

@@ -73,18 +73,20 @@ def killed(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def terminated(experiment: pathlib.Path, killed: Ended) -> Ended:
-    """Restarts the killed run, and stops it with SIGTERM somewhat later."""
-    stop = Signal(ASKED, argument=10, number=signal.SIGTERM)
-    (done,) = forked.run(experiment.parent, command(experiment, killed.workdir), at=stop)
-    return Ended(killed.workdir, done.status, done.output)
+def late(experiment: pathlib.Path, killed: Ended) -> Ended:
+    """Restarts a copy of the killed run and stops it with SIGTERM in its second phase, so that its continuation compiles only
+    that phase's programs."""
+    workdir = shutil.copytree(killed.workdir, killed.workdir.with_name("late"))
+    stop = Signal(ASKED, argument=18, number=signal.SIGTERM)
+    (done,) = forked.run(experiment.parent, command(experiment, workdir), at=stop)
+    return Ended(workdir, done.status, done.output)
 
 
 @pytest.fixture(scope="session")
-def late(experiment: pathlib.Path, terminated: Ended) -> Ended:
-    """Restarts a copy of the run and stops it with SIGTERM in its second phase, so that its continuation compiles only that
-    phase's programs."""
-    workdir = shutil.copytree(terminated.workdir, terminated.workdir.with_name("late"))
-    stop = Signal(ASKED, argument=18, number=signal.SIGTERM)
-    (done,) = forked.run(experiment.parent, command(experiment, workdir), at=stop)
+def continued(experiment: pathlib.Path, late: Ended) -> Ended:
+    """Restarts the run that was killed twice and then stopped, and lets it finish, with a profile and two more checkpoints."""
+    workdir = shutil.copytree(late.workdir, late.workdir.with_name("continued"))
+    flags = ("--profile=19:21", "--config.checkpoints.keep_at=[18,19]")
+    (done,) = forked.run(experiment.parent, command(experiment, workdir, *flags))
+    assert done.status == 0, done.output
     return Ended(workdir, done.status, done.output)

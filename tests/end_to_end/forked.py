@@ -40,6 +40,7 @@ COMMANDS = (
     *("corpus", "pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "doctor"),
     *("tasks.glue_submission", "tasks.texts"),
 )
+MODELS = ("bert_jax.interop.", "bert_jax.model.")
 SERVER.set_forkserver_preload(
     [*(f"bert_jax.{module}" for module in COMMANDS), "tensorboardX", "tests.end_to_end.forked", "tests.end_to_end.traced"]
 )
@@ -264,13 +265,13 @@ def _child(
 
 
 def _forget() -> None:
-    """Clears the caches of the package's functions: some have file names as keys, which mean other files in another
-    directory."""
+    """Clears the caches of the package's functions: some have file names as keys, which mean other files in another directory.
+    The caches of models have configurations as keys; to fill them again would take longer than most commands."""
     for name, module in list(sys.modules.items()):
         if name.startswith("bert_jax."):
             for value in list(vars(module).values()):
-                if callable(clear := getattr(value, "cache_clear", None)):
-                    clear()
+                if isinstance(value, functools._lru_cache_wrapper) and not value.__module__.startswith(MODELS):
+                    value.cache_clear()
 
 
 def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.P
     run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
     run = (*run, "--format=svg,png")  # as in `uninterrupted`
     machine.killed(run, 2)
-    assert "continuing" not in machine.killed(run, 7, saved=4)
+    assert "resuming" not in machine.killed(run, 7, saved=4)
     assert "resuming from step 4" in another.killed(run, 18, saved=16)
     for name in objects.listed(f"{machine.bucket}/run"):
         objects.file_system().cp_file(f"{machine.bucket}/run/{name}", f"{machine.bucket}/two/{name}")

@@ -224,9 +224,10 @@ def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Pa
 
 # --------------------------------------------------------------------------------- objective, optimizer, schedule, log, positions
 def own(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the keys that name the user's files."""
+    """Returns the keys that name the user's files, and an option of one."""
     return {
         "objective": f"{folder}/replaced_tokens.py:ReplacedTokens",
+        "objective_options.weight": "40",
         "optimizer.name": f"{folder}/muon.py:muon",
         "phases.0.schedule": f"{folder}/wsd.py:warmup_stable_decay",
         "log.sinks": f"tensorboard,{folder}/csv_log.py:Csv",
@@ -235,19 +236,35 @@ def own(folder: pathlib.Path) -> dict[str, str]:
     }
 
 
-def run(experiment: pathlib.Path, name: str, keys: dict[str, str], **how: Any) -> Done:
-    """Trains in the directory `name` next to the experiment."""
-    flags = (f"--config.{key}={value}" for key, value in keys.items())
-    return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags), **how)[0]
+def flags_of(keys: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"--config.{key}={value}" for key, value in keys.items())
+
+
+def run(experiment: pathlib.Path, name: str, keys: dict[str, str], *then: Sequence[str], **how: Any) -> list[Done]:
+    """Trains in the directory `name` next to the experiment, then runs other commands in the same process."""
+    return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags_of(keys)), *then, **how)
+
+
+def killed_and_whole(folder: pathlib.Path, line: Sequence[str], name: str, *then: Sequence[str], **how: Any) -> list[Done]:
+    """Runs a command in the workdir `name`-killed, kills it after its first save, and resumes it. Then runs the same in the
+    workdir `name`, uninterrupted, and other commands. Returns how the uninterrupted run and these ended."""
+    killed, whole = ([*line, f"--workdir={folder / workdir}"] for workdir in (f"{name}-killed", name))
+    death = Signal(ASKED, argument=8, once_there=(f"{folder}/{name}-killed/checkpoints/6",))
+    (dead,) = forked.run(folder, killed, at=death, **how)
+    assert dead.status == -9, dead.output
+    resumed, *done = forked.run(folder, killed, whole, *then, **how)
+    assert (resumed.status, done[0].status) == (0, 0), (resumed.output, done[0].output)
+    assert "resuming from step 6" in resumed.output
+    return done
 
 
 @pytest.fixture(scope="module")
 def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Returns the workdirs of the uninterrupted runs with all files, by the number of devices."""
-    workdirs = {}
+    """Returns the workdirs of the uninterrupted runs with all files, by the number of devices; those of the killed and resumed
+    runs are next to them."""
+    workdirs, line = {}, ["pretrain", f"--config={experiment}", *flags_of(own(experiment.parent))]
     for devices in (1, 8):
-        done = run(experiment, f"whole-{devices}", own(experiment.parent), devices=devices)
-        assert done.status == 0, done.output
+        (done,) = killed_and_whole(experiment.parent, line, f"whole-{devices}", devices=devices)
         assert f"held out after step {STEPS}: RTD accuracy" in done.output
         assert "(one answer for all " in done.output
         workdirs[devices] = experiment.parent / f"whole-{devices}"
@@ -255,16 +272,8 @@ def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_killed_run_with_all_files_of_a_user_resumes_bit_for_bit(
-    experiment: pathlib.Path, whole: dict[int, pathlib.Path], devices: int
-):
-    name, keys = f"killed-{devices}", own(experiment.parent)
-    killed = experiment.parent / name
-    death = Signal(ASKED, argument=8, once_there=(f"{killed}/checkpoints/6",))
-    assert run(experiment, name, keys, devices=devices, at=death).status == -9
-    done = run(experiment, name, keys, devices=devices)
-    assert done.status == 0, done.output
-    assert "resuming from step 6" in done.output
+def test_a_killed_run_with_all_files_of_a_user_resumes_bit_for_bit(whole: dict[int, pathlib.Path], devices: int):
+    killed = whole[devices].with_name(f"whole-{devices}-killed")
     assert_same_weights(killed, whole[devices])
     assert learned(killed) == learned(whole[devices])
     logged = [
@@ -286,6 +295,8 @@ def test_the_objective_trains_and_is_recorded(folder: pathlib.Path, whole: dict[
     for workdir in whole.values():
         trained = [record for record in records(workdir) if "train/loss" in record]
         assert len(trained) == STEPS
+        weighted = [record["train/generator_loss"] + 40 * record["train/rtd_loss"] for record in trained]
+        assert weighted == pytest.approx([record["train/loss"] for record in trained], rel=1e-5)
         for name in SCORES:
             early, late = (np.mean([record[f"train/{name}"] for record in part]) for part in (trained[:3], trained[-3:]))
             assert late > early if name == "rtd_accuracy" else late < early, name
@@ -344,72 +355,27 @@ def test_transformers_refuses_a_model_with_user_positions(whole: dict[int, pathl
         transformers.AutoModel.from_pretrained(whole[1] / "model")
 
 
-@pytest.fixture(scope="module")
-def generator(experiment: pathlib.Path) -> pathlib.Path:
-    """Trains without dropout and with weight 0 for the discriminator's loss, so that only the generator learns. Returns the
-    workdir."""
-    done = run(experiment, "generator", still(experiment))
-    assert done.status == 0, done.output
-    return experiment.parent / "generator"
-
-
-def still(experiment: pathlib.Path) -> dict[str, str]:
-    keys = {"objective": own(experiment.parent)["objective"], "objective_options.weight": "0"}
-    return keys | {"model.hidden_dropout": "0", "model.attention_dropout": "0"}
-
-
-def test_four_devices_with_two_microbatches_train_as_one_device(experiment: pathlib.Path, generator: pathlib.Path):
-    done = run(experiment, "parts", still(experiment) | {"phases.0.accumulation": "2"}, devices=4)
-    assert done.status == 0, done.output
-    ours, theirs = (
-        [record["train/generator_loss"] for record in records(workdir) if "train/generator_loss" in record]
-        for workdir in (generator, experiment.parent / "parts")
-    )
-    assert ours == pytest.approx(theirs, rel=1e-4)
-
-
-def test_a_step_is_replayed_and_converted_from_another_directory(
-    experiment: pathlib.Path, generator: pathlib.Path, tmp_path: pathlib.Path
+def test_a_step_is_converted_but_a_changed_file_neither_replayed_nor_resumed(
+    experiment: pathlib.Path, whole: dict[int, pathlib.Path]
 ):
-    replay = ["pretrain", f"--workdir={generator}", f"--replay={STEPS - 1}"]
-    replayed, converted = forked.run(tmp_path, replay, ["convert", f"--from={generator}", "--step=6", f"--to={tmp_path / 'six'}"])
-    assert replayed.status == 0, replayed.output
-    assert "the largest generator loss first" in replayed.output
+    (converted,) = forked.run(whole[1].parent, ["convert", f"--from={whole[1]}", "--step=6", f"--to={whole[1].parent}/six"])
     assert converted.status == 0, converted.output
-    assert json.loads((tmp_path / "six" / "config.json").read_text())["architectures"] == ["BertModel"]
+    fields = json.loads((experiment.parent / "six" / "config.json").read_text())
+    assert (fields["architectures"], fields["model_type"]) == (["BertModel"], "bert_jax")
 
     file = experiment.parent / "replaced_tokens.py"
     text = file.read_text()
     try:
         file.write_text(text + "\n")
-        again = command(experiment, generator, *(f"--config.{key}={value}" for key, value in still(experiment).items()))
-        replayed, resumed = forked.run(tmp_path, replay, again)
+        replay = ["pretrain", f"--workdir={whole[1]}", f"--replay={STEPS - 1}"]
+        resumed, replayed = run(experiment, whole[1].name, own(experiment.parent), replay)
     finally:
         file.write_text(text)
     assert replayed.status == 2
     assert f"a different {file}: the file that config.objective names has changed" in replayed.output
     assert resumed.status == 2
     assert "or resume with the new file: --changed-files" in resumed.output
-    assert json.loads((generator / "config.json").read_text())["files"]["objective"]["source"] == text
-
-
-def test_an_optimizer_a_schedule_and_a_log_sink_serve_fine_tuning_too(toys: pathlib.Path, folder: pathlib.Path):
-    data = tuple(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev"))
-    task = ("--config=experiments/finetune/own_text.py", f"--config.init_from={toys}/model", *data)
-    mine = own(folder)
-    files = (
-        f"--config.optimizer.name={mine['optimizer.name']}",
-        f"--config.training.schedule={mine['phases.0.schedule']}",
-        f"--config.log.sinks={mine['log.sinks']}",
-    )
-    workdir = toys / "own"
-    small = ("--config.task.length=32", "--config.training.batch_size=8", "--config.training.epochs=1")
-    short = ("--config.log_every=1", "--config.model.scan_layers=true", *small, f"--workdir={workdir}")
-    (done,) = forked.run(toys, ["finetune", *task, *files, *short])
-    assert done.status == 0, done.output
-    assert {step for step, _, _ in table(workdir)} == {record["step"] for record in records(workdir)}
-    rates = [record["train/learning_rate"] for record in records(workdir) if "train/learning_rate" in record]
-    assert 0 < rates[-1] < max(rates)
+    assert json.loads((whole[1] / "config.json").read_text())["files"]["objective"]["source"] == text
 
 
 # ------------------------------------------------------------------------------------------------- subclasses of BERT's objective
@@ -430,50 +396,83 @@ class Counted(WordsOnly):
 BASELINES = {"unigram_loss", "unigram_accuracy"}
 
 
-def test_the_results_have_the_scores_of_a_subclass_and_their_baselines_only(experiment: pathlib.Path):
+@pytest.fixture(scope="module")
+def subclasses(experiment: pathlib.Path) -> pathlib.Path:
+    """Trains the mixture of experts of the page with two objectives whose losses are equal: WordsOnly on one device, Counted on
+    four in two microbatches. Returns the user's folder."""
     folder = experiment.parent
     (folder / "words_only.py").write_text(WORDS_ONLY)
+    (folder / "moe.py").write_text(python_file("bert_jax/model/README.md", "class Experts"))
+    short = {"evaluation.every": "6", "phases.0.steps": "6", "checkpoints.keep_at": "[]"}
+    still = {"model.hidden_dropout": "0", "model.attention_dropout": "0", "model.encoder": f"{folder}/moe.py:Moe"}
+    for name, devices, microbatches in (("WordsOnly", 1, 1), ("Counted", 4, 2)):
+        keys = {"objective": f"{folder}/words_only.py:{name}", "phases.0.accumulation": str(microbatches)} | short | still
+        (done,) = run(experiment, name, keys, devices=devices)
+        assert done.status == 0, done.output
+    return folder
+
+
+def test_the_results_have_the_scores_of_a_subclass_and_their_baselines_only(subclasses: pathlib.Path):
+    wanted = {"WordsOnly": {"mlm_loss", "mlm_accuracy", "perplexity", "loss", *BASELINES}, "Counted": {"my_loss", "loss"}}
+    assert {name: results(subclasses / name)["eval"].keys() for name in wanted} == wanted
+
+
+def test_the_mixture_of_experts_of_the_page_trains_on_four_devices_with_two_microbatches_as_on_one(subclasses: pathlib.Path):
+    one, four = (
+        [record["train/loss"] for record in records(subclasses / name) if "train/loss" in record]
+        for name in ("WordsOnly", "Counted")
+    )
+    assert len(one) == 6
+    assert one == pytest.approx(four, rel=1e-4)
+
+
+def test_sentence_order_is_trained_scored_and_replayed(experiment: pathlib.Path):
+    folder = experiment.parent
     rng, words = random.Random(0), WORDS.split()
     told = [[" ".join(rng.choices(words, k=rng.randint(4, 9))) for _ in range(12)] for _ in range(20)]
     (folder / "told.txt").write_text("\n\n".join("\n".join(document) for document in told))
-    build = ["--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"]
-    (built,) = forked.run(folder, ["corpus", *build], around=forked.Surroundings(directory=folder))
-    assert built.status == 0, built.output
-    keys = {"evaluation.every": "2", "phases.0.steps": "2", "checkpoints.keep_at": "[]"}
-    order = {**keys, "objective": f"{folder}/sentence_order.py:SentenceOrder", "examples.pairs": "successive"}
-    wanted = {
-        "WordsOnly": (keys, {"mlm_loss", "mlm_accuracy", "perplexity", "loss", *BASELINES}),
-        "Counted": (keys, {"my_loss", "loss"}),
-        "SentenceOrder": (
-            order | {"corpus.directory": f"{folder}/told", "evaluation.every": "4", "phases.0.steps": "4"},
-            {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES},
-        ),
+    build = [f"--source=text:{folder}/told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2"]
+    keys = {
+        **{"objective": f"{folder}/sentence_order.py:SentenceOrder", "examples.pairs": "successive", "checkpoints.keep_at": "[]"},
+        **{"corpus.directory": f"{folder}/told", "evaluation.every": "4", "phases.0.steps": "4"},
     }
-    for name, (given, scores) in wanted.items():
-        done = run(experiment, name, {"objective": f"{folder}/words_only.py:{name}"} | given)
-        assert done.status == 0, done.output
-        assert results(folder / name)["eval"].keys() == scores
+    workdir = folder / "SentenceOrder"
+    built, done, replayed = forked.run(
+        folder,
+        ["corpus", *build, f"--output={folder}/told"],
+        command(experiment, workdir, *flags_of(keys)),
+        ["pretrain", f"--workdir={workdir}", "--replay=4"],
+    )
+    assert built.status == 0, built.output
+    assert done.status == 0, done.output
+    scores = {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES}
+    assert results(workdir)["eval"].keys() == scores
     assert "WARNING" not in done.output
-    (replayed,) = forked.run(folder, ["pretrain", f"--workdir={folder}/SentenceOrder", "--replay=4"])
     assert replayed.status == 0, replayed.output
+    assert "the largest MLM loss first" in replayed.output
     assert "SOP loss" in replayed.output
     assert "(second text as read, before SentenceOrder: follows)" in replayed.output
 
 
 # --------------------------------------------------------------------------------------------------------------------- an encoder
-def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path):
+@pytest.fixture(scope="module")
+def fourier(experiment: pathlib.Path) -> Done:
+    """Trains in the user's folder, with flags that name the encoder's file relative to it. Returns how the uninterrupted run
+    ended."""
     folder = experiment.parent
-    keys = {"model.encoder": f"{folder}/fourier.py:Fourier"}
+    (folder / "mine").mkdir()
+    shutil.copy(folder / "fourier.py", folder / "mine")
+    line = ["pretrain", f"--config={experiment}", "--config.model.encoder=mine/fourier.py:Fourier"]
+    return killed_and_whole(folder, line, "fourier", around=forked.Surroundings(directory=folder))[0]
+
+
+def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path, fourier: Done):
+    folder = experiment.parent
     whole, killed = folder / "fourier", folder / "fourier-killed"
-    done = run(experiment, whole.name, keys)
-    assert done.status == 0, done.output
-    assert "model: Fourier of 2 layers, 16 wide" in done.output
-    assert "NSP accuracy" in done.output
-    death = Signal(ASKED, argument=8, once_there=(f"{killed}/checkpoints/6",))
-    assert run(experiment, killed.name, keys, at=death).status == -9
-    assert run(experiment, killed.name, keys).status == 0
+    assert "model: Fourier of 2 layers, 16 wide" in fourier.output
+    assert "NSP accuracy" in fourier.output
     assert_same_weights(killed, whole)
-    assert import_model(whole).config.encoder == f"{folder}/fourier.py:Fourier"
+    assert import_model(whole).config.encoder == f"{folder}/mine/fourier.py:Fourier"
     assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
     texts = {"long": "the river is wide\n", "short": "Paris\n"}
     for name, text in (texts | {"both": "".join(texts.values())}).items():  # "both" puts the two texts in one row
@@ -499,69 +498,64 @@ def test_a_user_encoder_is_trained_resumed_and_queried(experiment: pathlib.Path)
         assert says in done.output
 
 
-def test_a_model_with_a_user_encoder_is_fine_tuned_resumed_and_answers(experiment: pathlib.Path, toys: pathlib.Path):
-    """The commands run in another directory than the training. If the user's file is missing, their errors name it."""
+@pytest.mark.usefixtures("fourier")
+def test_a_pretraining_run_names_the_file_that_a_command_in_another_directory_does_not_find(experiment: pathlib.Path):
     folder = experiment.parent
-    (folder / "mine").mkdir()
-    shutil.copy(folder / "fourier.py", folder / "mine")
-    short = {"phases.0.steps": "2", "evaluation.every": "2", "checkpoints.keep_at": "[]"}
-    flags = [f"--config.{key}={value}" for key, value in (short | {"model.encoder": "mine/fourier.py:Fourier"}).items()]
-    here = forked.Surroundings(directory=folder)  # the name of the file is relative
-    mixed = command(experiment, folder / "mixed", *flags)
-    (done,) = forked.run(folder, mixed, around=here)
-    assert done.status == 0, done.output
-    (lost,) = forked.run(folder, mixed, around=forked.Surroundings(directory=folder / "talks"))
+    there = f"{folder}/mine/fourier.py"
+    line = command(experiment, folder / "fourier", "--config.model.encoder=mine/fourier.py:Fourier")
+    (lost,) = forked.run(folder, line, around=forked.Surroundings(directory=folder / "talks"))
     assert lost.status == 2
-    assert f"mixed uses {folder}/mine/fourier.py; give --config.model.encoder={folder}/mine/fourier.py:Fourier, or" in lost.output
+    assert f"fourier uses {there}; give --config.model.encoder={there}:Fourier, or" in lost.output
     assert f"run the command in {folder}" in lost.output
-    tuned = [
-        "finetune",
-        "--config=experiments/finetune/own_text.py",
-        f"--config.init_from={folder}/mixed",
+
+
+@pytest.mark.usefixtures("fourier")
+def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_resumed_and_answers(
+    experiment: pathlib.Path, toys: pathlib.Path
+):
+    """The commands run in another directory than the training. If the encoder's file is missing, their errors name it."""
+    folder = experiment.parent
+    mine = own(folder)
+    line = [
+        *("finetune", "--config=experiments/finetune/own_text.py", f"--config.init_from={folder}/fourier"),
         *(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev")),
         *("--config.task.length=16", "--config.training.batch_size=16", "--config.training.epochs=2"),
-        "--config.checkpoints.every=4",
+        *("--config.checkpoints.every=6", "--config.log_every=1"),
+        f"--config.training.schedule={mine['phases.0.schedule']}",
+        *(f"--config.{key}={mine[key]}" for key in ("optimizer.name", "log.sinks")),
     ]
-    whole, killed = ([*tuned, f"--workdir={folder}/{name}"] for name in ("tuned", "tuned-killed"))
-    death = Signal(ASKED, argument=6, once_there=(f"{folder}/tuned-killed/checkpoints/4",))
-    assert forked.run(folder, killed, at=death)[0].status == -9
-    asked = ["predict", "classify", f"--model={folder}/tuned", "--json", "it was fine"]
-    for done in forked.run(folder, whole, killed, asked):
-        assert done.status == 0, done.output
-    assert_same_weights(folder / "tuned-killed", folder / "tuned")
-    shutil.rmtree(folder / "mine")
-    (refused,) = forked.run(folder, asked)
+    tuned = folder / "tuned"
+    asked = ["predict", "classify", f"--model={tuned}", "--json", "it was fine"]
+    *_, answered = killed_and_whole(folder, line, tuned.name, asked)
+    assert answered.status == 0, answered.output
+    assert_same_weights(folder / "tuned-killed", tuned)
+    assert {step for step, _, _ in table(tuned)} == {record["step"] for record in records(tuned)}
+    rates = [record["train/learning_rate"] for record in records(tuned) if "train/learning_rate" in record]
+    assert 0 < rates[-1] < max(rates)
+
+    (folder / "mine").rename(folder / "moved")
+    try:
+        (refused,) = forked.run(folder, asked)
+    finally:
+        (folder / "moved").rename(folder / "mine")
     assert refused.status == 2
     digest = hashlib.sha256((folder / "fourier.py").read_bytes()).hexdigest()[:12]
     assert "mine/fourier.py:Fourier computes the encoder of this model, but the file is missing" in refused.output
     assert f"(sha256 {digest}...); restore {folder}/mine/fourier.py" in refused.output
 
 
+@pytest.mark.usefixtures("fourier")
 def test_a_user_encoder_learns_from_one_and_without_attention_not_from_its_maps(experiment: pathlib.Path):
     folder = experiment.parent
     short = {"phases.0.steps": "2", "evaluation.every": "2", "checkpoints.keep_at": "[]", "model.scan_layers": "false"}
-    keys = {"model.encoder": f"{folder}/fourier.py:Fourier", **short}
-    done = run(experiment, "teacher", keys)
-    assert done.status == 0, done.output
-    keys["teacher"] = f"{folder}/teacher"
-    done = run(experiment, "pupil", keys)
+    keys = {"model.encoder": f"{folder}/fourier.py:Fourier", "teacher": f"{folder}/fourier", **short}
+    watching = command(experiment, folder / "watching", *flags_of(keys | {"distillation.attention_weight": "1"}))
+    done, refused = run(experiment, "pupil", keys, watching)
     assert done.status == 0, done.output
     last = [record for record in records(folder / "pupil") if "train/loss" in record][-1]
     assert last["train/soft_loss"] > 0
-    done = run(experiment, "watching", {**keys, "distillation.attention_weight": "1"})
-    assert done.status == 2, done.output
-    assert "Fourier has no attention; use a Transformer, or set config.distillation.attention_weight=0" in done.output
-
-
-def test_the_mixture_of_experts_of_the_page_trains_on_four_devices_as_on_one(experiment: pathlib.Path):
-    (experiment.parent / "moe.py").write_text(python_file("bert_jax/model/README.md", "class Experts"))
-    losses = []
-    for devices in (1, 4):
-        name, keys = f"moe-{devices}", {"model.encoder": f"{experiment.parent}/moe.py:Moe", "model.hidden_dropout": "0"}
-        done = run(experiment, name, keys | {"model.attention_dropout": "0"}, devices=devices)
-        assert done.status == 0, done.output
-        losses.append([record["train/loss"] for record in records(experiment.parent / name) if "train/loss" in record][:6])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert refused.status == 2, refused.output
+    assert "Fourier has no attention; use a Transformer, or set config.distillation.attention_weight=0" in refused.output
 
 
 # ---------------------------------------------------------------------------------------------------------------- what is refused
@@ -651,18 +645,18 @@ BROKEN = {
 
 
 def test_an_error_in_a_function_of_the_model_names_its_key_and_shows_its_line(experiment: pathlib.Path):
-    files = dict(zip(BROKEN, written(experiment.parent, [*BROKEN.values()], "broken"), strict=True))
-    for key, file in files.items():
-        done = run(experiment, f"broken-{key}", {key: f"{experiment.parent}/{file}:F"})
+    folder = experiment.parent
+    files = dict(zip(BROKEN, written(folder, [*BROKEN.values()], "broken"), strict=True))
+    flags = {key: f"--config.{key}={folder}/{file}:F" for key, file in files.items()}
+    runs = [command(experiment, folder / f"broken-{key}", flag) for key, flag in flags.items()]
+    *ends, doctor = forked.run(folder, *runs, ["doctor", f"--config={experiment}", flags["model.encoder"]])
+    for (key, file), done in zip(files.items(), ends, strict=True):
         assert done.status == 2, done.output
-        assert f"error: config.{key}={experiment.parent}/{file} raises NameError; correct the file here:" in done.output
+        assert f"error: config.{key}={folder}/{file} raises NameError; correct the file here:" in done.output
         assert "+ nothing" in done.output
-    key, file = next(iter(files.items()))
-    flags = (f"--config={experiment}", f"--config.{key}={experiment.parent}/{file}:F")
-    (done,) = forked.run(experiment.parent, ["doctor", *flags])
-    assert done.status == 1, done.output
-    assert f"FAULT  experiment   {experiment}" in done.output
-    assert "+ nothing" in done.output
+    assert doctor.status == 1, doctor.output
+    assert f"FAULT  experiment   {experiment}" in doctor.output
+    assert "+ nothing" in doctor.output
 
 
 def test_a_study_names_the_arm_whose_file_has_an_error(experiment: pathlib.Path, toys: pathlib.Path):

@@ -130,13 +130,12 @@ def test_the_readme_example_learns_from_a_user_table(toys: pathlib.Path, tmp_pat
         (tmp_path / name).write_text((toys / name).read_text())
     flags = [flag.replace("runs/quickstart", str(toys / "model")) for flag in finetune[2:]]
     for_a_tiny_model = replacing(SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12")
-    (trained,) = forked.run(toys, ["finetune", *flags, *for_a_tiny_model], around=Surroundings(directory=tmp_path))
+    assert predict[:2] == ["tpu_scripts/run.sh", "predict"]
+    commands = ["finetune", *flags, *for_a_tiny_model], ["predict", *predict[2:-1], "people saw a fine house"]
+    trained, answer = forked.run(toys, *commands, around=Surroundings(directory=tmp_path))
     assert trained.status == 0, trained.output
     found = results(tmp_path / "runs" / "own")
     assert found["baseline"]["dev"]["accuracy"] == 0.5
     assert found["scores"]["dev"]["accuracy"] > 0.9  # 1.0 at the worst of five seeds
-    assert predict[:2] == ["tpu_scripts/run.sh", "predict"]
-    asked = [part.replace("runs/own", str(tmp_path / "runs" / "own")) for part in predict[2:-1]]
-    (answer,) = forked.run(toys, ["predict", *asked, "people saw a fine house"])
     assert answer.status == 0, answer.output
     assert re.search(r"\d%  good  people saw a fine house", answer.output)

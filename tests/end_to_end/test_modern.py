@@ -1,17 +1,20 @@
 """A tiny ModernBERT with a byte-level vocabulary, from text to answers: layers of different types in a scan (prefix, period,
-remainder), windows, packed rows, texts near the length limit. `tests/test_commands_and_kinds.py` has each command on each kind of
-model."""
+remainder), windows, packed rows, texts near the length limit. A larger model starts as a tiling of it.
+`tests/test_commands_and_kinds.py` has each command on each kind of model."""
 
 from __future__ import annotations
 
 import json
 import shlex
 
+import numpy as np
 import pytest
 
+from bert_jax.interop.huggingface import import_model
+from bert_jax.interop.tiling import tiled
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Commands, Surroundings
-from tests.end_to_end.runs import REPOSITORY, results, write_text
+from tests.end_to_end.runs import REPOSITORY, records, results, write_text
 
 EXPERIMENT = """
 from bert_jax.model.config import modern_block
@@ -32,6 +35,9 @@ ROWS = {
 }
 TUNE = f"""finetune --config={REPOSITORY}/experiments/finetune/own_text.py --config.init_from=two --config.task.length=16
     --config.training.batch_size=2 --config.training.epochs=1"""
+LARGE = """pretrain --config=modern.py --config.init_from=run --config.model.hidden_size=16 --config.model.intermediate_size=20
+    --config.model.num_layers=10"""
+TYPES = """'--config.model.layer_types=["full","sliding","full","sliding","full","sliding","full","sliding","full","full"]'"""
 LONG = "the river of paris " * 9
 LINES = {
     "corpus": "corpus --source=text:corpus.txt --train-vocab=bpe --vocab-size=320 --output=corpus --eval-fraction=0.2 --shards=1",
@@ -46,9 +52,23 @@ LINES = {
         f"--config.task.own.dev={name}.jsonl"
         for name in ROWS
     },
+    "large": f"{LARGE} --workdir=large --config.model.num_heads=4 {TYPES} --config.init_tiled=true",
+    "unasked": f"{LARGE} --workdir=unasked --config.model.num_heads=4 {TYPES}",
+    "heads": f"{LARGE} --workdir=heads --config.model.num_heads=2 {TYPES} --config.init_tiled=true",
+    "smaller": "pretrain --config=modern.py --workdir=smaller --config.init_from=run --config.init_tiled=true "
+    """--config.model.num_layers=2 '--config.model.layer_types=["full","sliding"]'""",
+    "types": f"{LARGE} --workdir=types --config.model.num_heads=4 --config.init_tiled=true",
     "tag": "predict tag --model=token --json 'the river'",
     "classify": "predict classify --model=sequence --json 'the river'",
 }
+REFUSED = {
+    "too long": "more than the 64",
+    "unasked": "to initialise a larger model by tiling, give --config.init_tiled=True",
+    "heads": "are 8 wide, but the heads of",
+    "smaller": "config.model.num_layers=2 is smaller than the 8 of",
+    "types": "model.layer_types lists 8 layers, but model.num_layers=10",
+}
+"""Commands -> a part of the error."""
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +82,31 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     return Commands(base, dict(zip(LINES, ends, strict=True)))
 
 
-def test_a_modern_model_is_trained_queried_and_widened_and_refuses_texts_beyond_its_rows(done: Commands):
+def test_a_modern_model_is_trained_queried_widened_and_tiled(done: Commands):
     failed = {name: end.output for name, end in done.ends.items() if end.status != 0}
-    assert failed.keys() == {"too long"}, failed
-    assert "more than the 64" in failed["too long"]
-    assert "Traceback" not in failed["too long"]
+    assert failed.keys() == REFUSED.keys(), failed
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_texts_beyond_the_rows_and_models_that_cannot_be_tiled_are_refused_in_one_sentence(done: Commands, name: str):
+    end = done.ends[name]
+    assert end.status == (1 if name == "too long" else 2)
+    assert REFUSED[name] in end.output.splitlines()[-1]
+    assert "Traceback" not in end.output
+
+
+def test_training_starts_from_the_tiled_model(done: Commands):
+    output = done.ends["large"].output
+    assert "tiling" in output
+    assert "8 layers, 8 wide, 2 heads, to 10 layers, 16 wide, 4 heads" in output
+    large = import_model(done.base / "large")
+    begun = tiled(import_model(done.base / "run"), large.config)
+    found, first = (model.params["encoder"]["layers"]["feed_forward"]["gate"]["kernel"] for model in (large, begun))
+    assert found.shape == first.shape == (10, 16, 20)
+    moved = np.abs(found - first)
+    assert 0 < moved.max() < 0.02  # two steps of at most 3.2e-3, not random weights
+    assert {record["step"] for record in records(done.base / "large")} >= {1, 2}
+    assert large.config.layer_types == (*("full", "sliding") * 4, "full", "full")
 
 
 def test_word_perplexity_is_reported_for_a_byte_level_vocabulary(done: Commands):

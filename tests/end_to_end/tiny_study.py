@@ -28,7 +28,7 @@ def values(experiment: pathlib.Path, toys: pathlib.Path) -> dict[str, Any]:
         "pretrain": {"model": {"num_layers": 1}, "phases": [row], "evaluation": {"rows": 8, "batch_size": 8}},
         "finetune": {
             "task": {"own": own, "length": 16},
-            "training": {"batch_size": 16, "epochs": 8, "learning_rate": 1e-2},
+            "training": {"batch_size": 16, "epochs": 2, "learning_rate": 1e-2},
             "model": {"scan_layers": True, "hidden_dropout": 0.0},
             "checkpoints": {"every": 8},
         },

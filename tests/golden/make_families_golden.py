@@ -5,12 +5,14 @@
 
 Every case is a directory that `save_pretrained` wrote, with `outputs.npz`: the batch, and the outputs, computed in float64. The
 second command makes the cases of version 4, whose config.json has other keys. The vocabulary is that of `heads/tokenizer`.
-`tests/interop/test_families.py` reads them. The weights are as in `make_heads_golden.py`: far from their initial values, and
-multiples of 2^-10. All shapes are unusual, and the window is shorter than the rows.
+`defaults.json` has the default configuration of each family. `tests/interop/test_families.py` reads all of these files. The
+weights are as in `make_heads_golden.py`: far from their initial values, and multiples of 2^-10. All shapes are unusual, and the
+window is shorter than the rows.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 import sys
@@ -33,6 +35,8 @@ THETAS = {"full_attention": {"rope_type": "default", "rope_theta": 777.0}, "slid
 BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
 TANH = "gelu_pytorch_tanh"
 EURO = {"bos_token_id": 2, "eos_token_id": 3, "mask_token_id": 4}
+
+KINDS = ("bert", "modernbert", "eurobert", "nomic_bert")
 
 # case -> (class, arguments of its configuration beyond SHAPE)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -123,6 +127,9 @@ def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def main() -> None:
     version = int(transformers.__version__.split(".")[0])
+    if version == 5:
+        defaults = {kind: transformers.CONFIG_MAPPING[kind]().to_dict() for kind in KINDS}
+        (HERE / "defaults.json").write_text(json.dumps(defaults, indent=1) + "\n")
     for case, (class_name, fields) in (CASES if version == 5 else CASES_OF_VERSION_4).items():
         shutil.rmtree(HERE / case, ignore_errors=True)
         model, batch = make_model(class_name, fields), make_batch()

@@ -341,5 +341,11 @@ EQUIVALENT: list[Equivalent] = [
         "cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(2e-12))",
         "it only keeps the cosine of a vector of zeros finite: 0 in both cases",
     ),
+    Equivalent(
+        "bert_jax/training/curves.py",
+        "axes.set_title(axes.get_title(), fontsize=11, color=INK)",
+        "pass",
+        "it only changes the size and the colour of the title",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

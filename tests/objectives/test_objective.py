@@ -185,6 +185,19 @@ def test_sentence_order_swaps_the_texts_of_half_of_the_pairs_with_their_masks():
     assert (kept["nsp_labels"] == -1).all()
 
 
+class SameSums(MlmNsp):
+    def sums(self, params: Any, batch: Any, seed: Any) -> Any:
+        return super().sums(params, batch, seed)
+
+
+def test_row_losses_from_the_sums_of_an_objective_equal_those_from_the_logits():
+    batch, model = random_batch(), Model(TINY)
+    assert (np.sum(batch["masked_targets"] >= 0, axis=1) == 1).any()
+    plain, own = (kind().for_model(model) for kind in (MlmNsp, SameSums))
+    losses = [jax.jit(objective.row_losses)(drawn(plain), batch) for objective in (plain, own)]
+    np.testing.assert_allclose(losses[0]["mlm_loss"], losses[1]["mlm_loss"], rtol=1e-5)
+
+
 @dataclasses.dataclass(frozen=True)
 class WithTerm(MlmNsp):
     scores: ClassVar[Any] = {**MlmNsp.scores, "my term": ("term", "mlm_targets")}

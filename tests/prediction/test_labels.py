@@ -144,19 +144,16 @@ def test_tagging_with_an_lstm_equals_the_unpacked_model(labelled):
     assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words get unlike answers"
 
 
-@pytest.mark.parametrize(
-    ("head", "command"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
-)
-def test_many_rows_are_answered_like_single_rows(labelled, head, command):
+@pytest.mark.parametrize("head", [POOLED, ENDS], ids=["concat", "ends"])
+def test_many_rows_are_answered_like_single_rows(labelled, head):
     """Slots are numbered over all rows of a batch, here on eight devices."""
     model, one_row = labelled(head)
     texts = mixed_texts(30, longest=30, seed=9)
     engine = Engine(model)
     engine.tokens = 128
-    many, one = (getattr(predictor, command)(texts) for predictor in (Predictor(engine), one_row))
+    many, one = (predictor.classify(texts) for predictor in (Predictor(engine), one_row))
     for ours, theirs in zip(many, one, strict=True):
-        for x, y in zip(ours.get("tags", [ours]), theirs.get("tags", [theirs]), strict=True):
-            assert x["probability"] == pytest.approx(y["probability"], abs=WITHIN)
+        assert ours["probability"] == pytest.approx(theirs["probability"], abs=WITHIN)
 
 
 def test_given_words_are_tagged_one_by_one(labelled):
@@ -173,12 +170,11 @@ def test_given_words_are_tagged_one_by_one(labelled):
         assert entity["text"] == " ".join(words[first:end])
 
 
-@pytest.mark.parametrize("longest", [40, 41])
-def test_words_of_a_long_text_are_tagged_in_the_window_with_most_context(labelled, longest):
-    model, predictor = labelled(TOKENS, max_position=longest)
+def test_words_of_a_long_text_are_tagged_in_the_window_with_most_context(labelled):
+    model, predictor = labelled(TOKENS)
     text = " ".join(random.Random(1).choices(WORDS, k=200))  # a token a word
     (answer,) = predictor.tag([text])
-    ids, room = model.tokenizer.encode(text), longest - 2
+    ids, room = model.tokenizer.encode(text), model.config.max_position - 2
     half = room // 2
     starts = range(0, len(ids) - room + half, half)
     spread = {s: label_outputs(model, [model.tokenizer.cls_id, *ids[s : s + room], model.tokenizer.sep_id]) for s in starts}
@@ -264,7 +260,7 @@ def test_entities_are_joined_from_their_first_word_to_their_last(labelled, text)
     assert Tag().as_text(answer) == "New York/B-LOC is/I-LOC big Paris/I-PER"
 
 
-def test_entities_are_joined_from_the_tags_of_other_schemes(labelled):
+def test_entities_are_joined_from_the_tags_of_other_schemes():
     words, labels = ["New", "York", "is", "Paris"], ("B-LOC", "L-LOC", "O", "U-PER")
     answer = Tag()._answer(_Tagged(None, words, None, [], []), TokenHead(labels=labels), np.arange(4, dtype=np.int32), np.eye(4))
     assert [tag["label"] for tag in answer["tags"]] == list(labels)
@@ -283,16 +279,15 @@ def test_more_answers_are_shown_below_the_best(labelled):
     assert AnswerQuestion(may_be_unanswerable=True)._as_dict({"question": "who?"}, found)["no_answer_margin"] == 1.5
 
 
-def test_labels_that_are_not_tags_make_no_entities(labelled):
-    _, predictor = labelled(TokenHead(labels=("NOUN", "VERB")))
-    (answer,) = predictor.tag(["the river"])
+def test_labels_that_are_not_tags_make_no_entities():
+    head, words = TokenHead(labels=("NOUN", "VERB")), ["river", "is"]
+    answer = Tag()._answer(_Tagged(None, words, None, [], []), head, np.arange(2, dtype=np.int32), np.eye(2))
     assert "entities" not in answer
-    assert Tag().as_text(answer).split()[0] in ("the/NOUN", "the/VERB")
+    assert Tag().as_text(answer) == "river/NOUN is/VERB"
 
 
-@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=TYPES[:2])
-def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled, fields):
-    model, predictor = labelled(CHOICE, **fields)
+def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled):
+    model, predictor = labelled(CHOICE)
     draw = random.Random(3)
     texts = mixed_texts(700, longest=16, seed=8)
     prompts = [(texts[i], texts[i + 1 : i + 1 + draw.randint(2, 6)]) for i in range(0, 600, 3)]
@@ -300,7 +295,7 @@ def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled, fields)
     for i in (0, 1, 77, 199):
         prompt, choices = prompts[i]
         pairs = [with_specials(model, prompt, choice) for choice in choices]
-        p = softmax(np.array([label_outputs(model, ids, None if fields else b)[0] for ids, b in pairs]))
+        p = softmax(np.array([label_outputs(model, ids, b)[0] for ids, b in pairs]))
         np.testing.assert_allclose(answers[i]["probabilities"], p, atol=WITHIN)
         assert answers[i]["choice"] == p.argmax()
         assert answers[i]["text"] == choices[p.argmax()]

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.model.config import modern_block
 from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding import rules
@@ -27,17 +29,14 @@ from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import drawn_parameters, largest_difference, random_batch
-from tests.sharding import training
-from tests.sharding.training import DROPPING, begun, drawn, experiment_on, program_of, train
+from tests.sharding.training import DROPPING, begun, experiment_on, first_state_of, program_of, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
     "data 8, state repeated": MeshConfig(data=8, zero_sharding=False),
-    "fsdp 8": MeshConfig(data=1, fsdp=8),
     "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
     "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
-    "fsdp 2 x tensor 4": MeshConfig(data=1, fsdp=2, tensor=4),
 }
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding
 SUMS_WITHIN = 2e-6
@@ -52,13 +51,13 @@ def small_arrays_are_spread_too():
 
 
 @functools.cache
-def on_one_device(accumulation: int = 1, optimizer: str = "bert_adam") -> tuple[Any, list[dict[str, float]]]:
-    return train(experiment_on(MeshConfig(), accumulation=accumulation, optimizer=optimizer), devices=1)
+def on_one_device() -> tuple[Any, list[dict[str, float]]]:
+    return train(experiment_on(MeshConfig(), optimizer="lamb"), devices=1)
 
 
 @functools.cache
 def on_mesh(name: str) -> tuple[Any, list[dict[str, float]]]:
-    return train(experiment_on(MESHES[name]))
+    return train(experiment_on(MESHES[name], optimizer="lamb"))
 
 
 def assert_same(found: tuple[Any, list[dict[str, float]]], wanted: tuple[Any, list[dict[str, float]]]) -> None:
@@ -74,47 +73,44 @@ def assert_same(found: tuple[Any, list[dict[str, float]]], wanted: tuple[Any, li
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_a_mesh_trains_as_one_device_with_dropout(name: str):
+def test_a_mesh_trains_as_one_device_with_dropout_and_the_norms_of_lamb(name: str):
     assert_same(on_mesh(name), on_one_device())
 
 
-@pytest.mark.parametrize("name", ["data 8", "data 2 x fsdp 2 x tensor 2"])
-def test_a_modern_block_with_shared_key_heads_trains_by_stable_adamw_on_a_mesh_as_on_one_device(name: str):
-    def modern(mesh: MeshConfig) -> Any:
-        experiment = experiment_on(mesh, optimizer="stable_adamw")
-        model = experiment.model
-        fields = modern_block(model.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
-        fields |= {"num_key_value_heads": 2}
-        return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
-
-    one, many = modern(MeshConfig()), modern(MESHES[name])
-    first = jax.device_get(drawn(one, program_of(one, 1)))
-    spread = jax.device_put(first, program_of(many).shardings)
-    assert_same(train(many, state=spread), train(one, devices=1, state=jax.device_put(first, program_of(one, 1).shardings)))
+def modern(mesh: MeshConfig, **changed: Any) -> PretrainingExperiment:
+    """Returns the experiment of a modern block with shared key heads, which trains with microbatches by StableAdamW."""
+    experiment = experiment_on(mesh, accumulation=2, optimizer="stable_adamw")
+    model = experiment.model
+    fields = modern_block(model.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
+    fields |= {"num_key_value_heads": 2} | changed
+    return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
 
 
-def test_accumulation_and_lamb_norms_do_not_depend_on_sharding():
-    mesh = MESHES["data 2 x fsdp 2 x tensor 2"]
-    assert_same(train(experiment_on(mesh, accumulation=2, optimizer="lamb")), on_one_device(accumulation=2, optimizer="lamb"))
+def trained(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any, list[dict[str, float]]]:
+    first = first_state_of(modern(MeshConfig()))
+    return train(experiment, devices, state=jax.device_put(first, program_of(experiment, devices).shardings))
 
 
-def test_layers_gathered_one_by_one_train_as_one_device_with_microbatches():
-    """`scan_layers=False` gathers every layer when it is needed, while the tests above gather all layers at once."""
-    experiment = experiment_on(MESHES["data 8"], accumulation=2, optimizer="lamb")
-    unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_layers=False))
-    assert_same(train(unrolled), on_one_device(accumulation=2, optimizer="lamb"))
+@functools.cache
+def modern_on_one_device() -> tuple[Any, list[dict[str, float]]]:
+    return trained(modern(MeshConfig()), devices=1)
 
 
-def test_collectives_along_one_side_of_the_box_at_a_time_train_as_one_device(monkeypatch: pytest.MonkeyPatch):
+def test_a_modern_block_with_microbatches_trains_by_stable_adamw_on_a_mesh_as_on_one_device():
+    assert_same(trained(modern(MeshConfig(data=1, fsdp=4, tensor=2))), modern_on_one_device())
+
+
+def test_layers_gathered_one_by_one_along_one_side_of_the_box_at_a_time_train_as_one_device(monkeypatch: pytest.MonkeyPatch):
+    """`scan_layers=False` gathers every layer when it is needed, while the tests above gather all layers at once, along all
+    sides."""
     mesh = make_mesh(MESHES["data 8"])
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
-    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # other tests compiled other collectives
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
-    assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())
+    assert_same(trained(modern(MESHES["data 8"], scan_layers=False)), modern_on_one_device())
 
 
 @pytest.mark.parametrize(
@@ -134,17 +130,6 @@ def test_collectives_go_along_one_dimension_at_a_time_from_64_chips_on(chips, si
         assert found == [places.T.tolist(), places.tolist()]
 
 
-def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding():
-    """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
-    (found, sums), (wanted, sums_of_one) = (
-        train(experiment_on(dataclasses.replace(MESHES["data 8"], reduce_dtype=dtype)), steps=1)
-        for dtype in ("bfloat16", "float32")
-    )
-    difference = largest_difference(wanted.opt_state[0].mu, found.opt_state[0].mu)
-    assert 2**-12 < difference < 8 * 2**-8
-    assert sums[0]["mlm_loss"] == sums_of_one[0]["mlm_loss"]
-
-
 class Total(Objective):
     """The sum of the vectors of all words, and of all other arrays."""
 
@@ -154,6 +139,26 @@ class Total(Objective):
 
     def loss(self, sums: Any, counts: Any) -> jax.Array:
         return sums["total"]
+
+
+def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding():
+    """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
+
+    class Products(Total):
+        def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
+            return {"total": (batch["input_ids"] @ params["kernel"]).sum()}
+
+    narrow = dataclasses.replace(MESHES["data 8"], reduce_dtype="bfloat16")
+    assert program_of(experiment_on(narrow)).reduce_dtype == "bfloat16"
+    mesh, rows = make_mesh(narrow), np.random.default_rng(0).random((8, 64), np.float32)
+    shardings = {"kernel": NamedSharding(mesh, PartitionSpec("data"))}
+    with jax.set_mesh(mesh):
+        params = jax.device_put({"kernel": np.ones((64, 2), np.float32)}, shardings)
+        run = jax.jit(gradients_over_data(shardings, mesh, DROPPING, "bfloat16"), static_argnums=(0, 5))
+        grads, sums = run(Products(), params, {"input_ids": rows}, {}, StepSeed(0, np.int32(0)), 1)
+    wanted = np.repeat(rows.sum(0, dtype=np.float64)[:, None], 2, 1)
+    assert 2**-12 < largest_difference(wanted, grads["kernel"]) < 8 * 2**-8
+    assert float(sums["total"]) == pytest.approx(wanted.sum(), rel=1e-6)
 
 
 def test_word_tables_are_gathered_in_the_compute_dtype_and_other_arrays_in_float32():
@@ -182,7 +187,7 @@ def test_gradients_of_a_word_add_up_in_float32_for_any_compute_dtype():
 
 
 def test_each_data_device_holds_its_shard_of_every_large_array():
-    (state, _), m = on_mesh("data 8"), experiment_on(MESHES["data 8"]).model
+    (state, _), m = on_mesh("data 8"), DROPPING
     layers = state.params["encoder"]["layers"]
     wanted = [
         (layers["feed_forward"]["output"]["kernel"], (m.num_layers, m.intermediate_size // 8, m.hidden_size)),
@@ -194,14 +199,14 @@ def test_each_data_device_holds_its_shard_of_every_large_array():
 
 
 def test_initial_weights_do_not_depend_on_the_mesh():
-    experiments = {1: experiment_on(MeshConfig()), 8: experiment_on(MESHES["fsdp 2 x tensor 4"])}
+    experiments = {1: experiment_on(MeshConfig()), 8: experiment_on(MeshConfig(data=1, fsdp=2, tensor=4))}
     alone, spread = (jax.device_get(begun(one, program_of(one, n))) for n, one in experiments.items())
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, spread)))
 
 
 def test_each_device_holds_only_its_shard_of_parameters_and_optimizer_state():
     name = "data 2 x fsdp 2 x tensor 2"
-    (state, _), m = on_mesh(name), experiment_on(MESHES[name]).model
+    (state, _), m = on_mesh(name), DROPPING
     wanted = {
         ("embeddings", "word_embeddings", "embedding"): (m.vocab_size // 2, m.hidden_size // 2),
         ("encoder", "layers", "attention", "query", "kernel"): (
@@ -225,37 +230,33 @@ def test_each_device_holds_only_its_shard_of_parameters_and_optimizer_state():
 
 
 def test_fsdp_8_divides_device_memory_by_nearly_eight():
-    def bytes_of_a_device(name: str) -> int:
-        state = program_of(experiment_on(MESHES[name])).state
+    def bytes_of_a_device(mesh: MeshConfig) -> int:
+        state = program_of(experiment_on(mesh)).state
         sizes = jax.tree.map(lambda x: 4 * math.prod(x.sharding.shard_shape(x.shape)), state)
         return sum(jax.tree.leaves(sizes))
 
     # at width 16 the LayerNorms and some biases, which stay whole, are a visible fraction; for Base they are 0.1 %
-    assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8, state repeated") / 4
+    assert bytes_of_a_device(MeshConfig(data=1, fsdp=8)) < bytes_of_a_device(MESHES["data 8, state repeated"]) / 4
 
 
 def test_distillation_on_a_mesh_equals_one_device():
     """The teacher is split over fsdp and replicated over data; the student's state is sharded over data too."""
-    found, first = [], None
-    for mesh_config in (MeshConfig(), MeshConfig(data=2, fsdp=2)):
+    found, wide = [], dataclasses.replace(DROPPING, hidden_size=24)
+    of_teacher = drawn_parameters(wide, 1)
+    teacher = Teacher(wide, {part: of_teacher[part] for part in TEACHER_PARTS})
+    kernel = np.random.default_rng(0).normal(0, 0.25, (16, 24)).astype(np.float32)
+    params = {**drawn_parameters(DROPPING), PROJECTION: {"kernel": kernel}}
+    batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
+    for mesh_config, devices in ((MeshConfig(), 1), (MeshConfig(data=2, fsdp=2), 4)):
         distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)
-        experiment = dataclasses.replace(
-            experiment_on(mesh_config),
-            teacher="any",
-            distillation=distillation,
-            model=dataclasses.replace(DROPPING, num_layers=1),
-        )
-        wide = dataclasses.replace(experiment.model, hidden_size=24)
-        params = drawn_parameters(wide, 1)
-        teacher = Teacher(wide, {part: params[part] for part in TEACHER_PARTS})
-        mesh = make_mesh(experiment.mesh, jax.devices()[: 4 if found else 1])
+        experiment = dataclasses.replace(experiment_on(mesh_config), teacher="any", distillation=distillation)
+        mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
         program = pretraining_program(experiment, mesh, teacher)
         with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-            first = first or jax.device_get(begun(experiment, program))
-            batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
-            state = jax.device_put(first, program.shardings)
+            state = program.init_state(dict, params)
             arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), step_scalars(experiment))
-            _, sums = program.training_step(1)(*arguments)
-        found.append({key: float(value) for key, value in sums.items()})
-    assert found[0]["soft_loss"] > 0
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
+            found.append(jax.device_get(program.norms_step(1)(*arguments)))
+    (norms, sums), (norms_on_mesh, sums_on_mesh) = found
+    assert sums["soft_loss"] > 0
+    assert largest_difference(sums, sums_on_mesh) < 1e-4
+    assert largest_difference(norms, norms_on_mesh) < PARAMETERS_WITHIN

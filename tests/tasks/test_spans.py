@@ -152,6 +152,15 @@ def test_equal_texts_count_once_with_their_best_score():
     assert [(s.text, s.start, s.score) for s in answer.spans] == [("ab", 3, 7.0), ("ab ab", 0, 5.0)]
 
 
+def test_probabilities_are_the_softmax_of_large_scores_too():
+    start, end = np.array([0, 0, 1_000.0, 1_001.0, 0]), np.zeros(5)
+    (window,) = cut(0, 2, 5, 128)
+    answer = best_spans([start], [end], [window], Context("a b", [(0, 1), (2, 3)]))
+    assert [(s.text, s.score) for s in answer.spans] == [("b", 1_001.0), ("a", 1_000.0), ("a b", 1_000.0)]
+    others = 1 / (math.e + 2)
+    assert [s.probability for s in answer.spans] == pytest.approx([math.e * others, others, others])
+
+
 def unanswerable(null_scores: list[float], **flags) -> Answer:
     """Returns the answer in a context of three words, read in three windows of one word. The best span scores 4."""
     rows = cut(0, 3, 4, 1)

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -19,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.checkpoints import Checkpoints
-from tests.sharding.training import experiment_on, first_state, program_of, train
+from tests.sharding.training import experiment_on, first_state, program_of
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -27,7 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 def state_at(step: int, size: int = 50_000) -> dict[str, jax.Array]:
     """Returns incompressible numbers that identify the step."""
-    return {"step": jnp.int32(step), "weights": jax.random.normal(jax.random.key(step), (size,))}
+    weights = np.random.default_rng(step).standard_normal(size, np.float32)
+    return jax.device_put({"step": np.int32(step), "weights": weights})
 
 
 def abstract(state: Any) -> Any:
@@ -61,16 +61,15 @@ def restored(directory: pathlib.Path) -> Any:
 
 
 def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathlib.Path):
-    experiment = experiment_on(MeshConfig())
-    state, _ = train(experiment, devices=1, steps=2)
+    rng = np.random.default_rng(0)
+    state = jax.tree.map(lambda x: np.asarray(100 * rng.standard_normal(x.shape), x.dtype), first_state())
+    state = jax.device_put(state, program_of(experiment_on(MeshConfig()), 1).shardings)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(2, state)
         checkpoints.finish()
         found = checkpoints.restore_latest(abstract(state))
     assert jax.tree.structure(found) == jax.tree.structure(state)
     assert_equal(found, state)
-    assert int(found.step) == 2
-    assert any(np.any(np.asarray(x)) for x in jax.tree.leaves(found.opt_state[0].mu))
 
 
 def test_a_state_is_restored_on_another_mesh(tmp_path: pathlib.Path):
@@ -227,7 +226,9 @@ def test_a_checkpoint_without_digests_is_read(tmp_path: pathlib.Path):
 
 
 def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: pathlib.Path, caplog):
-    broken = state_at(3) | {"weights": state_at(3)["weights"].at[7].set(jnp.nan)}
+    broken = jax.tree.map(np.array, state_at(3))
+    broken["weights"][7] = np.nan
+    broken = jax.device_put(broken)
     save_all(tmp_path, 1)
     with ocp.CheckpointManager(tmp_path) as manager:  # like an earlier version
         manager.save(2, args=ocp.args.Composite(state=ocp.args.StandardSave(broken)))

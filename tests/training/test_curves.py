@@ -126,6 +126,12 @@ def test_a_single_point_is_a_dot(tmp_path: pathlib.Path, figures: list[Figure]):
         assert axes.get_title(loc="left") == "" or dots, axes.get_title(loc="left")
 
 
+def test_a_run_without_an_evaluation_has_a_figure(tmp_path: pathlib.Path):
+    metrics = write(tmp_path / "metrics.jsonl", {"step": 1, "train/loss": 0.7, "train/learning_rate": 1e-5})
+    assert draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines={"'a' for all": 0.5})
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: list[Figure]):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 13, "train/loss": 0.7, "dev/f1": 0.8})
     bars = {"'O' for all, most frequent in training": 0.25, "each word's most frequent label in training": 0.5}
