@@ -147,7 +147,7 @@ def test_a_stored_tied_decoder_must_equal_the_word_embeddings(tiny, tensors):
 
 def test_positions_in_another_order_are_refused(tiny, tensors):
     tensors["bert.embeddings.position_ids"] = np.array([[0, 2, 1]])
-    with pytest.raises(UserError, match=r"the file: bert\.embeddings\.position_ids is not 0, 1, 2, \.\.\.; other values"):
+    with pytest.raises(UserError, match=r"the file: bert\.embeddings\.position_ids must be 0, 1, 2, \.\.\.; other values"):
         params_from_tensors(tensors, tiny[1], "the file")
 
 

@@ -310,7 +310,7 @@ def test_sick_is_two_tasks_of_one_file_with_or_without_its_test_set(tmp_path: pa
     with pytest.raises(UserError, match=r"sick/entailment is not in the catalogue of tfds; set config\.task\.data_dir"):
         load(TaskConfig(name="sick/entailment"))
     sick(tmp_path, "TRAIN", "TEST")
-    with pytest.raises(UserError, match="sick/entailment has no examples of its dev split"):
+    with pytest.raises(UserError, match="sick/entailment has no examples of the dev split"):
         load(config("sick/entailment", tmp_path))
 
 

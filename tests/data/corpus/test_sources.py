@@ -41,7 +41,7 @@ def test_sources_are_parsed(text, source):
         ("text:", "write text:GLOB"),
         ("tfds", "write tfds:NAME"),
         ("embedded:x", "embedded:x must not have a name"),
-        ("tfds:a b", "is not NAME"),
+        ("tfds:a b", "must have the form tfds:NAME"),
     ],
 )
 def test_an_invalid_source_is_refused_with_a_suggestion(text, message):
