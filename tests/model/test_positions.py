@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import runpy
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import INPUTS
 from bert_jax.model import positions
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
@@ -79,6 +81,17 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch
     np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
     first = jax.jit(attention_weights, static_argnums=1)(params, config, tokens)[0]
     np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
+
+
+def test_scores_can_depend_on_the_distance_of_two_tokens():
+    alibi = runpy.run_path("experiments/extensions/alibi.py")["Alibi"]()
+    at, queried = np.array([[0, 1, 2, 3, 0, 1]]), np.array([[3, 1, 5]])  # two texts in a row; only some tokens are queries
+    tokens = Tokens.of(dict.fromkeys(INPUTS, jnp.asarray(at))).reading(jnp.asarray(queried))
+    offsets = at[:, None, :] - np.take_along_axis(at, queried, axis=1)[:, :, None]
+    np.testing.assert_array_equal(tokens.offsets()[:, 0], offsets)
+    scores = alibi.scores(jnp.zeros((1, 4, 3, 6)), tokens, Layer(jnp.uint32(0)))
+    for head, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):  # the paper's slopes of 4 heads
+        np.testing.assert_allclose(scores[:, head], -slope * np.abs(offsets))
 
 
 def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:
