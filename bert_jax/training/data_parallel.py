@@ -1,9 +1,9 @@
 """Gradients with ZeRO: the state is sharded over the data axis, and every device holds and updates a part of each array.
 
-ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data". Parameters are
+ZeRO (arXiv:1910.02054, section 5.2) is implemented with explicit collectives in a `jax.shard_map` over "data". Parameters are
 gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
 Gradients are reduce-scattered. With sharding constraints instead of explicit collectives, XLA's partitioner splits the matrix
-products into small pieces (12 % of a v5e's peak) or makes programs that never finish compiling."""
+products into small pieces, which reach 12 % of a v5e's peak, or makes programs that never finish compiling."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns the index of each of this device's `rows`, counted over all devices of a microbatch. The index determines the
-    random masks of the row (`Tokens.rows`)."""
+    """Returns the index of each of the `rows` rows on this device. Rows are counted over all devices of a microbatch. The index
+    determines the random masks of the row (see `Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
@@ -109,7 +109,7 @@ def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     """Returns the `axis_index_groups` of collectives over the data axis. The chips along this axis form a box, and each
     dimension of the box has its own groups, slowest dimension first. Running the collectives over one dimension after another
-    gives the same result as one collective over all chips. [None] is a single collective over all chips.
+    gives the same result as one collective over all chips. [None] means one collective over all chips.
 
     With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
     bytes. On the two-dimensional slices of v5e and v6e, collectives over one dimension after another are faster (BERT-Large,

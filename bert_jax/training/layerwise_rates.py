@@ -41,8 +41,7 @@ def learning_rate_multipliers(
     unfreeze_every: int = 0,
     crf_multiplier: float = 1.0,
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
-    """Returns a function from the step to the factors of the learning rate, one per parameter. Returns None if all factors are
-    1.
+    """Returns a function that maps the step to a learning-rate factor for each parameter. Returns None if all factors are 1.
 
     decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
         ELECTRA's layer-wise decay).

@@ -46,7 +46,7 @@ class WatchedTrainState(TrainState):
     """The number of steps skipped because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
     skipped_batches: Int[Array, ""]
-    """The number of skipped batches; step n reads batch n plus this number."""
+    """The number of skipped batches. Step n reads the batch with index n + `skipped_batches`."""
     rollbacks: Int[Array, ""]
     """The number of rollbacks."""
 
@@ -84,7 +84,7 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """Returns the state with `spike` (0 or 1) added to the number of spikes. If `counts`, the loss is also added to the
+    """Returns the state with `spike` (0 or 1) added to the number of spikes. If `counts` is True, the loss is also added to the
     averages."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
@@ -116,9 +116,9 @@ class Rollback:
         self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
-        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
-        `config.spikes.rollback_steps` steps before the spike, or the initial state. Removes later checkpoints. The batches from
-        that checkpoint to the spike are skipped.
+        """Returns the state to continue from after a spike in `stage`. This is the newest checkpoint at least
+        `config.spikes.rollback_steps` steps before the spike, or the initial state if there is no such checkpoint. Removes
+        later checkpoints, and skips the batches between this state and the spike.
 
         If the run is killed before its next checkpoint, it meets the spike again and rolls back again. Raises UserError after
         `config.spikes.max_rollbacks` rollbacks.

@@ -1,6 +1,6 @@
 """`Program`: the training step and the evaluation of a run, as pure functions and compiled for the devices of a mesh.
 
-`pretraining/program.py` and `finetuning/program.py` make one from an experiment.
+`pretraining/program.py` and `finetuning/program.py` make a `Program` from an experiment.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ OPTIMIZER = "optimizer"
 
 @struct.dataclass
 class TrainState:
-    """All arrays that training changes: the content of a checkpoint."""
+    """All arrays that training changes. A checkpoint contains these arrays."""
 
     step: Int[Array, ""]
-    """int32: the number of finished steps, including skipped ones; also the index of the next batch."""
+    """int32: the number of finished steps, including skipped steps. Without rollbacks, it is also the index of the next
+    batch."""
     params: Params
     opt_state: optax.OptState
     skipped: Int[Array, ""]
-    """int32: the number of steps with a non-finite loss or gradient norm, which change only `step` and the two counters."""
+    """int32: the number of steps with a non-finite loss or gradient norm. Such a step changes only `step` and the counters of
+    skipped steps."""
     skipped_in_a_row: Int[Array, ""]
     """int32: the number of consecutive skipped steps."""
 
@@ -60,7 +62,8 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
 
 
 def skipped_batches(state: TrainState) -> int:
-    """Returns the number of batches that the run skipped in rollbacks (`spikes`); step n reads batch n plus this number."""
+    """Returns the number of batches that the run skipped in rollbacks (see `spikes.py`). Step n reads the batch with index n +
+    this number."""
     return int(getattr(state, "skipped_batches", 0))
 
 
@@ -94,10 +97,10 @@ def gradients(
 ) -> tuple[Params, Sums]:
     """Returns (gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` are the counts of the whole batch, of which these rows may be a part. With `accumulation` > 1, the rows are processed
-    in that many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients add up to the
-    gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
-    accumulated in float32 for any dtype of the parameters."""
+    `counts` are the counts of the whole batch, while `batch` may hold only a part of its rows. With `accumulation` > 1, the
+    rows are processed in that many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients
+    add up to the gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets.
+    Gradients are accumulated in float32 for any dtype of the parameters."""
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
         seed, step = step_seed
@@ -128,7 +131,7 @@ weights, the state with the filter's own counts, further sums of the step). See 
 
 
 Scalars = Mapping[str, Num[Array, ""]]
-"""The numbers that may differ between runs that share a program: "seed", for dropout, and the inputs of
+"""The numbers that may differ between runs that share a program. They are "seed" (for dropout) and the inputs of
 `Program.learning_rate`."""
 
 
@@ -153,8 +156,8 @@ class Program:
     """The maximum global norm of the gradient of the whole batch (the original clips the gradient of each core). 0 disables
     clipping."""
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
-    """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters. Gradients with
-    factor 0 are not included in the norm. None: all factors are 1."""
+    """Maps the step to a learning-rate factor for every parameter. The factors are arrays that broadcast against the
+    parameters. Gradients with factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
     """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
@@ -165,7 +168,7 @@ class Program:
     reduce_dtype: str = ""
     """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
     logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
-    """The function that an evaluation computes on a batch; None: the objective's sums and counts."""
+    """The function that an evaluation computes on a batch. If None, an evaluation computes the objective's sums and counts."""
     _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
 
     # -------------------------------------------------------------------------------------------------------- pure functions
@@ -174,18 +177,19 @@ class Program:
     ) -> tuple[TrainState, Sums]:
         """Performs one update. Returns (the new state, float32 scalars).
 
-        `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
-        reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-        `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. The gradients
-        of `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
+        `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the
+        objective reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L],
+        `masked_positions` and `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of
+        `data/rows.py`. The gradients of `accumulation` microbatches are added. `teacher` holds the parameters of
+        `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
         "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps; means are only computed
         from the totals.
 
-        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change, the sums
-        are 0, and the step is counted as skipped, so a bad batch costs one step. The `spike_filter` counts the steps that it
-        skips.
+        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change. The sums
+        are 0, and the step is counted as skipped, so a bad batch costs only one step. The `spike_filter` counts the steps that
+        it skips.
         """
         objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
         factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
@@ -287,7 +291,8 @@ class Program:
 
     @functools.cached_property
     def init_state(self) -> jax.stages.Wrapped:
-        """The jitted (make, *arguments) -> the state before step 0, with the parameters that `make(*arguments)` returns."""
+        """The jitted function that returns the state before step 0. It is called with (make, *arguments), where
+        `make(*arguments)` returns the parameters."""
 
         def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)
@@ -307,7 +312,8 @@ class Program:
 
     @functools.cached_property
     def training_step(self) -> Callable[[int], jax.stages.Wrapped]:
-        """Accumulation -> the jitted `train_step` (cached). The memory of the old state is donated."""
+        """Maps the number of microbatches to the jitted `train_step`, which is cached. The memory of the old state is
+        donated."""
 
         def jitted(accumulation: int) -> jax.stages.Wrapped:
             step = functools.partial(self.train_step, accumulation=accumulation)
@@ -317,7 +323,7 @@ class Program:
         return functools.cache(jitted)
 
     def norms_step(self, accumulation: int) -> jax.stages.Wrapped:
-        """Returns the jitted `gradient_norms`, replicated on every device."""
+        """Returns the jitted `gradient_norms`. Its results are replicated on every device."""
         step = functools.partial(self.gradient_norms, accumulation=accumulation)
         whole = NamedSharding(self.mesh, PartitionSpec())
         return jax.jit(step, in_shardings=self._argument_shardings, out_shardings=whole)
@@ -330,16 +336,17 @@ class Program:
 
     @functools.cached_property
     def gathered(self) -> jax.stages.Wrapped:
-        """Parameters -> the parameters without sharding over the data axis."""
+        """The jitted function that gathers parameters, so that they are not sharded over the data axis."""
         return jax.jit(lambda params: params, out_shardings=parameter_shardings(self.parameters, self.mesh))
 
     @functools.cached_property
     def copy(self) -> jax.stages.Wrapped:
-        """Parameters -> a copy, in one program. The copy outlives the state, whose memory a step donates."""
+        """The jitted function that copies parameters in one program. The copy stays valid after a step has donated the memory
+        of the state."""
         return jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=self.shardings.params)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether `function` has not been called with the shapes of `batch` before and must be compiled."""
+        """Returns whether `function` must be compiled, because it has not been called with the shapes of `batch` before."""
         key = (function, *((name, batch[name].shape) for name in sorted(batch)))
         seen = key in self._compiled
         self._compiled.add(key)
