@@ -1,8 +1,8 @@
 """Reads an experiment file with its command-line overrides, `--config.a.b=1`, and adds new defaults to stored configurations.
 
 An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is
-not used because it only knows the keys and types in the experiment file, so it cannot set a key that is absent from the file or
-None there. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
+not used because it only knows the keys and types in the experiment file. It cannot set a key that is None in the file or absent
+from the file. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
-    for key, text in overrides:  # last, since the other keys determine the objective
+    for key, text in overrides:  # options come last, since the other keys determine the objective
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import read_objective
 
@@ -71,8 +71,8 @@ def with_defaults(
 ) -> JsonObject:
     """Adds the defaults of newer keys to a configuration stored in a workdir or a reference curve.
 
-    `extra_key` is a key of the file that is not part of the experiment; it is kept. Values that are not a configuration of this
-    kind are returned unchanged."""
+    `extra_key` is a key of the file that is not part of the experiment. This key is kept. Values that are not a configuration
+    of this kind are returned unchanged."""
     values = {key: value for key, value in stored.items() if key != extra_key}
     try:
         experiment = kind.from_dict(values)
@@ -82,9 +82,10 @@ def with_defaults(
 
 
 def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
-    """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
+    """Splits `arguments` into overrides and all other arguments. An override, `--config.a.b=1` or `--config.a.b 1`, becomes a
+    pair ("a.b", "1").
 
-    Raises UserError for an override without a value or a key with two values.
+    Raises UserError if an override has no value, or if a key has two different values.
     """
     overrides: dict[str, str] = {}
     rest = []
@@ -109,8 +110,8 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
     """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
 
     `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows
-    None; otherwise it gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the values in
-    `config`. Raises UserError for an unknown key, a group, or a value of the wrong type.
+    None. Otherwise, the key gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the
+    values in `config`. Raises UserError if the key is unknown or a group, or if the value has the wrong type.
     """
     flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
@@ -141,7 +142,7 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
 
 
 def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
-    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no `name`.
+    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no key or index `name`.
 
     `asked` is (schema, whole key, flag), for messages.
     """
@@ -159,7 +160,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
             return items[0] if items else type(node[place_in_list])
         numbers = f"the list has the indices 0 to {len(node) - 1}" if node else "the list is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
-    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
+    # Types come from the values in the file.
+    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):
         if name in node:
             return type(node[name])
         keys = f"valid keys: {', '.join(map(str, node))}" if node else "the group is empty"
@@ -181,7 +183,8 @@ def _current_value(there: Any, schema: Any, key: str) -> str:
 
 
 def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
-    """Parses `text` as the first type of the annotation `hint` that accepts it. Raises UserError naming the accepted types."""
+    """Parses `text` as the first type of the annotation `hint` that accepts it. If no type accepts the text, raises UserError
+    with the accepted types."""
     kinds = [kind for kind in value_types(hint) if kind is not type(None)]
     if len(kinds) < len(value_types(hint)) and text in NONE:
         return None
@@ -235,7 +238,7 @@ def _type_name(kind: Any) -> str:
 
 
 def suggested_flag(argument: str, schema: Any) -> str:
-    """Returns the end of an error message for an unknown flag that resembles a key of the experiment, e.g. "did you mean
-    --config.optimizer.learning_rate?" for `--learning_rate`, or ""."""
+    """Returns the end of an error message if an unknown flag resembles a key of the experiment, otherwise "". For
+    `--learning_rate`, the result is "did you mean --config.optimizer.learning_rate?"."""
     found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
     return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

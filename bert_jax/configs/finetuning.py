@@ -42,8 +42,9 @@ class ModelOverrides(Execution):
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     dtype: Annotated[str, OneOf(("auto", *DTYPES))] = "auto"
-    """The type of matrix products and activations: "float32", "bfloat16", or "auto": bfloat16 on TPUs, float32 elsewhere. On a
-    TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as long to compile."""
+    """The type of matrix products and activations: "float32", "bfloat16", or "auto". "auto" is bfloat16 on TPUs and float32
+    elsewhere. On a TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as
+    long to compile."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 
@@ -75,7 +76,7 @@ class TrainingConfig:
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation)."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """arXiv:1512.00567, section 7."""
+    """The fraction of the target probability that is spread over all labels (arXiv:1512.00567, section 7)."""
     class_weights: tuple[LossWeight, ...] = ()
     """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced": the weight of a
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
@@ -123,7 +124,7 @@ class CrossViewConfig:
     LSTMs. Each step with labels is followed by a step without labels."""
 
     corpus: PathText = ""
-    """The directory of a corpus with the model's vocabulary, made by `python -m bert_jax.corpus`; its sentences are the
+    """The directory of a corpus with the model's vocabulary, made by `python -m bert_jax.corpus`. Its sentences are the
     unlabelled text. Empty: no cross-view training."""
     batch_size: BatchSize = 32
     """The number of unlabelled sentences per step."""
@@ -131,8 +132,8 @@ class CrossViewConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists. If a list is empty, all runs have the value in `training` (for
-    `seeds`: the value of `seed`).
+    """A sweep over the Cartesian product of these lists. If a list is empty, all runs have the value in `training`. If `seeds`
+    is empty, all runs have the value of `seed`.
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """
@@ -142,9 +143,9 @@ class SweepConfig:
     epochs: tuple[Epochs, ...] = ()
     seeds: tuple[Seed, ...] = ()
     devices_per_run: Annotated[int, Interval(ge=0, le=2**20)] = 1
-    """The number of devices per run. The runs of a sweep train in parallel, each on this many devices of one process; several
-    processes (the hosts of a TPU slice) share the runs. 0: one run after another, each on all devices of all processes, for
-    models that need the memory of all devices."""
+    """The number of devices per run. The runs of a sweep train in parallel, each on this many devices of one process. If there
+    are several processes (the hosts of a TPU slice), the runs are divided among the processes. 0: the runs train one after
+    another, each on all devices of all processes. Use 0 for models that need the memory of all devices."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,7 @@ class FinetuningExperiment:
     """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, starting from
     a model fine-tuned on MNLI scores higher (arXiv:1811.01088)."""
     init_new: str = ""
-    """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), in addition to the task's
+    """Comma-separated names of parts that `init_from` lacks, e.g. "pooler". They start from random weights, like the task's
     head."""
     init_random: bool = False
     """Whether to use only the architecture and vocabulary of `init_from`, with random weights. This is the baseline without
@@ -258,7 +259,7 @@ class FinetuningExperiment:
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
-            dropout = self.model.hidden_dropout  # `model_config` sets the dropout of a frozen encoder to 0
+            dropout = self.model.hidden_dropout  # needed because `model_config` sets the dropout of a frozen encoder to 0
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
         if c.pooling in CLASSIFIER_POOLINGS[1:]:  # a setting of the model, see `model_config`
             asked["pooling"] = "pooler"

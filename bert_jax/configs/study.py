@@ -86,9 +86,9 @@ class BudgetConfig:
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
     """The time of the training steps, excluding compilation, evaluation and saving."""
     calibration_steps: Count = 120
-    """The minimum number of steps per phase with which the speed is measured, in six log lines. Fast arms take more steps: as
-    many as fit in 30 seconds, or in a sixtieth of the budget if that is less. Each log line waits for pending steps, so with 5
-    steps per line, the measured speed of small models was a tenth too low."""
+    """The minimum number of steps per phase for measuring the speed. The steps are divided into six log lines. Fast arms take
+    as many steps as fit in 30 seconds, or in a sixtieth of the budget if that is less. Each log line waits for pending steps.
+    With 5 steps per line, the measured speed of small models was a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class OrderConfig:
     """Arms from the highest to the lowest score: "bert > left_to_right, bilm > static". Arms separated by commas are not
     compared with each other."""
     tasks: tuple[Name, ...] = ()
-    """The tasks for which the order was expected; "average" is the mean over all tasks. Empty: all tasks and their mean."""
+    """The tasks for which the order was expected. "average" is the mean over all tasks. Empty: all tasks and their mean."""
 
     @property
     def ranks(self) -> list[list[str]]:
@@ -126,9 +126,9 @@ class StudyExperiment:
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
-    """The names of the arms to run; arms whose models they use are run too. Empty: all."""
+    """The names of the arms to run. Arms whose models they use are run too. Empty: all arms."""
     only_tasks: tuple[Name, ...] = ()
-    """The names of the tasks to run; empty: all."""
+    """The names of the tasks to run. Empty: all tasks."""
     reference: str = ""
     """The arm with which all other arms are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
@@ -143,7 +143,7 @@ class StudyExperiment:
     paper: str = ""
     """The source of the arms' `paper` scores, with its model and data."""
     keep_models: bool = False
-    """Whether to keep the fine-tuned models, which are removed otherwise. Pretrained models are always kept."""
+    """Whether to keep the fine-tuned models. If not, they are removed. Pretrained models are always kept."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> StudyExperiment:
@@ -171,7 +171,7 @@ class StudyExperiment:
 
     def _chosen(self) -> StudyExperiment:
         """Returns the study with only the arms in `only_arms`, the arms that they depend on, and the tasks in `only_tasks`.
-        Expected orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
+        Expected orders keep only the remaining arms. If the reference arm was removed, the first arm replaces it."""
         wanted = [*self.only_arms]
         for name in wanted:  # the loop appends to this list
             arm = self.arm(name)
@@ -248,7 +248,8 @@ class StudyExperiment:
                 )
 
     def _check_order(self, key: str, expected: OrderConfig) -> None:
-        """Raises UserError for an expected order with an unknown arm or task, or the same arm twice."""
+        """Raises UserError if an expected order names an unknown arm or task, names an arm twice, or has fewer than two
+        ranks."""
         named = [name for rank in expected.ranks for name in rank]
         for name in named:
             _known(f"{key}.order", name, [arm.name for arm in self.arms])

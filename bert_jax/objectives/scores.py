@@ -25,11 +25,11 @@ class Score:
     numerator: str
     denominator: str
     title: str = ""
-    """The name in log lines and figures; filled in from the key in `Objective.scores`."""
+    """The name in log lines and figures. It is filled in from the key in `Objective.scores`."""
     unit: str = ""
     """The text after the title in the figure, such as "(nats per predicted token)"."""
     shown: bool = True
-    """Whether log lines and the figure show it. metrics.jsonl and results.json always contain it."""
+    """Whether log lines and the figure show the score. metrics.jsonl and results.json always contain it."""
     baseline: str = ""
     """The name of the baseline score shown next to it."""
     baseline_title: str = ""
@@ -39,7 +39,7 @@ class Score:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a fraction, such as an accuracy. Fractions are shown in percent."""
+        """Whether the score is a fraction, such as an accuracy. Fractions are shown in percent."""
         return self.title.lower().endswith(("accuracy", "rate", "share"))
 
     def text(self, value: float) -> str:
@@ -101,7 +101,7 @@ class EvalRows:
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
     train: Any
-    """The `Corpus` to train on."""
+    """The `Corpus` of the training split."""
     plan: Any
     """The `EpochPlan` of an epoch of the training split, or of a block of it."""
     words: int | None = None
@@ -109,11 +109,11 @@ class EvalRows:
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """Returns the accuracy and loss of the unigram distribution, which ignores the context. A model that does not beat it has
-    learned nothing.
+    """Returns the accuracy and loss of the unigram distribution, which ignores the context. A model that does not beat this
+    baseline has learned nothing.
 
-    `target_counts` is how often each token is a target in training; `targets` are the ids of all predictions on held-out rows, -1
-    where unused. The accuracy is the accuracy of always predicting the most frequent target. The loss is the cross-entropy with
+    `target_counts` holds how often each token is a target in training. `targets` holds the ids of all targets on held-out rows,
+    -1 where unused. The accuracy is reached by always predicting the most frequent target. The loss is the cross-entropy with
     add-one (Laplace) smoothing, which is finite for tokens without a count."""
     vocabulary = target_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
@@ -131,8 +131,9 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
 
 
 def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """Returns the NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a
-    model that does not beat it has learned nothing about NSP. If there is no example, returns {}."""
+    """Returns the NSP accuracy of always predicting the more frequent label, or {} if there is no example. The labels are 0
+    (next sentence), 1 (random sentence) and -1 (no example). A model that does not beat this accuracy has learned nothing about
+    NSP."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}
@@ -143,9 +144,9 @@ def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> F
     """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
 
     Words count as often as they occur. [UNK] is never a target. If next tokens are predicted, each [SEP] is a target too. The
-    counts of the corpus do not include [SEP], so `plan` provides their number: one for each text. `predictions_of_last` is how
-    often the last [SEP] of a text is predicted, relative to other tokens: 1/2 in a biLM, which predicts it in only one
-    direction."""
+    counts of the corpus do not include [SEP], so the count of [SEP] is computed from `plan`. `predictions_of_last` is how often
+    the last [SEP] of a text is predicted, relative to other tokens. It is 1/2 in a biLM, which predicts the last [SEP] in only
+    one direction."""
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
     if plan.config.targets != "masked":

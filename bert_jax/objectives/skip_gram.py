@@ -1,12 +1,13 @@
 """Skip-gram with negative sampling (word2vec; Mikolov et al., arXiv:1310.4546, sections 2.2 and 2.3), as sums over a batch.
 
 Where word2vec draws at random, this objective uses the expected value. A context at distance d has the weight (W - d + 1) / W,
-instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. Instead of k negatives
-of its own, each pair uses the N negatives of its row, each with the weight k / N; shared negatives allow matrix products (Ji et
-al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a frequent word brings its neighbours closer together;
-here, distances do not change. A negative that equals the context counts here, while word2vec.c skips it. With the 8,192
-subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping such
-negatives would change the reference curve and the study `lineage.py`, which were measured this way."""
+instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. Each pair uses the N
+negatives of its row with the weight k / N, instead of k negatives of its own. Shared negatives allow matrix products (Ji et
+al., arXiv:1604.04661). Two differences remain. First, dropping a frequent word in word2vec brings its neighbours closer
+together, while the distances here do not change. Second, a negative that equals the context counts here, while word2vec.c skips
+such a negative. With the 8,192 subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than
+0.01 of the loss. Skipping such negatives would change the reference curve and the study `lineage.py`, which were measured this
+way."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class SkipGram(Objective):
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the centres."""
+        """Returns the positions of the centres."""
         return batch["centres"]
 
     def refusal(self, length: int) -> str:
@@ -106,16 +107,17 @@ class SkipGram(Objective):
         }
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns "windows" (the weights of the pairs before words are dropped, by which the loss is divided), tokens and
-        rows."""
+        """Returns "windows", "tokens" and "rows". The loss is divided by "windows", the summed weights of the pairs before
+        words are dropped."""
         return row_counts(batch) | {"windows": window_weights(batch, self.window).sum()}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the mean over the weights of all pairs."""
+        """Returns the summed loss of all pairs, divided by "windows"."""
         return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Counts the scores of all tokens of a row (only those in the window are used) and of its negatives."""
+        """Counts the scores with all tokens of a row, although only the scores in the window are used, and with the negatives
+        of the row."""
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

@@ -40,7 +40,8 @@ ITEM = "state"  # passed in every call, since Orbax would otherwise infer it fro
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # the log line is an error after this many failed saves in a row; fewer may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
-# The number of attempts to remove the files of a failed save, and the pause after each attempt in seconds.
+# The number of attempts to remove the files of a failed save, and the pause after each attempt in seconds (at most 2 s in
+# total).
 _REMOVALS, _REMOVAL_PAUSE = 40, 0.05
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # a test file that process 0 writes and removes before each save of a multi-process run
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
