@@ -58,7 +58,7 @@ def parse_flags(
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
     `command` is the name of the command, and `description` is the text of its --help. `schema` is the dataclass of the
-    experiment, or its location "MODULE:NAME"; it defines the known keys and their types. If `schema` is None, the keys of the
+    experiment, or its location "MODULE:NAME". It defines the known keys and their types. If `schema` is None, the keys of the
     file are used. Raises UserError for a missing flag or an unknown key, with a suggestion.
     """
     parser = flag_parser(command, description, schema)

@@ -1,8 +1,9 @@
 """Reads an experiment file with its command-line overrides, `--config.a.b=1`, and adds new defaults to stored configurations.
 
-An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is
-not used because it only knows the keys and types in the experiment file. It cannot set a key that is None in the file or absent
-from the file. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
+The key of an override is looked up in the experiment, and the value is parsed according to the annotation of the key.
+`ml_collections.config_flags` is not used because it only knows the keys and types in the experiment file. It cannot set a key
+that is None in the file or absent from the file. It also reads `null` as a string, rejects 2e3 for an integer, and does not
+suggest similar keys.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
 
 
 def _current_value(there: Any, schema: Any, key: str) -> str:
-    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default. Returns
-    "" if there is neither."""
+    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file, or with the default of
+    the key. Returns "" if the key has neither."""
     if there is None and schema is not None:
         for name in key.split("."):
             if not is_group(schema):

@@ -26,7 +26,7 @@ from bert_jax.tasks.config import TaskConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig
 
-if TYPE_CHECKING:  # it imports JAX
+if TYPE_CHECKING:  # this module imports JAX
     from bert_jax.model.heads.head import TaskHead
 
 SELECTIONS = ("best", "last")
@@ -37,7 +37,7 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """The model settings that may differ from `init_from`: execution and training, not the architecture."""
+    """The model settings that may differ from `init_from`. They affect execution and training, but not the architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
@@ -50,7 +50,8 @@ class ModelOverrides(Execution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOverrides:
-    """The settings of the task's head: its input, LSTM, CRF and dropout. The defaults are the paper's; see `TaskHead`."""
+    """The settings of the task's head, i.e. its input, LSTM, CRF and dropout. The defaults are the values of the paper (see
+    `TaskHead`)."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
@@ -78,8 +79,8 @@ class TrainingConfig:
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """The fraction of the target probability that is spread over all labels (arXiv:1512.00567, section 7)."""
     class_weights: tuple[LossWeight, ...] = ()
-    """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced": the weight of a
-    label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
+    """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced", i.e. the weight of
+    each label is the inverse of the label's frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
     """The ratio of a layer's learning rate to the rate of the layer above it (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0

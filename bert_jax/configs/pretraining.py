@@ -73,7 +73,8 @@ class PhaseConfig:
     steps: CountOrZero = 0
     """The number of updates in the phase. Either `steps` or `tokens` is required."""
     tokens: Annotated[int, Interval(ge=0, le=2**53)] = 0
-    """A token budget instead of `steps`: steps = tokens / (batch_size x length), rounded up. Padding counts too."""
+    """A token budget, which replaces `steps`. The number of steps is tokens / (batch_size x length), rounded up. Padding counts
+    too."""
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
     batch_size: BatchSize = 256
     """The number of rows per update, over all devices."""
@@ -146,8 +147,9 @@ class PretrainingExperiment:
     kind, as in ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, and everything else comes from the
     smaller model."""
     init_state: PathText = ""
-    """WORKDIR@STEP: a kept checkpoint of another run. This run continues from its weights, optimizer state and step. The phases
-    describe the whole run: up to STEP they must equal the phases of WORKDIR. Empty: start at step 0."""
+    """WORKDIR@STEP: a kept checkpoint of another run. This run continues from the weights, optimizer state and step of the
+    checkpoint. The phases describe the whole run, so they must equal the phases of WORKDIR up to STEP. Empty: start at step
+    0."""
     init_new: str = ""
     """Comma-separated names of parts that `init_from` lacks, e.g. "mlm_head,nsp_head". They start from random weights."""
     init_drop: str = ""
@@ -180,7 +182,7 @@ class PretrainingExperiment:
     @functools.cached_property  # cached, so that editing a user's file during a run has no effect
     def trained_objective(self) -> Objective:
         """The run's objective, with distillation terms if there is a teacher."""
-        from bert_jax.objectives.model import Model  # importing it imports JAX and takes a second
+        from bert_jax.objectives.model import Model  # this import also imports JAX, which takes a second
 
         kind = objective_class(self.objective, self.model)
         plain = kind(**self.objective_options)
@@ -392,8 +394,8 @@ class PretrainingExperiment:
         ]
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
-        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases and, with `decouple_rate`,
-        the weight decay divided by the peak learning rate."""
+        """Returns the experiment with the model and optimizer settings of a phase. These are the rotary bases of the phase and,
+        with `decouple_rate`, the weight decay divided by the peak learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
@@ -436,7 +438,7 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     All these phases share the schedule of the original phase. None of them has more rows per microbatch than the original
     phase.
 
-    Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
+    A separate program is compiled for each batch size. Raises UserError if the ramp is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
     {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
@@ -544,7 +546,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     """
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
-        return values  # `dataclass_from_dict` reports it
+        return values  # `dataclass_from_dict` reports the wrong type
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)

@@ -2,8 +2,8 @@
 message about an unknown key suggests keys of a similar spelling, or keys that have this name in other codebases.
 
 dacite is not used, since the code would not be shorter. It takes 81 lines with the same error messages. It does not report the
-path of an unknown key, which suggestions need. It also accepts True for 1. And it builds a group before the ranges of the
-group's keys can be checked, so the group's own checks would fail first."""
+path of an unknown key, which suggestions need. It also accepts True for 1. Finally, it builds a group before the ranges of the
+keys in the group can be checked, so the checks of the group itself would fail first."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
             if isinstance(value, Mapping):
                 return dict(value)
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check rejects the integer
+            # `float()` would overflow for a larger integer, which the range check rejects.
+            return float(value) if abs(value) < 10**300 else value
         elif type(value) is kind:
             return value
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none", dict: "a group of keys"}
@@ -140,8 +141,8 @@ current name."""
 
 
 def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every dotted key of a config dataclass with its annotation. A list of groups only appears as its item 0, e.g.
-    "phases.0.steps"."""
+    """Yields every dotted key of a config dataclass with its annotation. Of a list of groups, only the keys of item 0 are
+    included, e.g. "phases.0.steps"."""
     for name, hint in hints(schema).items():
         inner = typing.get_args(hint)[:1]
         if is_group(hint):

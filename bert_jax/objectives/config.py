@@ -1,4 +1,5 @@
-"""The keys of `config.distillation`. An objective's own keys, `config.objective_options`, are the fields of its class."""
+"""The keys of `config.distillation`. The keys of an objective, `config.objective_options`, are the fields of the objective's
+class."""
 
 from __future__ import annotations
 

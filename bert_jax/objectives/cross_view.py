@@ -3,8 +3,8 @@ sentence learn to predict what the whole model predicts.
 
 Steps alternate between batches with labels and batches without labels. On a batch with labels, the loss is the task's loss. On
 a batch without labels, the model tags the sentences, and these predictions are the targets of four auxiliary modules. Each
-module sees only a part of the sentence, its view. Learning to match the predictions improves the layers that the modules read
-(section 3.2). The views are:
+module sees only a part of the sentence, which is called its view. Learning to match the predictions improves the layers that
+the modules read (section 3.2). The views are:
 
     forward     sees the words up to this one             future      sees the words before this one
     backward    sees this word and the words after it     past        sees the words after this one

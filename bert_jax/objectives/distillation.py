@@ -30,7 +30,7 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The subtree of the parameters with the learned projection. It is trained and saved but not exported."""
+"""The subtree of the parameters with the learned projection. It is trained and saved, but not exported."""
 _PROJECTION_STREAM = 0x70726F6A  # an arbitrary number, which selects a separate stream of random numbers
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """Name of a distillation sum -> name of the count by which it is divided."""

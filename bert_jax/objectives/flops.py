@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
-"""FLOPs per multiply-add of the forward pass: 2 in the forward pass alone, 6 with the backward pass."""
+"""FLOPs per multiply-add in the forward pass. There are 2 without the backward pass, and 6 with the backward pass."""
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:

@@ -37,7 +37,7 @@ class LabelLoss:
     soft_weight."""
     hidden_weight: float = 0.0
     """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
-    arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
+    arXiv:1412.6550). The difference is taken over all layers, as in patient distillation (arXiv:1908.09355)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +124,9 @@ class Labels(Objective):
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
-    """Returns the mean squared difference between the student's hidden states and the teacher's hidden states of the same
-    width, summed over the tokens; float32.
+    """Returns the mean squared difference between the hidden states of the student and the teacher, float32. It is averaged
+    over the hidden states and dimensions of each token, and summed over the tokens. Both models have hidden states of the same
+    width.
 
     The batch holds teacher_hidden_states [B, S, L, D], selected by `teacher_layers` if the teacher has more layers.
     """

@@ -72,7 +72,8 @@ class MlmNsp(WordPrediction):
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
         """Returns the mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
 
-        The means are over the global batch. In the original, each core computes its own means, which are then averaged.
+        The means are over the global batch. In the original, each core computes the means of its own rows, and these means are
+        then averaged.
         """
         loss = super().loss(sums, counts)
         if "nsp_loss" in sums:

@@ -18,9 +18,9 @@
         def loss(self, sums, counts):
             return self.weight * sums["my_loss"] / counts["masked"]
 
-`bert_jax/objectives/__init__.py` lists the built-in objectives; `config.objective=FILE.py:Mine` selects your own. Everything else
-is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs, shardings,
-accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+`bert_jax/objectives/__init__.py` lists the built-in objectives. `config.objective=FILE.py:Mine` selects your own objective.
+Everything else is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs,
+shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Teacher:
 class Objective(abc.ABC):
     """A loss that is defined by sums. The sums are added over microbatches and devices, and divided once at the end.
 
-    The fields of a subclass are its settings. `self.model` is the model that it trains.
+    The fields of a subclass are its settings. `self.model` is the model that the objective trains.
     """
 
     rows: ClassVar[str] = MASKED
@@ -102,7 +102,7 @@ class Objective(abc.ABC):
     """Parts of the parameters that are only needed for training."""
 
     model: ClassVar[Model]
-    """The model to train; see `for_model`."""
+    """The model to train. `for_model` sets it."""
 
     # ---------------------------------------------------------------------------------------------------- what a subclass defines
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
@@ -113,11 +113,11 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
-        `seed` determines dropout and all other randomness; None in evaluation."""
+        `seed` determines dropout and all other randomness. It is None in evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked" (the predicted tokens),
-        "pairs", "tokens" and "rows"."""
+        """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
+        (the predicted tokens), "pairs", "tokens" and "rows"."""
         return {
             "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
             "pairs": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
@@ -139,7 +139,8 @@ class Objective(abc.ABC):
         return batch["masked_targets"]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns further scores of an evaluation on these rows: baselines as numbers, and formulas of the other scores."""
+        """Returns further scores of an evaluation on these rows. Baselines are returned as numbers, and other scores as
+        formulas of the scores."""
         return {}
 
     def row_flops(self, length: int, predictions: int) -> float | None:

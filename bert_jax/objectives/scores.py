@@ -1,6 +1,6 @@
 """The scores of an objective: names, formulas, display and baselines.
 
-Sums are divided at the end, so means over uneven batches and processes are exact.
+Sums are divided at the end, so means are exact even if batches and processes have different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score, the quotient of two sums, and how logs and figures show it."""
+    """A score, which is the quotient of two sums, and the way in which logs and figures show the score."""
 
     numerator: str
     denominator: str
@@ -35,7 +35,7 @@ class Score:
     baseline_title: str = ""
     """A description of the baseline, e.g. "word frequency alone"."""
     from_zero: bool = False
-    """Whether the axis of its figure starts at 0."""
+    """Whether the axis of the score's figure starts at 0."""
 
     @property
     def is_share(self) -> bool:
@@ -97,15 +97,16 @@ class EvalRows:
     """The held-out rows of an evaluation, for baselines computed from them."""
 
     predicted: Int[np.ndarray, "R _"]
-    """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
+    """The target ids that `Objective.predicted` returns; -1 where unused."""
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
     train: Any
     """The `Corpus` of the training split."""
     plan: Any
-    """The `EpochPlan` of an epoch of the training split, or of a block of it."""
+    """The `EpochPlan` of an epoch of the training split, or of a block of an epoch."""
     words: int | None = None
-    """If whole words are predicted, the number of words whose pieces are the predictions; otherwise None."""
+    """The number of predicted words if whole words are predicted, otherwise None. The predictions are the pieces of these
+    words."""
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:

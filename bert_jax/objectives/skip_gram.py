@@ -46,7 +46,7 @@ class SkipGram(Objective):
     negatives: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """k, the weight of the mean loss of the negatives, relative to the pair's own loss."""
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
-    """N, the number of negatives drawn per row and shared by all of its pairs."""
+    """N, the number of negatives that are drawn per row. All pairs of the row share them."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
     """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
@@ -129,8 +129,8 @@ class SkipGram(Objective):
 
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
-    """Returns the weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text,
-    otherwise 0. Centres of -1 are unused."""
+    """Returns the weight of every token as a context of each centre. The weight is (W - d + 1) / W if the token is in the same
+    text at a distance d from 1 to W, otherwise 0. A centre of -1 is unused."""
     centres, ids = jnp.maximum(batch["centres"], 0), batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
@@ -139,7 +139,8 @@ def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Flo
 
 
 def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, " V"]:
-    """Returns the probability of keeping a word, given its count in the corpus; 0 for words that are not in the corpus."""
+    """Returns the probability of keeping each word, given the counts of the words in the corpus. The probability is 0 for words
+    that are not in the corpus."""
     frequency = counts / jnp.maximum(counts.sum(), 1.0)
     ratio = threshold / jnp.maximum(frequency, 1e-12)
     kept = jnp.minimum(jnp.sqrt(ratio) + ratio, 1.0) if threshold else jnp.ones_like(frequency)

@@ -77,7 +77,7 @@ class WordPrediction(Objective):
         """Returns the mean over the predicted words of the global batch."""
         return sums[f"{self.measure}_loss"] / jnp.maximum(counts[f"{self.measure}_targets"], 1.0)
 
-    @jax.named_scope("loss")  # its name in a profile
+    @jax.named_scope("loss")  # "loss" is its name in a profile
     def word_sums(self, logits: Float[Array, "B M V"], targets: Int[Array, "B M"]) -> Sums:
         """Returns the summed cross-entropies and the correct predictions."""
         return {
@@ -97,8 +97,8 @@ class WordPrediction(Objective):
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Returns the scores of the unigram distribution and, if whole words are predicted, the perplexity per word.
 
-        The loss of a word is the sum of the losses of its pieces, which are masked together. Perplexity per word can therefore
-        be compared between vocabularies, but perplexity per piece cannot.
+        The pieces of a word are masked together, so the loss of a word is the sum of the losses of its pieces. Perplexity per
+        word can therefore be compared between vocabularies, but perplexity per piece cannot.
         """
         found: dict[str, float | Formula] = {}
         if rows.words is not None:

@@ -332,9 +332,9 @@ class Checkpoints:
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. If a file appears during the removal,
-    the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory does not
-    exist after a pause of `_REMOVAL_PAUSE` seconds."""
+    Orbax raises an error at the first file that fails, while its other threads are still writing. If a file appears during the
+    removal, the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory
+    does not exist after a pause of `_REMOVAL_PAUSE` seconds."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:
@@ -374,7 +374,7 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 def _cause(error: BaseException | None) -> str:
     """Returns the operating system's message for an error. If TensorStore gives only an error number, looks up its message. If
-    there is neither, returns the first line of the error."""
+    the error has neither a message nor a number, returns the first line of the error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
@@ -431,6 +431,6 @@ def _sum_and_nonfinite(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     words = hash_word(bits + place * np.uint32(0x9E3779B9))
     bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
     start = (np.uint32(0), np.False_)
-    # One reduction computes both results: on a CPU, XLA runs it 15 times faster than two reductions.
+    # One reduction computes both results, because XLA runs it 15 times faster on a CPU than two reductions.
     total, any_bad = jax.lax.reduce((words, bad), start, lambda a, b: (a[0] + b[0], a[1] | b[1]), tuple(range(x.ndim)))
     return total, any_bad

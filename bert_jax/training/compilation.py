@@ -1,4 +1,4 @@
-"""Compiles steps and logs the time, or loads saved programs. `aot --save=DIR` saves programs on any machine; `pretrain
+"""Compiles steps and logs the time, or loads saved programs. `aot --save=DIR` saves programs on any machine. `pretrain
 --compiled=DIR` loads them.
 
 A saved program is valid for one version of JAX, one compiler version, one kind and number of chips, and one lowered step. The

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""The style of held-out scores: a line with dots that the axes do not clip."""
+"""The style of held-out scores, a line with dots. The axes do not clip the dots."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
@@ -196,7 +196,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Merges every logging window that is shorter than half the median length into the next window. A stop, an evaluation or
-    the end of a phase cuts a window short, and its mean over few batches would look like a spike.
+    the end of a phase cuts a window short. The mean of a short window is over few batches, so it would look like a spike.
 
     `steps` (int [n], ascending) holds the last step of each window, and `values` (float [n]) holds the mean of each window.
     Returns the steps and values of the merged windows.

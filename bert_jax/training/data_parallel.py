@@ -1,4 +1,5 @@
-"""Gradients with ZeRO: the state is sharded over the data axis, and every device holds and updates a part of each array.
+"""Computes gradients with ZeRO. The state is sharded over the data axis, and every device holds and updates a part of each
+array.
 
 ZeRO (arXiv:1910.02054, section 5.2) is implemented with explicit collectives in a `jax.shard_map` over "data". Parameters are
 gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
@@ -37,7 +38,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """Returns a version of `gradients` for parameters sharded by `shardings` (a tree of NamedSharding). The gradients are sharded
     in the same way.
 
-    Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan; otherwise, each
+    Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan. Otherwise, each
     layer is gathered when it is computed. Embedding tables are gathered in the same dtype, but their gradients are accumulated
     over tokens in float32. Gradients of sharded arrays are summed over devices in `reduce_dtype`. Gradients of all other arrays
     (biases, LayerNorm) are summed in float32. The mesh must support ZeRO (`supports_zero`)."""
@@ -108,8 +109,8 @@ def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     """Returns the `axis_index_groups` of collectives over the data axis. The chips along this axis form a box, and each
-    dimension of the box has its own groups, slowest dimension first. Running the collectives over one dimension after another
-    gives the same result as one collective over all chips. [None] means one collective over all chips.
+    dimension of the box has its own groups. The groups of the slowest dimension come first. Running the collectives over one
+    dimension after another gives the same result as one collective over all chips. [None] means one collective over all chips.
 
     With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
     bytes. On the two-dimensional slices of v5e and v6e, collectives over one dimension after another are faster (BERT-Large,

@@ -15,9 +15,9 @@ KeyPath = tuple[Any, ...]
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the depth of every parameter below the head: 0 for heads and pooler, 1 for the last layer and the final norm, N
-    for the first layer, N + 1 for the embeddings. The result is a tree like `params`, with float32 arrays that broadcast
-    against the parameters ([N, 1, ...] for stacked layers)."""
+    """Returns the depth of every parameter below the head. The depth is 0 for heads and pooler, 1 for the last layer and the
+    final norm, N for the first layer, and N + 1 for the embeddings. The result is a tree like `params`, with float32 arrays
+    that broadcast against the parameters ([N, 1, ...] for stacked layers)."""
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0] if stacks else 0
 

@@ -154,7 +154,8 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def draw_to(self, path: pathlib.Path) -> None:
-        """Draws the curves in each of `Run.figure_formats`. `path` ends in .png; other formats are written next to it."""
+        """Draws the curves in each of `Run.figure_formats`. `path` ends in .png. Files in other formats are written next to
+        it."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
@@ -216,7 +217,7 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 def training_line(
     step: int, last_step: int, scores: Sequence[str], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """Returns the log line of a step: scores, throughput, utilisation and the time left.
+    """Returns the log line of a step, which has the scores, the throughput, the utilisation and the time left.
 
     scores: the texts of the scores (`objectives.scores.Score.text`). rates: the output of `Throughput.report`.
 

@@ -44,7 +44,7 @@ class LossSpike(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A range of steps with the same compiled step and evaluation: a phase of pretraining, or a whole fine-tuning run."""
+    """A range of steps with the same compiled step and evaluation. It is a phase of pretraining, or a whole fine-tuning run."""
 
     end: int
     """The last step."""
@@ -86,7 +86,7 @@ class Parts:
     is_ended: bool = False
     """Whether the run had already stopped early before this start."""
     check: Callable[[], object] = lambda: None
-    """Called after every step; an exception ends the run."""
+    """Called after every step. An exception in this function ends the run."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
-`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. Whenever a run starts,
-the sinks are filled from this file. They therefore agree with the file even after the run was killed.
+`metrics.jsonl` is the primary record. Each line is a JSON object with a `step`, and lines are appended during the run. Whenever
+a run starts, the sinks are filled from this file. They therefore agree with the file even after the run was killed.
 
 A sink is a class whose constructor takes the workdir and the run's configuration as nested dicts. `write(step, numbers)` is
 called only in process 0. It is called for every line of the record in order, including the lines from earlier starts of the
@@ -48,7 +48,7 @@ class MetricsWriter:
     about to be repeated, so every step appears only once. For this to work, the training loop writes the lines of a step before
     it saves the checkpoint of the step.
 
-    A full disk or an exceeded quota does not end the run: lines are kept in memory until they can be written.
+    A full disk or an exceeded quota does not end the run, because lines are kept in memory until they can be written.
 
     >>> with MetricsWriter(workdir, resume_step=0) as metrics:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
@@ -128,7 +128,7 @@ class MetricsWriter:
 
 
 def _drop_later_lines(path: pathlib.Path, step: int) -> int:
-    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of remaining lines."""
+    """Removes the lines of steps after `step` from a file, if the file exists. Returns the number of remaining lines."""
     if not path.exists():
         return 0
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -172,7 +172,7 @@ class Sinks:
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
                 self._written[name] = lines
-            except Exception as error:  # any exception: the sink may be user code or use a network
+            except Exception as error:  # any exception may occur, since a sink may be user code or use a network
                 self._close(name)
                 again = isinstance(error, OSError)
                 if name not in self._failed:

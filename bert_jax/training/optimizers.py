@@ -40,9 +40,9 @@ class Parameter:
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     """A name for each dimension. "layer" is the dimension of the stacked layers. In a kernel, "in" are the dimensions that the
-    matrix product sums over, and "out" are the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer",
-    "in", "out", "out"). Dimensions of other arrays have the names that the model gives them ("vocab", "embed", "norm", ...), or
-    ""."""
+    matrix product sums over, and "out" are the dimensions of the result. For example, an attention kernel [layers, D, H, K] has
+    ("layer", "in", "out", "out"). Dimensions of other arrays have the names that the model gives them ("vocab", "embed",
+    "norm", ...), or ""."""
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
@@ -190,9 +190,10 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
     """Returns the transformation from gradients to a direction for parameters (arrays or shapes) boxed with their axis names.
 
-    The order follows the original code: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
-    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, or if
-    a user's optimizer does not return an optax transformation."""
+    The order is the same as in the original code. The moments come first, then the decoupled weight decay, and LAMB then
+    applies the trust ratio to the sum. The training step clips the gradients, since it computes the norm of the gradients for
+    the log. Raises UserError for parameters without axis names, or if a user's optimizer does not return an optax
+    transformation."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     if is_in_file(config.name):

@@ -49,9 +49,9 @@ def original(
 ) -> Rate:
     """Returns the rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
 
-    The decay starts at the first step, not at the end of the warmup. At the end of the warmup the rate therefore drops from
-    `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The rate
-    of the first step is 0.
+    The decay starts at the first step, not at the end of the warmup. At the end of the warmup, the rate therefore drops from
+    `peak` to peak * (1 - warmup_steps / steps). This is a drop of 1 % in the paper's run, and of 10 % if the warmup is a tenth
+    of the run. The rate of the first step is 0.
     """
     done = step.astype(jnp.float32)
     warm = peak * done / jnp.maximum(warmup_steps, 1)
@@ -167,7 +167,7 @@ class Span:
     decay_power: float = 1.0
     end_learning_rate: float = 0.0
     end_fraction: float | None = None
-    """The end of the decay, as a fraction of the peak; None: the schedule's default."""
+    """The learning rate at the end of the decay, as a fraction of the peak. If None, the schedule's default is used."""
 
     def rate(self) -> Schedule:
         """Returns the function from the run's step to the rate. Raises UserError if the schedule cannot be used."""

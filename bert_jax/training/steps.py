@@ -1,4 +1,5 @@
-"""`Program`: the training step and the evaluation of a run, as pure functions and compiled for the devices of a mesh.
+"""Defines `Program`, the training step and the evaluation of a run. Both are pure functions, and are compiled for the devices
+of a mesh.
 
 `pretraining/program.py` and `finetuning/program.py` make a `Program` from an experiment.
 """
@@ -137,10 +138,10 @@ Scalars = Mapping[str, Num[Array, ""]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """The functions of a training step, and the placement of its arrays on the devices of a mesh.
+    """The functions of a training step and an evaluation, and the placement of the arrays on the devices of a mesh.
 
-    Runs that differ only in their scalars and data share a program and its compiled functions. `train_step`, `gradient_norms` and
-    `evaluate` are pure functions; the properties and methods below compile them.
+    Runs that differ only in their scalars and data share a program and its compiled functions. `train_step`, `gradient_norms`
+    and `evaluate` are pure functions. The properties and methods below compile them.
     """
 
     objective: Objective
@@ -160,13 +161,14 @@ class Program:
     parameters. Gradients with factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
+    """Decides whether a step changes the weights. If None, every step with a finite loss and gradient changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
     """Whether the state is also sharded over the data axis (ZeRO)."""
     reduce_dtype: str = ""
-    """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
+    """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices. If it is "", XLA sums the
+    gradients."""
     logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
     """The function that an evaluation computes on a batch. If None, an evaluation computes the objective's sums and counts."""
     _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
@@ -184,8 +186,8 @@ class Program:
         `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
-        "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps; means are only computed
-        from the totals.
+        "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps, and means are only
+        computed from the totals.
 
         If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change. The sums
         are 0, and the step is counted as skipped, so a bad batch costs only one step. The `spike_filter` counts the steps that
@@ -269,7 +271,7 @@ class Program:
     # --------------------------------------------------------------------------------------------------------------- on the mesh
     @functools.cached_property
     def state(self) -> TrainState:
-        """The abstract state: the shape and sharding of each array."""
+        """The abstract state, which has the shape and sharding of each array."""
         abstract = jax.eval_shape(lambda params: self.new_state(params, self.optimizer), unboxed(self.parameters))
         params = parameter_shardings(self.parameters, self.mesh)
         if self.zero_sharding:
@@ -302,7 +304,8 @@ class Program:
     def arguments(
         self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of the compiled steps: these arguments and, in a distillation, the teacher's parameters."""
+        """Returns the arguments of the compiled steps. In a distillation, the teacher's parameters are added to the given
+        arguments."""
         return (state, batch, scalars) if self.teacher is None else (state, batch, scalars, self.teacher.params)
 
     @property
@@ -354,8 +357,8 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is not added up; the result
-    holds the step's rate."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rates are not added, and the
+    result holds the learning rate of the step."""
     return _added(window, sums) if window else sums
 
 
