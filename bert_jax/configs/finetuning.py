@@ -26,7 +26,7 @@ from bert_jax.tasks.config import TaskConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig
 
-if TYPE_CHECKING:  # this module imports JAX
+if TYPE_CHECKING:  # `heads.head` imports JAX
     from bert_jax.model.heads.head import TaskHead
 
 SELECTIONS = ("best", "last")
@@ -133,8 +133,8 @@ class CrossViewConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists. If a list is empty, all runs have the value in `training`. If `seeds`
-    is empty, all runs have the value of `seed`.
+    """A sweep over the Cartesian product of these lists. If `seeds` is empty, all runs have the value of `seed`. If another
+    list is empty, all runs have the value in `training`.
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """

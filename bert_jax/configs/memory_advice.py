@@ -1,4 +1,4 @@
-"""Writes the message for a step that does not fit in the memory of the devices. The message describes the step and the settings
+"""Builds the message for a step that does not fit in the memory of the devices. The message describes the step and the settings
 that lower its memory."""
 
 from __future__ import annotations

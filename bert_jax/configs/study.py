@@ -127,7 +127,7 @@ class StudyExperiment:
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
-    """The names of the arms to run. Arms whose models they use are run too. Empty: all arms."""
+    """The names of the arms to run. Arms whose models these arms use are run too. Empty: all arms."""
     only_tasks: tuple[Name, ...] = ()
     """The names of the tasks to run. Empty: all tasks."""
     reference: str = ""

@@ -165,9 +165,11 @@ class Throughput:
     The time left is computed from FLOPs instead of steps, since a step of the second phase (length 512) costs as much as several
     steps of the first.
 
-    >>> throughput = Throughput(goodput) >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...)) # after every step >>>
-    with throughput.pause(TimeCategory.EVALUATING): evaluate() # this time is not counted in the rates >>> rates =
-    throughput.report(flops_left=...) # {'rows_per_second': ..., ...}; starts the next window
+    >>> throughput = Throughput(goodput)
+    >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...))       # after every step
+    >>> with throughput.pause(TimeCategory.EVALUATING): evaluate()                # this time is not counted in the rates
+    >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
+    window
     """
 
     def __init__(self, goodput: GoodputRecorder, clock: Callable[[], float] = time.monotonic, unit: str = "rows"):
