@@ -50,7 +50,8 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         if known is PretrainingExperiment:
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
-    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # pretraining only
+    # Only pretraining experiments have this key.
+    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())
     for key, text in overrides:
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
@@ -108,7 +109,8 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
 
 
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
-    """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
+    """Sets the dotted `key` of `config` to `text`, which is parsed according to the type of the key in `schema`. `config` holds
+    nested plain values and is changed in place.
 
     `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows
     None. Otherwise, the key gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the
@@ -217,7 +219,7 @@ def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
     brackets."""
     if not text.strip():
         raise ValueError
-    # RecursionError and MemoryError occur if brackets are nested too deep
+    # RecursionError and MemoryError are raised if brackets are nested too deeply.
     with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         value = ast.literal_eval(text)
         items = list(value) if isinstance(value, list | tuple) else [value]

@@ -262,7 +262,7 @@ class FinetuningExperiment:
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
             dropout = self.model.hidden_dropout  # needed because `model_config` sets the dropout of a frozen encoder to 0
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
-        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # a setting of the model, see `model_config`
+        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # this pooling is a setting of the model, see `model_config`
             asked["pooling"] = "pooler"
         return dataclasses.replace(own, **asked, dropout=dropout)
 

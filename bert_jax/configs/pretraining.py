@@ -43,7 +43,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig, SpikeConfig
 
-if TYPE_CHECKING:  # they import JAX
+if TYPE_CHECKING:  # these modules import JAX
     from bert_jax.objectives.objective import Objective
     from bert_jax.training.schedules import Span
 
@@ -143,9 +143,9 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub. Empty: random weights."""
     init_tiled: bool = False
-    """Whether the larger `config.model` is initialised by tiling the weights of `init_from`, a smaller Transformer of the same
-    kind, as in ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, and everything else comes from the
-    smaller model."""
+    """Whether `config.model` is initialised by tiling the weights of `init_from`, as in ModernBERT-large (`interop/tiling.py`).
+    `init_from` must be a smaller Transformer of the same kind. The sizes come from `config.model`, and everything else comes
+    from the smaller model."""
     init_state: PathText = ""
     """WORKDIR@STEP: a kept checkpoint of another run. This run continues from the weights, optimizer state and step of the
     checkpoint. The phases describe the whole run, so they must equal the phases of WORKDIR up to STEP. Empty: start at step
@@ -155,8 +155,8 @@ class PretrainingExperiment:
     init_drop: str = ""
     """Comma-separated names of the parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The teacher: a masked language model with the same vocabulary, from which the model learns in addition to the text. A
-    directory, workdir, or name on the hub. Empty: no distillation."""
+    """The teacher, from which the model learns in addition to the text. It is a masked language model with the same vocabulary,
+    given as a directory, workdir, or name on the hub. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
@@ -187,7 +187,7 @@ class PretrainingExperiment:
         kind = objective_class(self.objective, self.model)
         plain = kind(**self.objective_options)
         if self.teacher:
-            from bert_jax.objectives.distillation import Distillation  # not needed by other runs
+            from bert_jax.objectives.distillation import Distillation  # only runs with a teacher need these modules
             from bert_jax.objectives.mlm_nsp import MlmNsp
 
             plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain

@@ -1,4 +1,4 @@
-"""The frozen dataclasses of a study: arms x seeds of pretraining, and the tasks on which every arm is fine-tuned.
+"""The frozen dataclasses of a study. A study pretrains arms x seeds models, and fine-tunes every arm on all tasks.
 
 A study file's `get_config(setting)` returns these keys. Groups that change an experiment (`pretrain`, `finetune`, `heads`) hold
 nested keys of `PretrainingExperiment` or `FinetuningExperiment`. A list replaces the whole earlier list.

@@ -124,7 +124,7 @@ class Distillation(Objective):
                 compared = batch | {"teacher_hidden_states": theirs["hidden_states"][teachers].swapaxes(0, 1)}
                 found["hidden_difference"] = hidden_state_difference(states, compared)
             if settings.attention_weight:
-                # embeddings have no attention map
+                # The embeddings have no attention map.
                 pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]
                 students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
                 found["attention_divergence"] = attention_divergence(
@@ -208,7 +208,8 @@ def _outputs(
         plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)
         module = BertForPreTraining(plain, model.pairs)
         outputs, stored = cast(tuple[Any, Any], module.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
-        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
+        # A user's own layers may store no attention maps.
+        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):
             raise UserError(f"{without_attention(model.config)}, or set config.distillation.attention_weight=0")
         return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
     method = None if settings.hidden_weight else "logits"

@@ -21,7 +21,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.model.config import LSTMS, Execution, ModelConfig
 from bert_jax.objectives.model import Model, unboxed
 
-if TYPE_CHECKING:  # pretraining loads no tasks
+if TYPE_CHECKING:  # pretraining does not load any tasks
     from bert_jax.data.rows import RowShape
     from bert_jax.model.heads.head import TaskHead
 

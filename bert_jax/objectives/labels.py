@@ -36,8 +36,9 @@ class LabelLoss:
     """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has the weight 1 -
     soft_weight."""
     hidden_weight: float = 0.0
-    """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
-    arXiv:1412.6550). The difference is taken over all layers, as in patient distillation (arXiv:1908.09355)."""
+    """The weight of an additional loss. This loss is the mean squared difference between the hidden states of student and
+    teacher (FitNets, arXiv:1412.6550). The difference is taken over all layers, as in patient distillation
+    (arXiv:1908.09355)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch
 
 
 def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """Returns one index for each hidden state of the student: the index of the teacher's hidden state to compare it with. The
+    """Returns the indices of the teacher's hidden states to compare with, one index for each hidden state of the student. The
     indices are evenly spaced, from the embeddings to the last layer."""
     return tuple(round(layer * teacher / student) for layer in range(student + 1))
 

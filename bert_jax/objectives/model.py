@@ -52,8 +52,8 @@ class Model:
         return self.config.vocab_size
 
     def scaled(self, fraction: float) -> Model:
-        """Returns a narrower model of the same kind, with widths and heads scaled by `fraction` (at least one head) and the same
-        number of layers."""
+        """Returns a narrower model of the same kind. Widths and the number of heads (at least one) are scaled by `fraction`,
+        and the number of layers stays the same."""
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
         head_width = max(1, round(c.hidden_size * fraction / heads))
@@ -107,8 +107,8 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """Returns the parameters of a head. They have the same values as in a larger model that has this head under the name
-        `part`, since the values depend on that name."""
+        """Returns the parameters of a head. The initial values depend on the name `part`, so they are the same as in a larger
+        model that has this head under the same name."""
         parameters = _Part(part, kind, self.config).init(key, *inputs).get("params", {})
         return dict(parameters.get(part, {}))  # a tied decoder without bias has no parameters
 

@@ -19,8 +19,8 @@
             return self.weight * sums["my_loss"] / counts["masked"]
 
 `bert_jax/objectives/__init__.py` lists the built-in objectives. `config.objective=FILE.py:Mine` selects your own objective.
-Everything else is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs,
-shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+Everything else is derived from the class, such as log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation,
+FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
 
 
 def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
-    """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
+    """Returns how often each token is a target in an epoch, up to a constant factor. `corpus` is the `Corpus` of the training
+    split.
 
     Words count as often as they occur. [UNK] is never a target. If next tokens are predicted, each [SEP] is a target too. The
     counts of the corpus do not include [SEP], so the count of [SEP] is computed from `plan`. `predictions_of_last` is how often

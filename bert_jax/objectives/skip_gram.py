@@ -81,8 +81,8 @@ class SkipGram(Objective):
         return room if length < 4 else ""
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed loss over pairs of a word and a context, the weights of the pairs ("skip_gram_targets"), and the
-        weights of pairs with a positive score ("skip_gram_correct").
+        """Returns sums over pairs of a word and a context. These are the loss, the weights of all pairs ("skip_gram_targets"),
+        and the weights of the pairs with a positive score ("skip_gram_correct").
 
         The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v, u and n are the vectors of the word,
         the context and a negative, and s is the sigmoid. Words that the corpus does not contain, such as [CLS], are not in any
@@ -116,8 +116,8 @@ class SkipGram(Objective):
         return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Counts the scores with all tokens of a row, although only the scores in the window are used, and with the negatives
-        of the row."""
+        """Counts the scores with all tokens of a row and with the negatives of the row. Only the scores with tokens in the
+        window are used."""
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

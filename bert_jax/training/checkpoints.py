@@ -121,8 +121,8 @@ class Checkpoints:
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
         A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
-        readable, raises UserError. These states stay in place, so that the next run also fails instead of training from the
-        start. Also raises UserError if the disk has no room for another state."""
+        readable, raises UserError. The unreadable states stay in place, so that the next run also fails instead of training
+        from the start. Also raises UserError if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -183,8 +183,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None). Each process reads without waiting for the others.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state, it would go
-        on to its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
+        Orbax's manager would wait for the other processes after reading. A process that could not read the state would go on to
+        its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
         aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
@@ -296,7 +296,7 @@ class Checkpoints:
         self._saving, self._failed = None, (step, error)
         self.failures += 1
         self.failed_in_a_row += 1
-        # The partial files of the save would keep the disk full.
+        # The partial files of the failed save are removed, since they would keep the disk full.
         if jax.process_index() == 0 and not is_remote(self._directory):
             _remove_partial(self._directory, step)
         log.warning(
@@ -333,8 +333,8 @@ def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
     Orbax raises an error at the first file that fails, while its other threads are still writing. If a file appears during the
-    removal, the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory
-    does not exist after a pause of `_REMOVAL_PAUSE` seconds."""
+    removal, the directory is not removed. The removal is therefore repeated until the directory no longer exists. There are at
+    most `_REMOVALS` attempts, with a pause of `_REMOVAL_PAUSE` seconds after each."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:

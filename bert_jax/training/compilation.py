@@ -101,7 +101,8 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
     """Loads the compiled form of `lowered` from `directory`. The files are unpickled and can run arbitrary code, so do not use a
     directory that others can write to.
 
-    Raises UserError if the directory does not exist or holds no program for this step, these devices and this JAX.
+    Raises UserError if the directory does not exist, or if it holds no program for this step, these devices and this version of
+    JAX.
     """
     remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
     if not directory.is_dir():

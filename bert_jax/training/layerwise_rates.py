@@ -46,8 +46,8 @@ def learning_rate_multipliers(
     decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
         ELECTRA's layer-wise decay).
     frozen: the factor is 0 for these subtrees.
-    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3: first
-        only the head is trained, then also the last layer, and so on); 0 trains all parameters from the start.
+    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3). Only
+        the head is trained at first, then the last layer is added, and so on. 0 trains all parameters from the start.
     crf_multiplier: the factor of a CRF's transitions.
     """
     if decay == 1.0 and not frozen and not unfreeze_every and crf_multiplier == 1.0:

@@ -43,7 +43,8 @@ class Logged(Protocol):
 class RunLog(abc.ABC):
     """The log of a run. Its files are in `directory`, and all log lines start with `prefix`.
 
-    A subclass defines the units of the rates, how scores and work are computed from sums, and how the curves are drawn.
+    A subclass defines the unit of the throughput. It also defines how scores and work are computed from sums, and how the
+    curves are drawn.
     """
 
     unit = "rows"
@@ -143,8 +144,8 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns (the units of the steps since the last call, the FLOPs of these steps, the FLOPs left after `step`). `window`
-        holds the sums of these steps."""
+        """Returns (the number of units in the steps since the last call, the FLOPs of these steps, the FLOPs left after
+        `step`). `window` holds the sums of these steps."""
 
     def draw(self) -> None:
         """Draws the curves from `metrics.jsonl`."""
@@ -186,7 +187,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def pause(self, category: TimeCategory) -> Iterator[None]:
-        """Excludes the time inside the `with` block from the rates and counts it as `category` in the time accounting."""
+        """Excludes the time inside the `with` block from the rates. The time accounting counts this time as `category`."""
         before = self._clock()
         try:
             with self._goodput.during(category):

@@ -30,7 +30,7 @@ from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.steps import TrainState, add_sums
 
-if TYPE_CHECKING:  # loaded only by runs in buckets
+if TYPE_CHECKING:  # only runs in buckets load this module
     from bert_jax.storage.mirror import Mirror
 
 

@@ -103,7 +103,7 @@ class MetricsWriter:
             self._sinks.write(self._lines, self._records)
         try:
             self._file.close()
-        except OSError as error:  # a network file system may report a failed write only on close
+        except OSError as error:  # a network file system may report a failed write only when the file is closed
             log.warning("the last lines of %s may be lost (%s)", self._path, error.strerror)
         self._sinks.close()
 

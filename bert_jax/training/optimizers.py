@@ -102,7 +102,8 @@ def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTra
 
 
 def layerwise_trust_ratio(parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0)."""
+    """Multiplies updates by LAMB's trust ratio |w| / |update|. Each layer of each array has its own ratio. The ratio is 1 if
+    either norm is 0."""
 
     def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], parameter: Parameter) -> Float[Array, "*shape"]:
         axes = tuple(axis for axis, name in enumerate(parameter.axes) if name != "layer")
@@ -139,8 +140,8 @@ def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.Gradie
 
 
 FUSED = (("query", "key", "value"), ("intermediate", "gate"))
-"""Groups of modules whose arrays `stable_adamw` treats as one array, since ModernBERT stores each group in one tensor (Wqkv,
-Wi)."""
+"""Groups of modules. `stable_adamw` treats the arrays of a group as one array, since ModernBERT stores each group in one tensor
+(Wqkv, Wi)."""
 
 
 def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:

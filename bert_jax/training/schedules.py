@@ -47,7 +47,8 @@ def original(
     decay_power: float = 1.0,
     end_learning_rate: float = 0.0,
 ) -> Rate:
-    """Returns the rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
+    """Returns the rate of the original (google-research/bert `optimization.py`), which has a linear warmup and then a
+    polynomial decay.
 
     The decay starts at the first step, not at the end of the warmup. At the end of the warmup, the rate therefore drops from
     `peak` to peak * (1 - warmup_steps / steps). This is a drop of 1 % in the paper's run, and of 10 % if the warmup is a tenth
@@ -94,8 +95,8 @@ def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rat
 
 
 def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
-    """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2): linear from 1/32 to 1 over the warmup (cut_frac), then linear
-    back to 1/32."""
+    """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2). The rate rises linearly from 1/32 to 1 over the warmup
+    (cut_frac), and then falls linearly back to 1/32."""
     ratio = 32.0
     return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
 

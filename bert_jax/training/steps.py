@@ -57,7 +57,7 @@ class TrainState:
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the state before the first step."""
-    # three buffers, since a shared buffer could not be donated
+    # Each counter has its own buffer, since a shared buffer could not be donated.
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
@@ -99,9 +99,9 @@ def gradients(
     """Returns (gradient of the loss, the objective's sums) over the rows of `batch`.
 
     `counts` are the counts of the whole batch, while `batch` may hold only a part of its rows. With `accumulation` > 1, the
-    rows are processed in that many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients
-    add up to the gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets.
-    Gradients are accumulated in float32 for any dtype of the parameters."""
+    rows are processed in that many microbatches. Each loss is divided by the counts of the *whole* batch. The gradients
+    therefore add up to the gradient of the whole batch (except for dropout), even if the microbatches have different numbers of
+    targets. Gradients are accumulated in float32 for any dtype of the parameters."""
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
         seed, step = step_seed
@@ -180,9 +180,9 @@ class Program:
         """Performs one update. Returns (the new state, float32 scalars).
 
         `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the
-        objective reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L],
-        `masked_positions` and `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of
-        `data/rows.py`. The gradients of `accumulation` microbatches are added. `teacher` holds the parameters of
+        objective reads. In pretraining, they are `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L],
+        `masked_positions` and `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]. For a task, `data/rows.py`
+        describes them. The gradients of `accumulation` microbatches are added. `teacher` holds the parameters of
         `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
@@ -287,7 +287,7 @@ class Program:
     def _gradients(self) -> Gradients:
         if not self.reduce_dtype or not supports_zero(self.mesh):
             return gradients
-        from bert_jax.training.data_parallel import gradients_over_data  # imports this module
+        from bert_jax.training.data_parallel import gradients_over_data  # `data_parallel` imports this module
 
         return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
 
