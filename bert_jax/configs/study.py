@@ -1,4 +1,5 @@
-"""The frozen dataclasses of a study. A study pretrains arms x seeds models, and fine-tunes every arm on all tasks.
+"""The frozen dataclasses of a study. A study pretrains the models of all arms with every seed, and fine-tunes every arm on all
+tasks.
 
 A study file's `get_config(setting)` returns these keys. Groups that change an experiment (`pretrain`, `finetune`, `heads`) hold
 nested keys of `PretrainingExperiment` or `FinetuningExperiment`. A list replaces the whole earlier list.
