@@ -34,7 +34,7 @@ class Flags(StartFlags):
     replay: int | None
     """The step to recompute instead of training."""
     overrides: tuple[tuple[str, str], ...]
-    """The keys set on the command line, with their texts."""
+    """(key, text) of every key that is set on the command line."""
 
 
 SCHEMAS = {
@@ -47,7 +47,8 @@ EXAMPLES = {"pretrain": "phases.0.learning_rate=1e-4", "finetune": "training.lea
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested. Raises UserError for a wrong command line, like `parse_flags`."""
+    """Parses the command line only to check it. Prints the help and exits if requested. Raises UserError for a wrong command
+    line, as `parse_flags` does."""
     parse_flags(command, description, schema=SCHEMAS[command])
 
 
@@ -56,9 +57,9 @@ def parse_flags(
 ) -> Flags:
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `command` is the name of the command, and `description` the text of its --help. `schema` is the dataclass of the experiment,
-    or its location "MODULE:NAME"; it defines the known keys and their types. If None, the keys of the file are used. Raises
-    UserError for a missing flag or an unknown key, with a suggestion.
+    `command` is the name of the command, and `description` is the text of its --help. `schema` is the dataclass of the
+    experiment, or its location "MODULE:NAME". It defines the known keys and their types. If `schema` is None, the keys of the
+    file are used. Raises UserError for a missing flag or an unknown key, with a suggestion.
     """
     parser = flag_parser(command, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
@@ -103,7 +104,7 @@ def _found(schema: type | str | None) -> type | None:
 
 
 def suggested_key(argument: str) -> str:
-    """Returns the end of an error message for an unknown flag that resembles a key of pretraining or fine-tuning, or ""."""
+    """Returns the end of an error message if an unknown flag resembles a key of pretraining or fine-tuning, otherwise ""."""
     return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[command])) for command in ("pretrain", "finetune"))), "")
 
 

@@ -1,8 +1,9 @@
 """Reads an experiment file with its command-line overrides, `--config.a.b=1`, and adds new defaults to stored configurations.
 
-An override finds its key in the experiment and is parsed according to the key's annotation. `ml_collections.config_flags` is
-not used because it only knows the keys and types in the experiment file, so it cannot set a key that is absent from the file or
-None there. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
+The key of an override is looked up in the experiment, and the value is parsed according to the annotation of the key.
+`ml_collections.config_flags` is not used because it only knows the keys and types in the experiment file. It cannot set a key
+that is None in the file or absent from the file. It also reads `null` as a string, rejects 2e3 for an integer, and does not
+suggest similar keys.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         if known is PretrainingExperiment:
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
-    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # pretraining only
+    # Only pretraining experiments have this key.
+    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())
     for key, text in overrides:
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
-    for key, text in overrides:  # last, since the other keys determine the objective
+    for key, text in overrides:  # options come last, since the other keys determine the objective
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import read_objective
 
@@ -71,8 +73,8 @@ def with_defaults(
 ) -> JsonObject:
     """Adds the defaults of newer keys to a configuration stored in a workdir or a reference curve.
 
-    `extra_key` is a key of the file that is not part of the experiment; it is kept. Values that are not a configuration of this
-    kind are returned unchanged."""
+    `extra_key` is a key of the file that is not part of the experiment. This key is kept. Values that are not a configuration
+    of this kind are returned unchanged."""
     values = {key: value for key, value in stored.items() if key != extra_key}
     try:
         experiment = kind.from_dict(values)
@@ -82,9 +84,10 @@ def with_defaults(
 
 
 def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
-    """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
+    """Splits `arguments` into overrides and all other arguments. An override, `--config.a.b=1` or `--config.a.b 1`, becomes a
+    pair ("a.b", "1").
 
-    Raises UserError for an override without a value or a key with two values.
+    Raises UserError if an override has no value, or if a key has two different values.
     """
     overrides: dict[str, str] = {}
     rest = []
@@ -106,11 +109,12 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
 
 
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
-    """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
+    """Sets the dotted `key` of `config` to `text`, which is parsed according to the type of the key in `schema`. `config` holds
+    nested plain values and is changed in place.
 
     `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows
-    None; otherwise it gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the values in
-    `config`. Raises UserError for an unknown key, a group, or a value of the wrong type.
+    None. Otherwise, the key gets its default. `schema` is a config dataclass. If `schema` is None, the types come from the
+    values in `config`. Raises UserError if the key is unknown or a group, or if the value has the wrong type.
     """
     flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
@@ -141,7 +145,7 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
 
 
 def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
-    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no `name`.
+    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no key or index `name`.
 
     `asked` is (schema, whole key, flag), for messages.
     """
@@ -159,7 +163,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
             return items[0] if items else type(node[place_in_list])
         numbers = f"the list has the indices 0 to {len(node) - 1}" if node else "the list is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
-    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
+    # Types come from the values in the file.
+    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):
         if name in node:
             return type(node[name])
         keys = f"valid keys: {', '.join(map(str, node))}" if node else "the group is empty"
@@ -168,8 +173,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
 
 
 def _current_value(there: Any, schema: Any, key: str) -> str:
-    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default. Returns
-    "" if there is neither."""
+    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file, or with the default of
+    the key. Returns "" if the key has neither."""
     if there is None and schema is not None:
         for name in key.split("."):
             if not is_group(schema):
@@ -181,7 +186,8 @@ def _current_value(there: Any, schema: Any, key: str) -> str:
 
 
 def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
-    """Parses `text` as the first type of the annotation `hint` that accepts it. Raises UserError naming the accepted types."""
+    """Parses `text` as the first type of the annotation `hint` that accepts it. If no type accepts the text, raises UserError
+    with the accepted types."""
     kinds = [kind for kind in value_types(hint) if kind is not type(None)]
     if len(kinds) < len(value_types(hint)) and text in NONE:
         return None
@@ -213,7 +219,7 @@ def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
     brackets."""
     if not text.strip():
         raise ValueError
-    # RecursionError and MemoryError occur if brackets are nested too deep
+    # RecursionError and MemoryError are raised if brackets are nested too deeply.
     with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         value = ast.literal_eval(text)
         items = list(value) if isinstance(value, list | tuple) else [value]
@@ -235,7 +241,7 @@ def _type_name(kind: Any) -> str:
 
 
 def suggested_flag(argument: str, schema: Any) -> str:
-    """Returns the end of an error message for an unknown flag that resembles a key of the experiment, e.g. "did you mean
-    --config.optimizer.learning_rate?" for `--learning_rate`, or ""."""
+    """Returns the end of an error message if an unknown flag resembles a key of the experiment, otherwise "". For
+    `--learning_rate`, the result is "did you mean --config.optimizer.learning_rate?"."""
     found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
     return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

@@ -26,7 +26,7 @@ from bert_jax.tasks.config import TaskConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig
 
-if TYPE_CHECKING:  # it imports JAX
+if TYPE_CHECKING:  # `heads.head` imports JAX
     from bert_jax.model.heads.head import TaskHead
 
 SELECTIONS = ("best", "last")
@@ -37,19 +37,21 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """The model settings that may differ from `init_from`: execution and training, not the architecture."""
+    """The model settings that may differ from `init_from`. They affect execution and training, but not the architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     dtype: Annotated[str, OneOf(("auto", *DTYPES))] = "auto"
-    """The type of matrix products and activations: "float32", "bfloat16", or "auto": bfloat16 on TPUs, float32 elsewhere. On a
-    TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as long to compile."""
+    """The type of matrix products and activations: "float32", "bfloat16", or "auto". "auto" is bfloat16 on TPUs and float32
+    elsewhere. On a TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as
+    long to compile."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOverrides:
-    """The settings of the task's head: its input, LSTM, CRF and dropout. The defaults are the paper's; see `TaskHead`."""
+    """The settings of the task's head, i.e. its input, LSTM, CRF and dropout. The defaults are the values of the paper (see
+    `TaskHead`)."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
@@ -75,10 +77,10 @@ class TrainingConfig:
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation)."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """arXiv:1512.00567, section 7."""
+    """The fraction of the target probability that is spread over all labels (arXiv:1512.00567, section 7)."""
     class_weights: tuple[LossWeight, ...] = ()
-    """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced": the weight of a
-    label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
+    """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced", i.e. the weight of
+    each label is the inverse of the label's frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
     """The ratio of a layer's learning rate to the rate of the layer above it (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
@@ -123,7 +125,7 @@ class CrossViewConfig:
     LSTMs. Each step with labels is followed by a step without labels."""
 
     corpus: PathText = ""
-    """The directory of a corpus with the model's vocabulary, made by `python -m bert_jax.corpus`; its sentences are the
+    """The directory of a corpus with the model's vocabulary, made by `python -m bert_jax.corpus`. Its sentences are the
     unlabelled text. Empty: no cross-view training."""
     batch_size: BatchSize = 32
     """The number of unlabelled sentences per step."""
@@ -131,8 +133,8 @@ class CrossViewConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists. If a list is empty, all runs have the value in `training` (for
-    `seeds`: the value of `seed`).
+    """A sweep over the Cartesian product of these lists. If `seeds` is empty, all runs have the value of `seed`. If another
+    list is empty, all runs have the value in `training`.
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """
@@ -142,9 +144,9 @@ class SweepConfig:
     epochs: tuple[Epochs, ...] = ()
     seeds: tuple[Seed, ...] = ()
     devices_per_run: Annotated[int, Interval(ge=0, le=2**20)] = 1
-    """The number of devices per run. The runs of a sweep train in parallel, each on this many devices of one process; several
-    processes (the hosts of a TPU slice) share the runs. 0: one run after another, each on all devices of all processes, for
-    models that need the memory of all devices."""
+    """The number of devices per run. The runs of a sweep train in parallel, each on this many devices of one process. If there
+    are several processes (the hosts of a TPU slice), the runs are divided among the processes. 0: the runs train one after
+    another, each on all devices of all processes. Use 0 for models that need the memory of all devices."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,7 @@ class FinetuningExperiment:
     """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, starting from
     a model fine-tuned on MNLI scores higher (arXiv:1811.01088)."""
     init_new: str = ""
-    """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), in addition to the task's
+    """Comma-separated names of parts that `init_from` lacks, e.g. "pooler". They start from random weights, like the task's
     head."""
     init_random: bool = False
     """Whether to use only the architecture and vocabulary of `init_from`, with random weights. This is the baseline without
@@ -258,9 +260,9 @@ class FinetuningExperiment:
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
-            dropout = self.model.hidden_dropout  # `model_config` sets the dropout of a frozen encoder to 0
+            dropout = self.model.hidden_dropout  # needed because `model_config` sets the dropout of a frozen encoder to 0
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
-        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # a setting of the model, see `model_config`
+        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # this pooling is a setting of the model, see `model_config`
             asked["pooling"] = "pooler"
         return dataclasses.replace(own, **asked, dropout=dropout)
 

@@ -1,4 +1,5 @@
-"""Describes a run's steps and the settings that lower their memory, for the message when a step does not fit the devices."""
+"""Builds the message for a step that does not fit in the memory of the devices. The message describes the step and the settings
+that lower its memory."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh:
 
 
 def kept_layers(model: ModelConfig) -> int:
-    """Returns the number of layers whose inputs a training step keeps for the backward pass: all layers, or one with remat."""
+    """Returns the number of layers whose inputs a training step keeps for the backward pass. These are all layers, or one layer
+    with remat."""
     return max(model.num_layers, 1) if model.remat == "none" else 1
 
 

@@ -43,7 +43,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig, SpikeConfig
 
-if TYPE_CHECKING:  # they import JAX
+if TYPE_CHECKING:  # these modules import JAX
     from bert_jax.objectives.objective import Objective
     from bert_jax.training.schedules import Span
 
@@ -71,9 +71,10 @@ class PhaseConfig:
     the values in `config.model`."""
 
     steps: CountOrZero = 0
-    """The number of updates in the phase; either this or `tokens` is required."""
+    """The number of updates in the phase. Either `steps` or `tokens` is required."""
     tokens: Annotated[int, Interval(ge=0, le=2**53)] = 0
-    """A token budget instead of `steps`: steps = tokens / (batch_size x length), rounded up. Padding counts too."""
+    """A token budget, which replaces `steps`. The number of steps is tokens / (batch_size x length), rounded up. Padding counts
+    too."""
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
     batch_size: BatchSize = 256
     """The number of rows per update, over all devices."""
@@ -113,7 +114,7 @@ class EvaluationConfig:
     every: Count = 1_000
     """The number of steps between evaluations."""
     rows: Count = 10_000
-    """The maximum number of rows; the same rows are used at every evaluation."""
+    """The maximum number of rows. The same rows are used at every evaluation."""
     batch_size: BatchSize = 256
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """The fraction of tokens to predict in every phase's evaluation, so that scores of all phases are comparable. Tokens are
@@ -127,10 +128,11 @@ class CheckpointConfig:
     every: Count = 1_000
     """The number of steps between checkpoints."""
     keep: Count = 2
-    """The number of newest checkpoints to keep; older ones are deleted."""
+    """The number of newest checkpoints to keep. Older checkpoints are deleted."""
     keep_at: tuple[Count, ...] = ()
-    """Steps whose checkpoints are kept in addition to the newest, so that `convert --step` can export the model at several steps
-    of one run. Each takes the disk space of a whole state, three times the weights in float32."""
+    """Steps whose checkpoints are kept in addition to the newest, so that `convert --step` can export the model at several
+    steps of one run. Each of these checkpoints takes the disk space of a whole state, which is three times the size of the
+    float32 weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,19 +143,20 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub. Empty: random weights."""
     init_tiled: bool = False
-    """Whether the larger `config.model` is initialised by tiling the weights of `init_from`, a smaller Transformer of the same
-    kind, as in ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, everything else from the smaller
-    model."""
+    """Whether `config.model` is initialised by tiling the weights of `init_from`, as in ModernBERT-large (`interop/tiling.py`).
+    `init_from` must be a smaller Transformer of the same kind. The sizes come from `config.model`, and everything else comes
+    from the smaller model."""
     init_state: PathText = ""
-    """WORKDIR@STEP: a kept checkpoint of another run. This run continues from its weights, optimizer state and step. The phases
-    describe the whole run: up to STEP they must equal the phases of WORKDIR. Empty: start at step 0."""
+    """WORKDIR@STEP: a kept checkpoint of another run. This run continues from the weights, optimizer state and step of the
+    checkpoint. The phases describe the whole run, so they must equal the phases of WORKDIR up to STEP. Empty: start at step
+    0."""
     init_new: str = ""
-    """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
+    """Comma-separated names of parts that `init_from` lacks, e.g. "mlm_head,nsp_head". They start from random weights."""
     init_drop: str = ""
-    """Comma-separated parts of `init_from` to drop."""
+    """Comma-separated names of the parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The teacher: a masked language model with the same vocabulary, from which the model learns in addition to the text. A
-    directory, workdir, or name on the hub. Empty: no distillation."""
+    """The teacher, from which the model learns in addition to the text. It is a masked language model with the same vocabulary,
+    given as a directory, workdir, or name on the hub. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
@@ -176,15 +179,15 @@ class PretrainingExperiment:
     abort_after_skipped: Count = 10
     """The number of consecutive steps with a non-finite loss or gradient after which the run ends."""
 
-    @functools.cached_property  # a user's file may be edited during a run, which must have no effect
+    @functools.cached_property  # cached, so that editing a user's file during a run has no effect
     def trained_objective(self) -> Objective:
         """The run's objective, with distillation terms if there is a teacher."""
-        from bert_jax.objectives.model import Model  # importing it imports JAX and takes a second
+        from bert_jax.objectives.model import Model  # this import also imports JAX, which takes a second
 
         kind = objective_class(self.objective, self.model)
         plain = kind(**self.objective_options)
         if self.teacher:
-            from bert_jax.objectives.distillation import Distillation  # not needed by other runs
+            from bert_jax.objectives.distillation import Distillation  # only runs with a teacher need these modules
             from bert_jax.objectives.mlm_nsp import MlmNsp
 
             plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain
@@ -200,7 +203,8 @@ class PretrainingExperiment:
         """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         if isinstance(values, Mapping):
             values = _with_budgets(_with_objective(values))
-            # first, since otherwise an error in config.examples would be reported for one of the phases that inherit its values
+            # `config.examples` is checked first. Otherwise, an error in it would be reported for a phase that inherits the
+            # value.
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
             values = _with_row_defaults(values)
         experiment = dataclass_from_dict(cls, values, "config")
@@ -355,11 +359,11 @@ class PretrainingExperiment:
         return starts
 
     def phase_after(self, step: int) -> int:
-        """Returns the index of the phase of the next step, after `step` finished steps."""
+        """Returns the index of the phase to which the next step belongs, after `step` finished steps."""
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
-        """Returns the number of steps of a phase and of the following phases that continue its schedule."""
+        """Returns the total number of steps of a phase and the following phases that continue its schedule."""
         later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
         return self.phases[phase].steps + sum(other.steps for other in later)
 
@@ -390,8 +394,8 @@ class PretrainingExperiment:
         ]
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
-        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases and, with `decouple_rate`,
-        the weight decay divided by the peak learning rate."""
+        """Returns the experiment with the model and optimizer settings of a phase. These are the rotary bases of the phase and,
+        with `decouple_rate`, the weight decay divided by the peak learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
@@ -403,7 +407,7 @@ class PretrainingExperiment:
         if (model, optimizer) == (self.model, self.optimizer):
             return self
         found = dataclasses.replace(self, model=model, optimizer=optimizer)
-        # a user's objective is not loaded again
+        # The objective is copied, so that a user's file is not loaded again.
         vars(found)["trained_objective"] = self.trained_objective.for_model(Model(model, self.next_sentence))
         return found
 
@@ -418,7 +422,7 @@ def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
 
 
 def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
-    """Replaces the steps of a pretraining experiment's phases, scaling warmups in proportion."""
+    """Replaces the number of steps of every phase in a pretraining experiment. Warmups are scaled in proportion."""
     values, phases = _with_budgets(values), []
     for phase, count in zip(values["phases"], steps, strict=True):
         warmup = phase.get("warmup_steps", 0)
@@ -429,11 +433,12 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
-    """Splits a phase with a token budget into several phases with a growing batch size. Each of `sizes` gets the same number of
-    steps, and the steps of all sizes together read `tokens` tokens. The rest of the phase uses its own `batch_size`. All these
-    phases share the phase's schedule, and none has more rows per microbatch than the phase.
+    """Splits a phase with a token budget into several phases with a growing batch size. Each batch size in `sizes` gets the
+    same number of steps. The steps of all sizes together read `tokens` tokens. The rest of the phase uses its own `batch_size`.
+    All these phases share the schedule of the original phase. None of them has more rows per microbatch than the original
+    phase.
 
-    Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
+    A separate program is compiled for each batch size. Raises UserError if the ramp is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
     {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
@@ -466,7 +471,7 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     if total < len(each):
         raise UserError(f"config.steps={total} is fewer than the {counted(len(each), 'phase')}; each needs at least one step")
     ends = [round(end * total / before) for end in itertools.accumulate(each[:-1])]
-    for i in range(len(ends)):  # at least one step each, including later phases
+    for i in range(len(ends)):  # every phase, including the later ones, gets at least one step
         ends[i] = min(max(ends[i], (ends[i - 1] if i else 0) + 1), total - (len(ends) - i))
     counts = [end - begin for begin, end in itertools.pairwise([0, *ends, total])]
 
@@ -484,7 +489,8 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 
 def _with_budgets(values: JsonObject) -> JsonObject:
-    """Sets `steps` of phases with a budget in `tokens`. Raises UserError if steps and budget contradict each other."""
+    """Sets `steps` in every phase that has a budget in `tokens`. Raises UserError if `steps` and `tokens` contradict each
+    other."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values
@@ -493,7 +499,7 @@ def _with_budgets(values: JsonObject) -> JsonObject:
     for i, phase in enumerate(phases):
         found.append(phase)
         if not isinstance(phase, Mapping):
-            continue  # `dataclass_from_dict` reports it, and wrong types
+            continue  # `dataclass_from_dict` reports this and all wrong types
         tokens, steps = phase.get("tokens", 0), phase.get("steps", 0)
         size = [phase.get("batch_size", PhaseConfig.batch_size), phase.get("length", length)]
         if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:
@@ -533,14 +539,14 @@ def read_objective(values: JsonObject) -> type[Objective]:
 
 
 def _with_objective(values: JsonObject) -> JsonObject:
-    """Fills in the objective's name instead of "auto", all of its settings, and the targets of the examples.
+    """Replaces the objective "auto" by its name. Fills in all settings of the objective, and the targets of the examples.
 
-    A stored configuration is therefore complete. Raises UserError for targets that differ from the objective's and for unknown
-    settings.
+    A stored configuration is therefore complete. Raises UserError if the targets do not fit the objective, or if a setting is
+    unknown.
     """
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
-        return values  # `dataclass_from_dict` reports it
+        return values  # `dataclass_from_dict` reports the wrong type
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)

@@ -1,9 +1,9 @@
 """Builds frozen dataclasses from nested plain values. Unknown keys, wrong types and values out of range are UserErrors. The
 message about an unknown key suggests keys of a similar spelling, or keys that have this name in other codebases.
 
-dacite is not used, since the code would not be shorter: with the same error messages it takes 81 lines. It does not report the
-path of an unknown key, which suggestions need. It also accepts True for 1. And it builds a group before the ranges of the
-group's keys can be checked, so the group's own checks would fail first."""
+dacite is not used, since the code would not be shorter. It takes 81 lines with the same error messages. It does not report the
+path of an unknown key, which suggestions need. It also accepts True for 1. Finally, it builds a group before the ranges of the
+keys in the group can be checked, so the checks of the group itself would fail first."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Section = TypeVar("Section")
 def dataclass_from_dict(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
     """Builds the dataclass `kind` from nested dicts. Dataclasses and lists of dataclasses in its fields are built recursively.
 
-    `where` is the dotted key of `values`, for messages. `root` is the dataclass of the whole experiment, for suggestions. Raises
-    UserError for an unknown or missing key, or a value whose type or range does not match the annotation.
+    `where` is the dotted key of `values`, for messages. `root` is the dataclass of the whole experiment, for suggestions.
+    Raises UserError if a key is unknown or missing, or if the type or range of a value does not match the annotation.
     """
     root = root or kind
     if not isinstance(values, Mapping):
@@ -76,7 +76,8 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
             if isinstance(value, Mapping):
                 return dict(value)
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check rejects the integer
+            # `float()` would overflow for a larger integer, which the range check rejects.
+            return float(value) if abs(value) < 10**300 else value
         elif type(value) is kind:
             return value
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none", dict: "a group of keys"}
@@ -125,7 +126,7 @@ ALIASES = {
     "seed": ("random_seed",),
     "data_dir": ("data", "dataset", "data_path"),
 }
-"""The last part of a key -> its names in other codebases. If the last part is ambiguous, the last two parts."""
+"""The last part of a key -> names of the key in other codebases. If the last part is ambiguous, the last two parts are used."""
 
 RENAMED = {
     "skip_gram": "objective_options",
@@ -135,12 +136,13 @@ RENAMED = {
     "spikes.back": "spikes.rollback_steps",
     "spikes.times": "spikes.max_rollbacks",
 }
-"""Old names of keys and groups -> their current names. An old name is an error that gives the current one."""
+"""Old names of keys and groups -> their current names. An old name in a configuration is an error, and the message gives the
+current name."""
 
 
 def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every dotted key of a config dataclass with its annotation. A list of groups only appears as its item 0, e.g.
-    "phases.0.steps"."""
+    """Yields every dotted key of a config dataclass with its annotation. Of a list of groups, only the keys of item 0 are
+    included, e.g. "phases.0.steps"."""
     for name, hint in hints(schema).items():
         inner = typing.get_args(hint)[:1]
         if is_group(hint):
@@ -178,8 +180,8 @@ def renamed_key(key: str, schema: Any) -> str | None:
 
 
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """Returns the end of an error message for an unknown key: its new name if it was renamed, suggested keys, or the names
-    `inside` its group."""
+    """Returns the end of an error message for an unknown key. It gives the new name if the key was renamed. Otherwise, it
+    suggests similar keys, or lists the names `inside` the group of the key."""
     if now := renamed_key(key, schema):
         return f"it is now called {now!r}"
     if found := suggested_keys(key, schema):

@@ -1,7 +1,8 @@
-"""The frozen dataclasses of a study: arms x seeds of pretraining, and the tasks on which every arm is fine-tuned.
+"""The frozen dataclasses of a study. A study pretrains the models of all arms with every seed, and fine-tunes every arm on all
+tasks.
 
 A study file's `get_config(setting)` returns these keys. Groups that change an experiment (`pretrain`, `finetune`, `heads`) hold
-nested keys of `PretrainingExperiment` or `FinetuningExperiment`; lists are replaced as a whole.
+nested keys of `PretrainingExperiment` or `FinetuningExperiment`. A list replaces the whole earlier list.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ EQUAL = ("steps", "tokens", "seconds")
 AVERAGE = "average"
 """The column with the mean over all tasks."""
 RESERVED = ("pretraining", "model", "calibration", AVERAGE)
-"""Names that tasks may not have, since a study uses them for its own files and columns."""
+"""Names that tasks may not have, since a study uses these names for its own files and columns."""
 Changes = dict[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmConfig:
-    """An arm of a study: a way to pretrain a model, or another use of a model that a different arm pretrains."""
+    """An arm of a study. An arm pretrains a model in its own way, or uses a model that a different arm pretrains."""
 
     name: Name
     """The name in files and tables: letters, digits, `_`, `-` and `.`."""
@@ -40,9 +41,10 @@ class ArmConfig:
     shares: str = ""
     """The arm whose pretrained model this arm fine-tunes, instead of pretraining its own."""
     at: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """If less than 1, the model is a kept checkpoint of the arm `shares`, saved after this fraction of its steps."""
+    """If `at` is less than 1, the model is a kept checkpoint of the arm `shares`, saved after this fraction of the arm's
+    steps."""
     continues: str = ""
-    """The arm from whose trained model this arm continues pretraining."""
+    """The arm whose trained model this arm continues to pretrain."""
     finetune: Changes = dataclasses.field(default_factory=dict)
     """The keys of the fine-tuning experiments that the arm changes. Precedence, highest first: `heads`, the arm, the task, the
     study, the experiment file."""
@@ -66,7 +68,7 @@ class StudyTaskConfig:
     experiment: GivenPath
     """The experiment file, FILE[:ARG], e.g. experiments/finetune/glue.py:stsb."""
     data_dir: PathText = ""
-    """The directory of its files, relative to the study's `data` unless absolute. Empty: the tfds catalogue."""
+    """The directory of the task's files. A relative path is relative to the study's `data`. Empty: the tfds catalogue."""
     finetune: Changes = dataclasses.field(default_factory=dict)
     """The keys of the experiment that the study changes for this task. An arm's keys override them."""
     metric: str = ""
@@ -79,16 +81,16 @@ class BudgetConfig:
 
     equal: Annotated[str, OneOf(EQUAL)] = "steps"
     """"steps": every arm runs the steps of its experiment. "tokens": every arm reads `tokens` tokens. "seconds": every arm
-    trains for `seconds` on this machine; its steps are computed from a speed that is measured once. The phases of an experiment
-    keep their proportions."""
+    trains for `seconds` on this machine. The number of steps is computed from the arm's speed, which is measured once. The
+    phases of an experiment keep their proportions."""
     tokens: Annotated[float, Interval(ge=0, le=1e18)] = 0.0
     """The number of tokens in the rows of all steps, including padding."""
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
     """The time of the training steps, excluding compilation, evaluation and saving."""
     calibration_steps: Count = 120
-    """The minimum number of steps per phase with which the speed is measured, in six log lines. Fast arms take more steps: as
-    many as fit in 30 seconds, or in a sixtieth of the budget if that is less. Each log line waits for pending steps, so with 5
-    steps per line, the measured speed of small models was a tenth too low."""
+    """The minimum number of steps per phase for measuring the speed. These steps are logged in six log lines. Fast arms take as
+    many steps per phase as fit in 30 seconds, or in a sixtieth of the budget if that is less. Each log line waits for pending
+    steps. With 5 steps per line, the measured speed of small models was a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class OrderConfig:
     """Arms from the highest to the lowest score: "bert > left_to_right, bilm > static". Arms separated by commas are not
     compared with each other."""
     tasks: tuple[Name, ...] = ()
-    """The tasks for which the order was expected; "average" is the mean over all tasks. Empty: all tasks and their mean."""
+    """The tasks for which the order was expected. "average" is the mean over all tasks. Empty: all tasks and their mean."""
 
     @property
     def ranks(self) -> list[list[str]]:
@@ -126,9 +128,9 @@ class StudyExperiment:
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
-    """The names of the arms to run; arms whose models they use are run too. Empty: all."""
+    """The names of the arms to run. Arms whose models these arms use are run too. Empty: all arms."""
     only_tasks: tuple[Name, ...] = ()
-    """The names of the tasks to run; empty: all."""
+    """The names of the tasks to run. Empty: all tasks."""
     reference: str = ""
     """The arm with which all other arms are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
@@ -141,9 +143,9 @@ class StudyExperiment:
     """The number of held-out evaluations and checkpoints per pretraining run."""
     expected: tuple[OrderConfig, ...] = ()
     paper: str = ""
-    """The source of the arms' `paper` scores, with its model and data."""
+    """The source of the arms' `paper` scores, with the model and data of the paper."""
     keep_models: bool = False
-    """Whether to keep the fine-tuned models, which are removed otherwise. Pretrained models are always kept."""
+    """Whether to keep the fine-tuned models. If not, they are removed. Pretrained models are always kept."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> StudyExperiment:
@@ -161,7 +163,7 @@ class StudyExperiment:
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """Returns the arm that pretrains the model of `arm`: the arm in `shares`, or `arm` itself."""
+        """Returns the arm that pretrains the model of `arm`. This is the arm named in `shares`, or `arm` itself."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property
@@ -171,7 +173,7 @@ class StudyExperiment:
 
     def _chosen(self) -> StudyExperiment:
         """Returns the study with only the arms in `only_arms`, the arms that they depend on, and the tasks in `only_tasks`.
-        Expected orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
+        Expected orders keep only the remaining arms. If the reference arm was removed, the first arm replaces it."""
         wanted = [*self.only_arms]
         for name in wanted:  # the loop appends to this list
             arm = self.arm(name)
@@ -248,7 +250,8 @@ class StudyExperiment:
                 )
 
     def _check_order(self, key: str, expected: OrderConfig) -> None:
-        """Raises UserError for an expected order with an unknown arm or task, or the same arm twice."""
+        """Raises UserError if an expected order names an unknown arm or task, names an arm twice, or has fewer than two
+        ranks."""
         named = [name for rank in expected.ranks for name in rank]
         for name in named:
             _known(f"{key}.order", name, [arm.name for arm in self.arms])

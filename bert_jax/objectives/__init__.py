@@ -26,4 +26,5 @@ OBJECTIVES = {
     "skip_gram": "bert_jax.objectives.skip_gram:SkipGram",
     "translation": "bert_jax.objectives.translation:Translation",
 }
-"""Name in `config.objective` -> its class. FILE.py:NAME is a user's own. To add an objective, add its file and a line here."""
+"""Name in `config.objective` -> location of the class. FILE.py:NAME is a user's own class. To add an objective, add its file
+and a line here."""

@@ -18,13 +18,13 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
 class Bilm(WordPrediction):
-    """Predicts the token after each position twice, by the forward and by the backward LSTM. Only the forward LSTM predicts the
-    last token of a text. The loss is the mean over all predictions. ELMo's loss, the sum of the two means, is twice as
-    large."""
+    """Predicts the token after each position twice, with the forward LSTM and with the backward LSTM. The last token of a text
+    is predicted only by the forward LSTM. The loss is the mean over all predictions. ELMo's loss is about twice as large, since
+    it is the sum of the means of both directions."""
 
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",), "flair": ("both",)}
     title: ClassVar[str] = "biLM"
-    last_predicted: ClassVar[float] = 0.5  # in one of two directions
+    last_predicted: ClassVar[float] = 0.5  # predicted in one of two directions
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("biLM", "bilm"),
         "loss": sum_formula("bilm_loss"),
@@ -32,7 +32,7 @@ class Bilm(WordPrediction):
     exported: ClassVar[str | None] = "BertForMaskedLM"
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the softmax, one for both directions."""
+        """Returns the softmax layer, which both directions share."""
         return {"softmax": model.softmax(key)}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
@@ -45,18 +45,18 @@ class Bilm(WordPrediction):
         return found
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the numbers of predictions of both directions, tokens and rows."""
+        """Returns the number of predictions (both directions together), the number of tokens and the number of rows."""
         ahead, back = ((x != IGNORED).sum().astype(jnp.float32) for x in bilm_targets(batch))
         return super().counts(batch) | {"bilm_targets": ahead + back}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the predictions of both directions."""
+        """Returns the target ids of both directions."""
         return np.concatenate(bilm_targets({name: jnp.asarray(array) for name, array in batch.items()}), axis=1)
 
 
 def bilm_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
-    """Returns the targets of the forward and the backward LSTM, or IGNORED. The last token of a text, its [SEP], has no later
-    token from which the backward LSTM could predict it."""
+    """Returns (targets of the forward LSTM, targets of the backward LSTM). A position without a target holds IGNORED. The
+    backward LSTM does not predict the last token of a text, which is [SEP], because no later token exists."""
     targets = batch["masked_targets"]
     _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
     return targets, jnp.where(exists, targets, IGNORED)

@@ -1,4 +1,5 @@
-"""The keys of `config.distillation`. An objective's own keys, `config.objective_options`, are the fields of its class."""
+"""The keys of `config.distillation`. The keys of an objective, `config.objective_options`, are the fields of the objective's
+class."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingDistillation:
-    """The settings of a distillation in pretraining; `config.teacher` names the teacher.
+    """The settings of distillation in pretraining. `config.teacher` names the teacher.
 
     The loss is (1 - soft_weight) x MLM + soft_weight x soft targets + NSP (not distilled) + hidden_weight x hidden states +
     attention_weight x attention maps.
@@ -31,12 +32,14 @@ class PretrainingDistillation:
     attention_weight: LossWeight = 0.0
     """The weight of KL(teacher || student) of each token's attention, averaged over heads. Both models need the same number of
     heads, and the student needs plain attention, which keeps its attention maps in memory. If the teacher has at most half as
-    many layers, some layers of the student are matched with the teacher's embeddings, and learn no attention map."""
+    many layers as the student, some layers of the student are matched with the teacher's embeddings. These layers learn no
+    attention map."""
     layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
-    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student is compared with
-    one of evenly spaced layers of the teacher, and embeddings with embeddings. "last": only the last layers are compared."""
+    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student is compared with a
+    layer of the teacher, and the embeddings are compared too. The teacher's layers are evenly spaced. "last": only the last
+    layers are compared."""
     dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
-    """The dtype of the teacher's matrix products. Empty: the student's (`model.dtype`)."""
+    """The dtype of the teacher's matrix products. Empty: the student's dtype (`model.dtype`)."""
     teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The teacher's hidden size, which determines the shape of the projection. Filled in by a run."""
     teacher_sha256: str = ""

@@ -1,13 +1,13 @@
 """Cross-view training of taggers (Clark et al. 2018, arXiv:1809.08370). Auxiliary modules that see only a part of an unlabelled
 sentence learn to predict what the whole model predicts.
 
-Steps alternate between a batch with labels and one without. On a batch with labels, the loss is the task's loss. On a batch
-without labels, the model tags the sentences, and these predictions are the targets of four auxiliary modules. Each module sees
-only a part of the sentence, its view. Learning to match the predictions improves the layers that the modules read (section 3.2).
-The views are:
+Steps alternate between batches with labels and batches without labels. On a batch with labels, the loss is the task's loss. On
+a batch without labels, the model tags the sentences, and these predictions are the targets of four auxiliary modules. Each
+module sees only a part of the sentence, which is called its view. Learning to match the predictions improves the layers that
+the modules read (section 3.2). The views are:
 
     forward     sees the words up to this one             future      sees the words before this one
-    backward    sees this word and those after it         past        sees the words after this one
+    backward    sees this word and the words after it     past        sees the words after this one
 
 The views use the two directions of the lowest LSTM layer. This is a layer of the encoder, or of the head if the encoder has
 static vectors. Words are predicted at their first piece, and the views start and end between words. The predictions that serve as
@@ -100,7 +100,7 @@ class CrossView(Labels):
         return super().counts(batch) | {"view_words": batch[WEIGHTS].sum() if WEIGHTS in batch else jnp.float32(0)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the mean loss of the labels plus the mean loss of the views; in each batch, one of them is 0."""
+        """Returns the mean loss of the labels plus the mean loss of the views. In each batch, one of the two is 0."""
         return super().loss(sums, counts) + sums["view_loss"] / jnp.maximum(counts["view_words"], 1.0)
 
 
@@ -114,7 +114,7 @@ def next_words(word_starts: Int[Array, "B L"], sequence_ids: Int[Array, "B L"]) 
 
 
 def view_width(config: ModelConfig, head: TaskHead) -> int:
-    """Returns the width of a restricted view."""
+    """Returns the width of the states that an auxiliary module reads."""
     return head.lstm if config.encoder == "static" else config.hidden_size // 2
 
 

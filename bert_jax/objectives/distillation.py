@@ -30,16 +30,16 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The subtree of the parameters with the learned projection. It is trained and saved but not exported."""
-_PROJECTION_STREAM = 0x70726F6A  # any number; it selects a separate stream of random numbers
+"""The subtree of the parameters with the learned projection. It is trained and saved, but not exported."""
+_PROJECTION_STREAM = 0x70726F6A  # an arbitrary number, which selects a separate stream of random numbers
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """Name of a distillation sum -> name of the count by which it is divided."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
-    """Returns the initial projection [D, teacher's D] of the student's hidden states, float32, boxed with its axis names, or {}
-    if the widths are equal or hidden states are not compared. Its standard deviation, 1/sqrt(D), preserves the norm of the
-    hidden states."""
+    """Returns the initial projection of the student's hidden states: a float32 kernel [D, teacher's D], boxed with its axis
+    names. Returns {} if the widths are equal or if hidden states are not compared. The kernel's standard deviation, 1/sqrt(D),
+    preserves the norm of the hidden states."""
     if not settings.projects(hidden_size):
         return {}
     init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
@@ -51,9 +51,9 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    Adds the sum "soft_loss" over the predicted tokens. If their weights are not 0, adds the sums "hidden_difference" and
-    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
-    evaluation, this equals `plain`."""
+    Adds the sum "soft_loss" over the predicted tokens. Adds the sum "hidden_difference" over all tokens if `hidden_weight` is
+    not 0, and the sum "attention_divergence" over all tokens if `attention_weight` is not 0. The teacher runs without dropout
+    and gets no gradient. Without a teacher, as in an evaluation, this objective equals `plain`."""
 
     plain: MlmNsp
     distillation: PretrainingDistillation
@@ -67,11 +67,11 @@ class Distillation(Objective):
 
     @property
     def exported(self) -> str | None:  # type: ignore[override]
-        """As `plain`."""
+        """The exported class of `plain`."""
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns a copy with this model; its objective `plain` gets the same model."""
+        """Returns a copy with this model. The objective `plain` of the copy gets the same model."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
@@ -81,7 +81,7 @@ class Distillation(Objective):
         return dataclasses.replace(self, teacher=teacher).for_model(self.model)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings of `plain`; the distillation settings are in `config.distillation`."""
+        """Returns the settings of `plain`. The distillation settings are in `config.distillation`."""
         return self.plain.settings()
 
     def named_scores(self) -> dict[str, Score | Formula]:
@@ -91,12 +91,13 @@ class Distillation(Objective):
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the projection and the parameters of `plain`. The latter have the same values as without a teacher."""
+        """Returns the projection and the parameters of `plain`. The parameters of `plain` have the same values as without a
+        teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
     def counts(self, batch: Batch) -> Sums:
-        """As `plain`."""
+        """Returns the counts of `plain`."""
         return self.plain.counts(batch)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
@@ -123,7 +124,7 @@ class Distillation(Objective):
                 compared = batch | {"teacher_hidden_states": theirs["hidden_states"][teachers].swapaxes(0, 1)}
                 found["hidden_difference"] = hidden_state_difference(states, compared)
             if settings.attention_weight:
-                # embeddings have no attention map
+                # The embeddings have no attention map.
                 pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]
                 students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
                 found["attention_divergence"] = attention_divergence(
@@ -147,15 +148,15 @@ class Distillation(Objective):
         return total
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """As `plain`."""
+        """Returns the evaluation scores of `plain`."""
         return self.plain.eval_scores(rows)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """As `plain`."""
+        """Formats the held-out scores as `plain` does."""
         return self.plain.eval_line(scores)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """As `plain`."""
+        """Returns the row losses of `plain`."""
         return self.plain.row_losses(params, batch)
 
     def row_flops(self, length: int, predictions: int) -> float | None:
@@ -174,8 +175,8 @@ class Distillation(Objective):
 def soft_loss_sum(
     logits: Float[Array, "B M V"], teacher_logits: Float[Array, "B M V"], targets: Int[Array, "B M"], temperature: float
 ) -> Float[Array, ""]:
-    """Computes KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the
-    predicted tokens; float32."""
+    """Computes KL(teacher || student) of the softened probabilities, float32. The result is multiplied by the square of the
+    temperature and summed over the predicted tokens."""
     divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
     return jnp.where(targets != IGNORED, divergence, 0.0).sum()
 
@@ -183,15 +184,16 @@ def soft_loss_sum(
 def attention_divergence(
     weights: Float[Array, "S B H L L"], teacher_weights: Float[Array, "S B H L L"], sequence_ids: Int[Array, "B L"]
 ) -> Float[Array, ""]:
-    """Computes KL(teacher || student) of each token's attention, averaged over layers and heads and summed over tokens;
-    float32."""
+    """Computes KL(teacher || student) of each token's attention, float32. The result is averaged over layers and heads, and
+    summed over tokens."""
     student, teacher = (jnp.log(jnp.maximum(x.astype(jnp.float32), 1e-30)) for x in (weights, teacher_weights))
     divergence = (teacher_weights.astype(jnp.float32) * (teacher - student)).sum(-1).mean((0, 2))  # [B, L]
     return jnp.where(sequence_ids != 0, divergence, 0.0).sum()
 
 
 def _compared_layers(settings: PretrainingDistillation, teacher: int, student: int) -> list[tuple[int, int]]:
-    """Returns pairs (student hidden state, teacher hidden state) of indices to compare; 0 is the embeddings."""
+    """Returns pairs (index of the student's hidden state, index of the teacher's hidden state) to compare. Index 0 is the
+    embeddings."""
     pairs = list(enumerate(teacher_layers(teacher, student)))
     return pairs if settings.layers == "uniform" else pairs[-1:]
 
@@ -206,7 +208,8 @@ def _outputs(
         plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)
         module = BertForPreTraining(plain, model.pairs)
         outputs, stored = cast(tuple[Any, Any], module.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
-        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
+        # A user's own layers may store no attention maps.
+        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):
             raise UserError(f"{without_attention(model.config)}, or set config.distillation.attention_weight=0")
         return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
     method = None if settings.hidden_weight else "logits"

@@ -1,8 +1,8 @@
 """Counts the model FLOPs per row of encoders, pretraining heads, task heads and teachers.
 
-Only matrix products are counted, with 2 operations per multiply-add, including padding. The backward pass of a product is two
-products of the same size, so a training step has three times the operations of a forward pass. Remat is not counted, as usual for
-model FLOPs.
+Only matrix products are counted, with 2 operations per multiply-add, including padding. The backward pass of a product consists
+of two products of the same size, so a training step has three times the operations of a forward pass. Remat is not counted, as
+usual for model FLOPs.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.model.config import LSTMS, Execution, ModelConfig
 from bert_jax.objectives.model import Model, unboxed
 
-if TYPE_CHECKING:  # pretraining loads no tasks
+if TYPE_CHECKING:  # pretraining does not load any tasks
     from bert_jax.data.rows import RowShape
     from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
-"""FLOPs per multiply-add of the forward pass: 2 in the forward pass alone, 6 with the backward pass."""
+"""FLOPs per multiply-add in the forward pass. There are 2 without the backward pass, and 6 with the backward pass."""
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
-    Per row of length L there are 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, and 6 M (D^2 + D V) for the
-    MLM head on M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated
-    feed-forward has 3 D F, and shared key and value heads have fewer columns. A token of a sliding layer counts only the keys of
-    its window (129 for ModernBERT), even if the program computes more.
+    A row of length L takes 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, and 6 M (D^2 + D V) for the MLM
+    head on M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated
+    feed-forward layer has 3 D F instead of 2 D F, and shared key and value heads have fewer columns. In a sliding layer, only
+    the keys in the window of a token are counted (129 for ModernBERT), even if the program computes more.
 
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
 
-    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (no
-    projection if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the
-    input of every layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds 6 ((8 N' + 7)
-    D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors, each of the M words is scored with the L tokens
-    and with the negatives of its row: 6 M D (L + negatives). Skip-gram only uses the scores with tokens in the window."""
+    An LSTM with cells of width F in R directions of width W takes 6 L N R (2 W 4 F + F W) for gates and projection (no
+    projection if F equals W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe,
+    the input of every layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds 6 ((8 N' +
+    7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors, each of the M words is scored with the L
+    tokens and the negatives of its row, which takes 6 M D (L + negatives). Skip-gram only uses the scores with tokens in the
+    window."""
     width, cell = model.word_width, model.intermediate_size
     if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
@@ -93,10 +94,10 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
     """Returns the FLOPs of a task's training step per row of `shape`, for encoder and head. A `frozen` encoder has no backward
     pass.
 
-    For the head: 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P
-    texts (6 L D^2 if it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads (O: the
-    width of its input, C: the number of its outputs). With frozen features, their gradients are counted too (16 L I W with an
-    LSTM), although the compiler leaves them out."""
+    In the head, a two-layer BiLSTM of width W on features of width I takes 6 L (8 I W + 32 W^2). The pooler takes 6 P D^2 on P
+    texts, or 6 L D^2 if it reads every token. The last layer takes 6 O C for each of the L tokens or P texts that it reads,
+    where O is the width of its input and C is the number of its outputs. If the features are frozen, the gradients of the
+    features are counted too (16 L I W with an LSTM), although the compiler leaves them out."""
     encoder = model_row_flops(model, shape.length)
     read = shape.length if head.layout.logits_per_token else shape.slots
     products = read * head.input_width(model.hidden_size) * head.num_outputs

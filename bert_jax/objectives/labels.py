@@ -27,8 +27,8 @@ class LabelLoss:
     label_smoothing: float = 0.0
     """The fraction of the target probability that is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss. As in PyTorch, the weight of a
-    label also multiplies its part of the label smoothing. If there are none, all labels have equal weight."""
+    """The weight of each label. The loss is a weighted mean, as in PyTorch's CrossEntropyLoss. As in PyTorch, the weight of a
+    label also multiplies its part of the label smoothing. Without class weights, all labels have equal weight."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss. The loss is multiplied by
     temperature**2."""
@@ -36,8 +36,9 @@ class LabelLoss:
     """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has the weight 1 -
     soft_weight."""
     hidden_weight: float = 0.0
-    """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
-    arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
+    """The weight of an additional loss. This loss is the mean squared difference between the hidden states of student and
+    teacher (FitNets, arXiv:1412.6550). The difference is taken over all layers, as in patient distillation
+    (arXiv:1908.09355)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Labels(Objective):
         return {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the head, and the pooler if it reads one."""
+        """Returns the initial parameters of the head (with the pooler, if the head reads it) and the `training_parameters`."""
         made = self.initial_parameters(key)
         return {part: tree for part, tree in made.items() if part not in ("embeddings", "encoder")}
 
@@ -104,8 +105,8 @@ class Labels(Objective):
         return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns "weight" (the sum of weights, by which the loss is divided), "labels", "examples" (labelled features), "tokens"
-        and "rows" (packed)."""
+        """Returns "weight" (the sum of weights, by which the loss is divided), "labels", "examples" (labelled features),
+        "tokens" and "rows" (packed rows)."""
         weights = batch["label_weights"]
         return {
             "weight": (weights * _class_weights(batch, self.loss_settings)).sum(),
@@ -124,8 +125,9 @@ class Labels(Objective):
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
-    """Returns the mean squared difference between the student's hidden states and the teacher's hidden states of the same
-    width, summed over the tokens; float32.
+    """Returns the mean squared difference between the hidden states of the student and the teacher, float32. It is averaged
+    over the hidden states and dimensions of each token, and summed over the tokens. Both models have hidden states of the same
+    width.
 
     The batch holds teacher_hidden_states [B, S, L, D], selected by `teacher_layers` if the teacher has more layers.
     """
@@ -135,8 +137,8 @@ def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch
 
 
 def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """Returns, for each hidden state of the student, the index of the teacher's hidden state to compare with. They are evenly
-    spaced, from the embeddings to the last layer."""
+    """Returns the indices of the teacher's hidden states to compare with, one index for each hidden state of the student. The
+    indices are evenly spaced, from the embeddings to the last layer."""
     return tuple(round(layer * teacher / student) for layer in range(student + 1))
 
 

@@ -65,13 +65,15 @@ class MlmNsp(WordPrediction):
             }
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the numbers of predicted words and pairs (by which the losses are divided), tokens and rows."""
+        """Returns the number of predicted words and the number of pairs, by which the losses are divided, and the numbers of
+        tokens and rows."""
         return super().counts(batch) | {"nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
         """Returns the mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
 
-        The means are over the global batch. In the original, each core computes its own means, which are then averaged.
+        The means are over the global batch. In the original, each core computes the means of its own rows, and these means are
+        then averaged.
         """
         loss = super().loss(sums, counts)
         if "nsp_loss" in sums:
@@ -79,8 +81,8 @@ class MlmNsp(WordPrediction):
         return loss
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean losses of each row over its masked words and over its pairs. For a subclass with its own `sums`,
-        returns the losses of that subclass."""
+        """Returns the mean losses of each row over its masked words and over its pairs. If a subclass overrides `sums`, the
+        losses are computed with that method."""
         if type(self).sums is not MlmNsp.sums:
             return Objective.row_losses(self, params, batch)
         outputs = self.model.logits(params, batch, None)

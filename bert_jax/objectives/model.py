@@ -1,4 +1,4 @@
-"""`Model`, with which an objective builds its parameters and computes hidden states and logits."""
+"""Defines `Model`, which objectives use to build parameters and to compute hidden states and logits."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Model:
     """The encoder of a run, as seen by its objective.
 
     Methods with a `key` return initial parameters, boxed with their axis names. Methods with an argument `params` compute with
-    these parameters, a tree with the parts "embeddings" and "encoder". The argument `seed` is for the dropout masks (None in
-    evaluation)."""
+    these parameters, a tree with the parts "embeddings" and "encoder". The argument `seed` determines the dropout masks; it is
+    None in evaluation."""
 
     config: ModelConfig
     pairs: bool = False
@@ -52,8 +52,8 @@ class Model:
         return self.config.vocab_size
 
     def scaled(self, fraction: float) -> Model:
-        """Returns a narrower model of the same kind, with widths and heads scaled by `fraction` (at least one head) and the same
-        number of layers."""
+        """Returns a narrower model of the same kind. Widths and the number of heads (at least one) are scaled by `fraction`,
+        and the number of layers stays the same."""
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
         head_width = max(1, round(c.hidden_size * fraction / heads))
@@ -107,8 +107,8 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """Returns the parameters of a head. They have the same values as in a larger model that has this head under the name
-        `part`, since the values depend on that name."""
+        """Returns the parameters of a head. The initial values depend on the name `part`, so they are the same as in a larger
+        model that has this head under the same name."""
         parameters = _Part(part, kind, self.config).init(key, *inputs).get("params", {})
         return dict(parameters.get(part, {}))  # a tied decoder without bias has no parameters
 
@@ -125,7 +125,7 @@ class Model:
     def encode_at(
         self, params: Params, positions: Int[Array, "B Q"], batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `positions` only, which is cheaper."""
+        """Returns the output of the last layer at `positions` only, which is cheaper than at every token."""
         tokens = Tokens.of(batch).reading(positions)
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
@@ -138,7 +138,8 @@ class Model:
     def mlm_logits(
         self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B M V"]:
-        """Returns the logits of every word at the "masked_positions" of a batch, float32, from the parameters of a `mlm_head`."""
+        """Returns the logits of every word at the "masked_positions" of a batch, float32. `head` holds the parameters of an
+        `mlm_head`."""
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
         table = params["embeddings"]["word_embeddings"]["embedding"]
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
@@ -174,8 +175,8 @@ def _own(params: Params) -> Params:
 
 
 def unboxed(boxed: Boxed) -> Params:
-    """Returns the shapes of boxed abstract parameters. Unlike `nn.unbox`, it adds no sharding constraints inside a mesh: they
-    are for arrays, not for shapes."""
+    """Returns the shapes of boxed abstract parameters. Unlike `nn.unbox`, it adds no sharding constraints inside a mesh, since
+    constraints apply to arrays and not to shapes."""
     shapes: Params = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return shapes
 
@@ -194,14 +195,14 @@ def apply_dense(params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*s
 
 
 def another_seed(seed: Seed | None, number: int) -> Seed | None:
-    """Derives a seed for another use of random numbers in a step. None (evaluation) stays None."""
+    """Derives the seed with index `number`, for a further use of random numbers in a step. None (evaluation) stays None."""
     return None if seed is None else hash_word(seed + jnp.uint32(0x9E3779B9) * jnp.uint32(number))
 
 
 def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
     """Draws a class from each softmax of `logits`; int32. The draw is a pure function of the seed and the index in the global
-    batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` None) always draws the
-    same."""
+    batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` is None) always draws the
+    same classes."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
     uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
     gumbel = -jnp.log(-jnp.log(uniform))

@@ -18,9 +18,9 @@
         def loss(self, sums, counts):
             return self.weight * sums["my_loss"] / counts["masked"]
 
-`bert_jax/objectives/__init__.py` lists the built-in objectives; `config.objective=FILE.py:Mine` selects your own. Everything else
-is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs, shardings,
-accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+`bert_jax/objectives/__init__.py` lists the built-in objectives. `config.objective=FILE.py:Mine` selects your own objective.
+Everything else is derived from the class, such as log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation,
+FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
 
-if TYPE_CHECKING:  # the steps load no corpus
+if TYPE_CHECKING:  # training steps do not load a corpus
     from bert_jax.data.corpus.store import Corpus
 
 MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
 """The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is
 masked, and the targets are the tokens after the positions. CENTRES: nothing is masked, and rows have positions without targets.
-TRANSLATED: texts and their translations."""
+TRANSLATED: rows hold texts and their translations."""
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
 
@@ -76,13 +76,13 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """A loss defined by sums over microbatches and devices that are divided once at the end.
+    """A loss that is defined by sums. The sums are added over microbatches and devices, and divided once at the end.
 
-    The fields of a subclass are its settings. `self.model` is the model that it trains.
+    The fields of a subclass are its settings. `self.model` is the model that the objective trains.
     """
 
     rows: ClassVar[str] = MASKED
-    """The kind of rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
+    """The kind of rows that the objective reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
     """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
@@ -102,22 +102,22 @@ class Objective(abc.ABC):
     """Parts of the parameters that are only needed for training."""
 
     model: ClassVar[Model]
-    """The model to train; see `for_model`."""
+    """The model to train. `for_model` sets it."""
 
     # ---------------------------------------------------------------------------------------------------- what a subclass defines
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the initial parameters in addition to "embeddings" and "encoder". Each array is boxed with its axis names, as
-        the function `dense` and the methods of `Model` return them."""
+        """Returns the initial parameters that the objective adds to "embeddings" and "encoder". Each array is boxed with its
+        axis names, as the function `dense` and the methods of `Model` return them."""
         return {}
 
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
-        `seed` determines dropout and all other randomness; None in evaluation."""
+        `seed` determines dropout and all other randomness. It is None in evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked" (the predicted tokens),
-        "pairs", "tokens" and "rows"."""
+        """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
+        (the predicted tokens), "pairs", "tokens" and "rows"."""
         return {
             "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
             "pairs": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
@@ -126,8 +126,8 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the loss to differentiate, from the total sums and counts. It must be linear in the sums, so that microbatches
-        add up."""
+        """Returns the loss to differentiate, from the total sums and counts. The loss must be linear in the sums, so that
+        microbatches add up."""
 
     def refusal(self, length: int) -> str:
         """Returns "" if the objective can train on rows of `length` tokens. Otherwise, returns the reason and the remedy,
@@ -135,16 +135,17 @@ class Objective(abc.ABC):
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the ids of all predictions of a batch, -1 where there is none."""
+        """Returns the ids of all targets in a batch, -1 where nothing is predicted."""
         return batch["masked_targets"]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns further scores of an evaluation on these rows: baselines as numbers, and formulas of the other scores."""
+        """Returns further scores of an evaluation on these rows. Baselines are returned as numbers, and other scores as
+        formulas of the scores."""
         return {}
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Returns the model FLOPs of a training step per row. If this is None, the matrix products of `sums` and of its
-        gradient are counted."""
+        """Returns the model FLOPs of a training step per row. If the result is None, the matrix products in the gradient of the
+        loss are counted."""
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -213,7 +214,7 @@ class Objective(abc.ABC):
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
     def compared(self, baselines: Mapping[str, float]) -> dict[str, float]:
-        """Returns the `baselines` of the scores that this objective has, since a subclass may omit some scores."""
+        """Returns only the `baselines` that a score of this objective uses, since a subclass may omit some scores."""
         used = {score.baseline for score in self.named_scores().values() if isinstance(score, Score)}
         return {name: value for name, value in baselines.items() if name in used}
 
@@ -239,7 +240,8 @@ class Objective(abc.ABC):
         return {name: value for name, value in found.items() if value is not None}
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """Returns all initial parameters, boxed: the model's own and those that the objective adds."""
+        """Returns all initial parameters, boxed. These are the encoder's parameters and the parameters that the objective
+        adds."""
         return self.model.encoder(key) | self.parameters(self.model, key)
 
     def abstract_parameters(self) -> Boxed:
@@ -257,8 +259,8 @@ class Objective(abc.ABC):
         return _counted_flops(self, self.model, length, predictions) if known is None else known
 
     def check(self, key: str) -> None:
-        """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
-        `key` names the objective."""
+        """Raises UserError if a parameter has no axis names, if the sums and counts do not fit the scores, or if the loss is
+        not linear in the sums. `key` names the objective in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
@@ -324,8 +326,8 @@ def abstract_rows(
     rows: int, length: int, predictions: int, examples: int = 1, targets: str = MASKED
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the abstract arrays of a pretraining batch, as `data/rows.py` builds them for these `targets` (`Objective.rows`).
-    It has `rows` rows of `length` tokens, with at most `predictions` masked positions and at most `examples` packed examples
-    each."""
+    The batch has `rows` rows of `length` tokens. Each row has at most `predictions` masked positions and at most `examples`
+    packed examples."""
     widths = dict.fromkeys(INPUTS, length)
     if targets == TRANSLATED:
         widths |= dict.fromkeys((*DECODER_INPUTS, "targets"), length)
@@ -345,7 +347,8 @@ def _is_box(x: Any) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
-    """Traces each model once. A run needs the shapes six times, and tracing takes 0.2 s each time."""
+    """Returns the boxed shapes of the initial parameters. Each model is traced only once, because a run needs the shapes six
+    times, and tracing takes 0.2 s each time."""
     bound = objective.for_model(model)
     boxed: Boxed = jax.eval_shape(lambda: bound.initial_parameters(jax.random.key(0)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_box):

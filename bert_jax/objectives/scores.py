@@ -1,6 +1,6 @@
 """The scores of an objective: names, formulas, display and baselines.
 
-Sums are divided at the end, so means over uneven batches and processes are exact.
+Sums are divided at the end, so means are exact even if batches and processes have different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score, the quotient of two sums, and how logs and figures show it."""
+    """A score, which is the quotient of two sums, and the way in which logs and figures show the score."""
 
     numerator: str
     denominator: str
     title: str = ""
-    """The name in log lines and figures; filled in from the key in `Objective.scores`."""
+    """The name in log lines and figures. It is filled in from the key in `Objective.scores`."""
     unit: str = ""
     """The text after the title in the figure, such as "(nats per predicted token)"."""
     shown: bool = True
-    """Whether log lines and the figure show it. metrics.jsonl and results.json always contain it."""
+    """Whether log lines and the figure show the score. metrics.jsonl and results.json always contain it."""
     baseline: str = ""
     """The name of the baseline score shown next to it."""
     baseline_title: str = ""
     """A description of the baseline, e.g. "word frequency alone"."""
     from_zero: bool = False
-    """Whether the axis of its figure starts at 0."""
+    """Whether the axis of the score's figure starts at 0."""
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a fraction, such as an accuracy. Fractions are shown in percent."""
+        """Whether the score is a fraction, such as an accuracy. Fractions are shown in percent."""
         return self.title.lower().endswith(("accuracy", "rate", "share"))
 
     def text(self, value: float) -> str:
@@ -97,23 +97,24 @@ class EvalRows:
     """The held-out rows of an evaluation, for baselines computed from them."""
 
     predicted: Int[np.ndarray, "R _"]
-    """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
+    """The target ids that `Objective.predicted` returns; -1 where unused."""
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
     train: Any
-    """The `Corpus` to train on."""
+    """The `Corpus` of the training split."""
     plan: Any
-    """The `EpochPlan` of an epoch of the training split, or of a block of it."""
+    """The `EpochPlan` of an epoch of the training split, or of a block of an epoch."""
     words: int | None = None
-    """If whole words are predicted, the number of words whose pieces are the predictions; otherwise None."""
+    """The number of predicted words if whole words are predicted, otherwise None. The predictions are the pieces of these
+    words."""
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """Returns the accuracy and loss of the unigram distribution, which ignores the context. A model that does not beat it has
-    learned nothing.
+    """Returns the accuracy and loss of the unigram distribution, which ignores the context. A model that does not beat this
+    baseline has learned nothing.
 
-    `target_counts` is how often each token is a target in training; `targets` are the ids of all predictions on held-out rows, -1
-    where unused. The accuracy is the accuracy of always predicting the most frequent target. The loss is the cross-entropy with
+    `target_counts` holds how often each token is a target in training. `targets` holds the ids of all targets on held-out rows,
+    -1 where unused. The accuracy is reached by always predicting the most frequent target. The loss is the cross-entropy with
     add-one (Laplace) smoothing, which is finite for tokens without a count."""
     vocabulary = target_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
@@ -131,8 +132,9 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
 
 
 def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """Returns the NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a
-    model that does not beat it has learned nothing about NSP. If there is no example, returns {}."""
+    """Returns the NSP accuracy of always predicting the more frequent label, or {} if there is no example. The labels are 0
+    (next sentence), 1 (random sentence) and -1 (no example). A model that does not beat this accuracy has learned nothing about
+    NSP."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}
@@ -140,12 +142,13 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
 
 
 def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
-    """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
+    """Returns how often each token is a target in an epoch, up to a constant factor. `corpus` is the `Corpus` of the training
+    split.
 
     Words count as often as they occur. [UNK] is never a target. If next tokens are predicted, each [SEP] is a target too. The
-    counts of the corpus do not include [SEP], so `plan` provides their number: one for each text. `predictions_of_last` is how
-    often the last [SEP] of a text is predicted, relative to other tokens: 1/2 in a biLM, which predicts it in only one
-    direction."""
+    counts of the corpus do not include [SEP], so the count of [SEP] is computed from `plan`. `predictions_of_last` is how often
+    the last [SEP] of a text is predicted, relative to other tokens. It is 1/2 in a biLM, which predicts the last [SEP] in only
+    one direction."""
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
     if plan.config.targets != "masked":

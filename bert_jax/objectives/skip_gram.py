@@ -1,12 +1,13 @@
 """Skip-gram with negative sampling (word2vec; Mikolov et al., arXiv:1310.4546, sections 2.2 and 2.3), as sums over a batch.
 
 Where word2vec draws at random, this objective uses the expected value. A context at distance d has the weight (W - d + 1) / W,
-instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. Instead of k negatives
-of its own, each pair uses the N negatives of its row, each with the weight k / N; shared negatives allow matrix products (Ji et
-al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a frequent word brings its neighbours closer together;
-here, distances do not change. A negative that equals the context counts here, while word2vec.c skips it. With the 8,192
-subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping such
-negatives would change the reference curve and the study `lineage.py`, which were measured this way."""
+instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. Each pair uses the N
+negatives of its row with the weight k / N, instead of k negatives of its own. Shared negatives allow matrix products (Ji et
+al., arXiv:1604.04661). Two differences remain. First, dropping a frequent word in word2vec brings its neighbours closer
+together, while the distances here do not change. Second, a negative that equals the context counts here, while word2vec.c skips
+such a negative. With the 8,192 subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than
+0.01 of the loss. Skipping such negatives would change the reference curve and the study `lineage.py`, which were measured this
+way."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class SkipGram(Objective):
     negatives: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """k, the weight of the mean loss of the negatives, relative to the pair's own loss."""
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
-    """N, the number of negatives drawn per row and shared by all of its pairs."""
+    """N, the number of negatives that are drawn per row. All pairs of the row share them."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
     """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
@@ -71,7 +72,7 @@ class SkipGram(Objective):
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the centres."""
+        """Returns the positions of the centres."""
         return batch["centres"]
 
     def refusal(self, length: int) -> str:
@@ -80,8 +81,8 @@ class SkipGram(Objective):
         return room if length < 4 else ""
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed loss over pairs of a word and a context, the weights of the pairs ("skip_gram_targets"), and the
-        weights of pairs with a positive score ("skip_gram_correct").
+        """Returns sums over pairs of a word and a context. These are the loss, the weights of all pairs ("skip_gram_targets"),
+        and the weights of the pairs with a positive score ("skip_gram_correct").
 
         The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v, u and n are the vectors of the word,
         the context and a negative, and s is the sigmoid. Words that the corpus does not contain, such as [CLS], are not in any
@@ -106,16 +107,17 @@ class SkipGram(Objective):
         }
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns "windows" (the weights of the pairs before words are dropped, by which the loss is divided), tokens and
-        rows."""
+        """Returns "windows", "tokens" and "rows". The loss is divided by "windows", the summed weights of the pairs before
+        words are dropped."""
         return row_counts(batch) | {"windows": window_weights(batch, self.window).sum()}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the mean over the weights of all pairs."""
+        """Returns the summed loss of all pairs, divided by "windows"."""
         return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Counts the scores of all tokens of a row (only those in the window are used) and of its negatives."""
+        """Counts the scores with all tokens of a row and with the negatives of the row. Only the scores with tokens in the
+        window are used."""
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
@@ -127,8 +129,8 @@ class SkipGram(Objective):
 
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
-    """Returns the weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text,
-    otherwise 0. Centres of -1 are unused."""
+    """Returns the weight of every token as a context of each centre. The weight is (W - d + 1) / W if the token is in the same
+    text at a distance d from 1 to W, otherwise 0. A centre of -1 is unused."""
     centres, ids = jnp.maximum(batch["centres"], 0), batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
@@ -137,7 +139,8 @@ def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Flo
 
 
 def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, " V"]:
-    """Returns the probability of keeping a word, given its count in the corpus; 0 for words that are not in the corpus."""
+    """Returns the probability of keeping each word, given the counts of the words in the corpus. The probability is 0 for words
+    that are not in the corpus."""
     frequency = counts / jnp.maximum(counts.sum(), 1.0)
     ratio = threshold / jnp.maximum(frequency, 1e-12)
     kept = jnp.minimum(jnp.sqrt(ratio) + ratio, 1.0) if threshold else jnp.ones_like(frequency)

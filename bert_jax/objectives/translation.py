@@ -27,8 +27,8 @@ class Translation(Objective):
     """The mean cross-entropy of the tokens of the translations, with label smoothing in training."""
 
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """The weight of the smoothing term, the mean of -log p over the vocabulary: 0.1 in the paper (section 5.4). The reported
-    held-out loss and perplexity do not include it."""
+    """The weight of the smoothing term, which is the mean of -log p over the vocabulary. The paper uses 0.1 (section 5.4). The
+    reported held-out loss and perplexity do not include it."""
 
     rows: ClassVar[str] = TRANSLATED
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"encoder_decoder": ("both",), "cove": ("both",)}
@@ -78,7 +78,7 @@ class Translation(Objective):
         return {"translation_loss": mean_losses(self.logits(params, batch, None), batch["targets"])}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the tokens of the translations, and the [SEP] at their ends."""
+        """Returns the tokens of the translations, including the [SEP] at the end of each translation."""
         return batch["targets"]
 
     def row_flops(self, length: int, predictions: int) -> float:
@@ -86,7 +86,8 @@ class Translation(Objective):
         return model_row_flops(self.model.config, length, length)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns the scores of a baseline that ignores the texts: the unigram distribution of the training translations."""
+        """Returns the scores of a baseline that ignores the source texts. It predicts with the unigram distribution of the
+        training translations."""
         return unigram_baseline(_target_counts(rows), rows.predicted)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
@@ -98,8 +99,8 @@ class Translation(Objective):
 
 
 def _target_counts(rows: EvalRows) -> Float[np.ndarray, " V"]:
-    """Returns how often each token is a target in the planned epoch. The targets are the tokens of the translations and a [SEP]
-    for each."""
+    """Returns how often each token is a target in the planned epoch. The targets are the tokens of the translations and one
+    [SEP] per translation."""
     pairs, corpus = rows.plan.pairs, rows.train
     counts = np.zeros(corpus.vocabulary.size)
     for start in range(0, len(pairs.b_start), _COUNTED):
@@ -115,4 +116,4 @@ def _target_counts(rows: EvalRows) -> Float[np.ndarray, " V"]:
     return counts
 
 
-_COUNTED = 1 << 17  # pairs per slice
+_COUNTED = 1 << 17  # the number of pairs per slice

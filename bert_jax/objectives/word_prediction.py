@@ -29,8 +29,8 @@ FREQUENCY = "word frequency alone"
 
 
 def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
-    """Returns the scores of predicted words. `title` is the name of the scores in log lines, `measure` the prefix of the names
-    of the sums."""
+    """Returns the scores of predicted words. `title` is the name of the scores in log lines, and `measure` is the prefix of the
+    names of the sums."""
     return {
         f"{title} loss": Score(
             f"{measure}_loss",
@@ -55,13 +55,13 @@ class WordPrediction(Objective):
 
     rows: ClassVar[str] = NEXT
     title: ClassVar[str]
-    """The name of the prediction in log lines, e.g. "MLM". Names of its sums and scores start with `measure`."""
+    """The name of the prediction in log lines, e.g. "MLM". The names of the sums and scores start with `measure`."""
     last_predicted: ClassVar[float] = 1.0
     """How often the last [SEP] of a text is predicted, relative to other tokens."""
 
     @property
     def measure(self) -> str:
-        """The prefix of the names of its sums and scores, e.g. "mlm"."""
+        """The prefix of the names of the sums and scores, e.g. "mlm"."""
         return score_name(self.title)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
@@ -77,7 +77,7 @@ class WordPrediction(Objective):
         """Returns the mean over the predicted words of the global batch."""
         return sums[f"{self.measure}_loss"] / jnp.maximum(counts[f"{self.measure}_targets"], 1.0)
 
-    @jax.named_scope("loss")  # its name in a profile
+    @jax.named_scope("loss")  # "loss" is its name in a profile
     def word_sums(self, logits: Float[Array, "B M V"], targets: Int[Array, "B M"]) -> Sums:
         """Returns the summed cross-entropies and the correct predictions."""
         return {
@@ -86,7 +86,7 @@ class WordPrediction(Objective):
         }
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean loss of each row over its targets; for a biLM, only in the forward direction."""
+        """Returns the mean loss of each row over its targets. For a biLM, this is the loss of the forward direction only."""
         logits = self.model.logits(params, batch, None)["mlm_logits"]
         return {f"{self.measure}_loss": mean_losses(logits, batch["masked_targets"])}
 
@@ -97,8 +97,8 @@ class WordPrediction(Objective):
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Returns the scores of the unigram distribution and, if whole words are predicted, the perplexity per word.
 
-        The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
-        between vocabularies; perplexity per piece is not.
+        The pieces of a word are masked together, so the loss of a word is the sum of the losses of its pieces. Perplexity per
+        word can therefore be compared between vocabularies, but perplexity per piece cannot.
         """
         found: dict[str, float | Formula] = {}
         if rows.words is not None:
@@ -112,7 +112,8 @@ class WordPrediction(Objective):
     def eval_line(self, scores: Mapping[str, float]) -> str:
         """Formats accuracy, loss and perplexity with the word-frequency baselines, then all other scores."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
-        if not {accuracy, loss, "perplexity", "unigram_accuracy", "unigram_loss"} <= scores.keys():  # a subclass omits some
+        # A subclass omits some scores.
+        if not {accuracy, loss, "perplexity", "unigram_accuracy", "unigram_loss"} <= scores.keys():
             return super().eval_line(scores)
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
         line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"

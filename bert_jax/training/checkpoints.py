@@ -36,12 +36,14 @@ State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
-ITEM = "state"  # passed in every call: otherwise Orbax infers the name from the newest state, which may be damaged
+ITEM = "state"  # passed in every call, since Orbax would otherwise infer it from the newest state, which may be damaged
 DIGESTS = "digests"
-FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
+FAILURES_BEFORE_ERROR = 3  # the log line is an error after this many failed saves in a row; fewer may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
-_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the seconds between them: at most 2 s in total, only after a failed save
-PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by several processes
+# The number of attempts to remove the files of a failed save, and the pause after each attempt in seconds (at most 2 s in
+# total).
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05
+PROBE, PROBE_SIZE = ".probe", 1 << 16  # a test file that process 0 writes and removes before each save of a multi-process run
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
 # Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, each
@@ -52,14 +54,15 @@ _save_lock = threading.Lock()
 class Checkpoints:
     """The states saved under `WORKDIR/checkpoints/STEP`, on a disk or in a bucket.
 
-    A state is written under a temporary name and renamed when complete (in a bucket, a marker object shows that it is complete),
-    so a kill at any moment leaves only complete states. Writing happens in the background: `save` returns once the arrays are
-    copied to the host. A failed save, e.g. on a full disk, is logged at the next save and training continues, since the earlier
-    states are intact. Only `finish`, at the end of a run, raises an error.
+    A state is written under a temporary name and renamed when it is complete. In a bucket, a marker object shows that a state
+    is complete. If the process is killed, only complete states remain. Writing happens in the background, and `save` returns
+    when the arrays have been copied to the host. If a save fails, e.g. because the disk is full, the failure is logged at the
+    next save. Training continues, since the earlier states are intact. Only `finish`, which is called at the end of a run,
+    raises an error.
 
-    Orbax writes no checksums of array data, so digests of the arrays are saved with them and compared on restore. Older states
-    without digests are restored without this comparison. A state with NaN or infinity is neither saved nor restored, since
-    training cannot continue from it.
+    Orbax writes no checksums of array data. Digests of the arrays are therefore saved with each state, and are compared when
+    the state is restored. Older states without digests are restored without this comparison. A state with NaN or infinity is
+    neither saved nor restored, since training cannot continue from it.
 
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
     ...     state = checkpoints.restore_latest(abstract_state)
@@ -68,12 +71,12 @@ class Checkpoints:
     """
 
     _writer: ClassVar[Checkpoints | None] = None
-    """The instance with the latest save by several processes. All Orbax managers of a process share its barriers. While a
-    barrier is pending, a second barrier is an error, so saves must not overlap."""
+    """The instance that started the latest save of a multi-process run. All Orbax managers of a process share its barriers.
+    Orbax raises an error if a second barrier starts while a barrier is pending, so saves must not overlap."""
 
     def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
-        """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or removed,
-        not even leftovers of a killed run; use it to read from a run that may be training."""
+        """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or
+        removed, not even the leftovers of a killed run. Use it to read the states of a run that may still be training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         if not is_remote(directory) and os.path.lexists(directory) and not pathlib.Path(directory).is_dir():
             raise UserError(f"{directory} is not a directory, so checkpoints cannot be saved in it; move it away")
@@ -101,8 +104,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Waits for the save in progress, even after an exception. After a device error in one of several processes, does not
-        wait: the save may itself be waiting for a dead process."""
+        """Waits for the save in progress, even after an exception. If a device error occurs in one of several processes, does
+        not wait, since the save may be waiting for a dead process."""
         if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
@@ -118,8 +121,8 @@ class Checkpoints:
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
         A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
-        readable, raises UserError. These states stay in place, so that the next run also fails instead of training from the
-        start. Also raises UserError if the disk has no room for another state."""
+        readable, raises UserError. The unreadable states stay in place, so that the next run also fails instead of training
+        from the start. Also raises UserError if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -151,7 +154,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def restore(self, step: int, abstract_state: AbstractState) -> State:
-        """Restores the state of `step`, like `restore_latest`. Raises UserError if it cannot be read."""
+        """Restores the state of `step`, sharded like `abstract_state`. Raises UserError if the state cannot be read."""
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
@@ -159,13 +162,13 @@ class Checkpoints:
         return state
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
-        """Returns (state, None) or (None, error). All processes make the same decision: if one process cannot read a state, none
-        uses it."""
+        """Returns (state, None) or (None, error). All processes make the same decision. If one process cannot read a state, no
+        process uses the state."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
         try:
             found = self._read(step, abstract_state)
-        except Exception as failure:  # Orbax and TensorStore raise many types; all except out-of-memory mean an unreadable state
+        except Exception as failure:  # any type of error, except out-of-memory, means that the state is unreadable
             if memory_shortage(failure):
                 raise
             error = failure
@@ -178,10 +181,10 @@ class Checkpoints:
         return state, None
 
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
-        """Returns (the state of `step`, its saved digests or None), read by this process alone.
+        """Returns (the state of `step`, its saved digests or None). Each process reads without waiting for the others.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state, it would go
-        on to its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
+        Orbax's manager would wait for the other processes after reading. A process that could not read the state would go on to
+        its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
         aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
@@ -194,7 +197,7 @@ class Checkpoints:
 
         def move(path: AnyPath) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
-            if is_remote(self._directory):  # Orbax removes every directory without a completion marker there
+            if is_remote(self._directory):  # in a bucket, Orbax removes every directory without a completion marker
                 (self._directory / QUARANTINE / COMPLETE).write_text("these states are not complete")
             move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
 
@@ -206,7 +209,8 @@ class Checkpoints:
         self._change_directories(sorted(steps), remove_tree)
 
     def _change_directories(self, steps: Sequence[int], how: Callable[[AnyPath], object]) -> None:
-        """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed."""
+        """Calls `how` with the directory of every state in `steps`. Only process 0 makes the calls, while the Orbax manager is
+        closed."""
         if not steps:
             return
         self._manager.close()
@@ -219,8 +223,8 @@ class Checkpoints:
         self._saved = max(self._manager.all_steps(), default=None)
 
     def save(self, step: int, state: State) -> None:
-        """Starts saving `state` as `step`. First waits for the previous save and logs its failure; with several processes, also
-        waits for the previous save of any other instance."""
+        """Starts saving `state` as `step`. First waits for the previous save, and logs an error if that save failed. With
+        several processes, also waits for the latest save of another instance."""
         self._wait_for_save()
         if jax.process_count() > 1:
             if Checkpoints._writer is not None:
@@ -242,12 +246,12 @@ class Checkpoints:
             self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
-        """Returns, on every process, why process 0 cannot start a save. Returns None if process 0 can, or if there is only one
-        process.
+        """Returns an error on every process if process 0 cannot start a save. Returns None if process 0 can start it, or if
+        there is only one process.
 
-        Orbax starts a save in process 0 between two barriers of all processes. If process 0 failed between them, it would go on
-        to its next collective, while the other processes would wait at the second barrier. Gloo would then abort all
-        processes."""
+        Orbax starts a save in process 0 between two barriers of all processes. If process 0 failed between the barriers, it
+        would go on to its next collective, while the other processes would wait at the second barrier. Gloo would then abort
+        all processes."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
@@ -273,8 +277,8 @@ class Checkpoints:
 
     def _wait_for_save(self, together: bool = True) -> None:
         """Waits for the save in progress and records whether it succeeded on all processes. A save is only complete if every
-        process has finished its part. `together` is whether the other processes are waiting too; if they are not, only this
-        process is checked."""
+        process has finished its part. `together` is True if the other processes are waiting too. Otherwise, only this process
+        is checked."""
         if self._saving is None:
             return
         failure: BaseException | None = None
@@ -292,7 +296,8 @@ class Checkpoints:
         self._saving, self._failed = None, (step, error)
         self.failures += 1
         self.failed_in_a_row += 1
-        if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full
+        # The partial files of the failed save are removed, since they would keep the disk full.
+        if jax.process_index() == 0 and not is_remote(self._directory):
             _remove_partial(self._directory, step)
         log.warning(
             "the checkpoint of step %s could not be saved (%s); training continues until the next save",
@@ -308,7 +313,7 @@ class Checkpoints:
             )
 
     def failure(self) -> UserError | None:
-        """Waits for the last save. If the save failed, returns the error with the remedy, otherwise None."""
+        """Waits for the last save. Returns an error that includes the remedy if the save failed, otherwise None."""
         self._wait_for_save()
         if self._failed is None:
             return None
@@ -319,7 +324,7 @@ class Checkpoints:
         )
 
     def finish(self) -> None:
-        """Waits for the last save. Raises UserError if it failed."""
+        """Waits for the last save. Raises UserError if the save failed."""
         if (error := self.failure()) is not None:
             raise error
 
@@ -327,9 +332,9 @@ class Checkpoints:
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. If a file appears during the removal,
-    the directory is not removed. The removal is therefore repeated, at most `_REMOVALS` times, until the directory does not
-    exist after a pause of `_REMOVAL_PAUSE` seconds."""
+    Orbax raises an error at the first file that fails, while its other threads are still writing. If a file appears during the
+    removal, the directory is not removed. The removal is therefore repeated until the directory no longer exists. There are at
+    most `_REMOVALS` attempts, with a pause of `_REMOVAL_PAUSE` seconds after each."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:
@@ -345,7 +350,8 @@ def _on_all_processes(here: bool) -> bool:
 
 
 def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
-    """Returns why a restored state is unusable, or None. `written` holds its saved digests, or None for older states."""
+    """Returns an error if a restored state is unusable, otherwise None. `written` holds the saved digests of the state; it is
+    None for older states."""
     found, nonfinite = digests(state)
     changed = [] if written is None else differing(found, written)
     if changed:
@@ -368,7 +374,7 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 def _cause(error: BaseException | None) -> str:
     """Returns the operating system's message for an error. If TensorStore gives only an error number, looks up its message. If
-    there is neither, returns the first line of the error."""
+    the error has neither a message nor a number, returns the first line of the error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
@@ -380,16 +386,17 @@ def _cause(error: BaseException | None) -> str:
 def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
     """Returns (digest of every array by name, names of arrays with NaN or infinity).
 
-    A digest is the sum, modulo 2**32, of a hash of each element's bits and its index in the whole array, so it does not depend on
-    the sharding. Each device reads its own part once, and no array is copied to the host. A change of a single element always
-    changes the digest; other changes go undetected with probability 2**-32. This is a collective that every process must call.
+    A digest is a sum over the elements of an array, modulo 2**32. Each element adds a hash of its bits and of its index in the
+    whole array, so the digest does not depend on the sharding. Each device reads its own part once, and no array is copied to
+    the host. A change of a single element always changes the digest. Other changes go undetected with probability 2**-32. This
+    is a collective that every process must call.
     """
     results = {}
     for name, array in by_name(state).items():
         sharding = array.sharding
         replicated = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
         results[name] = _compiled(replicated)(array)
-        if jax.default_backend() == "cpu":  # concurrent programs with collectives can deadlock there
+        if jax.default_backend() == "cpu":  # on a CPU, concurrent programs with collectives can deadlock
             jax.block_until_ready(results[name])
     results = jax.device_get(results)
     return {name: int(total) for name, (total, _) in results.items()}, [name for name, (_, bad) in results.items() if bad]
@@ -402,15 +409,15 @@ def by_name(tree: PyTree[jax.Array]) -> dict[str, jax.Array]:
 
 
 def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]:
-    """Returns the names of arrays whose digests differ or that only one side has."""
+    """Returns the names of the arrays whose digests differ, or that only one of the two arguments contains."""
     return sorted(name for name in {*found, *written} if found.get(name) != written.get(name))
 
 
 @functools.cache
 def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It is compiled once per shape. Parameters, optimizer slots
-    and models with different heads share shapes, so the first save takes only half the time that it would take with one program
-    for all arrays."""
+    """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. The function is compiled once per shape. Parameters and
+    optimizer slots share shapes, and so do models with different heads. The first save therefore takes half as long as with one
+    program for all arrays."""
     return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 
@@ -424,6 +431,6 @@ def _sum_and_nonfinite(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     words = hash_word(bits + place * np.uint32(0x9E3779B9))
     bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
     start = (np.uint32(0), np.False_)
-    # One reduction computes both results: on a CPU, XLA runs it 15 times faster than two reductions.
+    # One reduction computes both results, because XLA runs it 15 times faster on a CPU than two reductions.
     total, any_bad = jax.lax.reduce((words, bad), start, lambda a, b: (a[0] + b[0], a[1] | b[1]), tuple(range(x.ndim)))
     return total, any_bad

@@ -1,8 +1,8 @@
-"""Compiles steps and logs the time, or loads saved programs. `aot --save=DIR` saves programs on any machine; `pretrain
+"""Compiles steps and logs the time, or loads saved programs. `aot --save=DIR` saves programs on any machine. `pretrain
 --compiled=DIR` loads them.
 
 A saved program is valid for one version of JAX, one compiler version, one kind and number of chips, and one lowered step. The
-file name is a hash of all of these; the first line of the file lists all except the step (`compatibility`).
+name of its file is a hash of all of these. The first line of the file lists all of them except the step (see `compatibility`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIX = ".program"
 
 @contextlib.contextmanager
 def compiling(what: str, prefix: str = "") -> Iterator[None]:
-    """Logs that `what` is being compiled, which may take minutes, and afterwards how long it took."""
+    """Logs that `what` is being compiled, which may take minutes. Afterwards, logs how long the compilation took."""
     start = time.monotonic()
     log.info("%scompiling %s", prefix, what)
     yield
@@ -49,8 +49,8 @@ def compiled(
     """Compiles the jitted `function` for the shapes of `arguments`, or loads it from the directory `saved`.
 
     Compiling before the first step keeps compilation out of the first step's time. If `saved` does not contain the program and
-    `must_be_saved`, raises UserError. Without `must_be_saved`, compiles the program, since a run that has already trained some
-    steps should go on."""
+    `must_be_saved`, raises UserError. Without `must_be_saved`, logs a warning and compiles the program, so that a run that has
+    already trained some steps can continue."""
     start = time.monotonic()
     lowered = function.lower(*arguments)
     program = None
@@ -82,7 +82,7 @@ def _compiler_version(devices: Sequence[jax.Device]) -> str:
 
 
 def compatibility(devices: Sequence[jax.Device]) -> str:
-    """Returns the devices and versions that a program is valid for: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
+    """Returns the devices and versions that a program is valid for, e.g. `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
     return f"{len(devices)} x {devices[0].device_kind}, jax {jax.__version__}, {_compiler_version(devices)}"
 
 
@@ -101,7 +101,8 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
     """Loads the compiled form of `lowered` from `directory`. The files are unpickled and can run arbitrary code, so do not use a
     directory that others can write to.
 
-    Raises UserError if the directory does not exist or holds no program for this step, these devices and this JAX.
+    Raises UserError if the directory does not exist, or if it holds no program for this step, these devices and this version of
+    JAX.
     """
     remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
     if not directory.is_dir():

@@ -16,21 +16,22 @@ POLICIES = ("none", "skip", "rollback")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper
-    specifies only the betas and the weight decay."""
+    """The settings of the optimizer. The defaults are the values of the original code (google-research/bert `optimization.py`).
+    The paper specifies only the betas and the weight decay."""
 
     name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
-    """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. "stable_adamw": arXiv:2304.13013, ModernBERT's. Or FILE.py:NAME."""
+    """"bert_adam": the original's Adam, without bias correction. "adamw": Adam with bias correction, which stabilises
+    fine-tuning on few examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. "stable_adamw": ModernBERT's optimizer
+    (arXiv:2304.13013). FILE.py:NAME: your own."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
     decouple_rate: bool = False
-    """Whether `weight_decay` is divided by the peak learning rate of the phase. A step at the peak rate then removes the fraction
-    `weight_decay` of every weight, whatever the rate (decouple_lr in optimi and Composer; ModernBERT uses 1e-5). For pretraining
-    only."""
+    """Whether `weight_decay` is divided by the peak learning rate of the phase. A step at the peak rate then removes the
+    fraction `weight_decay` of every weight, whatever the rate is. This is decouple_lr in optimi and Composer, and ModernBERT
+    uses a weight decay of 1e-5. For pretraining only."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """The maximum global norm of the gradient. 0 disables clipping."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
@@ -44,8 +45,8 @@ class OptimizerConfig:
     warmup. "linear" (as in transformers), "cosine" and "1-sqrt" (arXiv:2405.18392, ModernBERT's decay) fall to the phase's
     `end_fraction` after a warmup. FILE.py:NAME is your own. A phase may set another schedule."""
     layer_decay: Fraction = 1.0
-    """The ratio of a layer's learning rate to the rate of the layer above it, for continuing to pretrain a model on other text.
-    These are ULMFiT's discriminative rates (1 / 2.6)."""
+    """The ratio of a layer's learning rate to the rate of the layer above it. Use it to continue pretraining a model on other
+    text. ULMFiT's discriminative rates have the ratio 1 / 2.6."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
@@ -67,8 +68,8 @@ class SpikeConfig:
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
     window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
-    """The window of the mean and deviation, in steps: their moving averages decay by 1/window. The first `window` steps of a run
-    are never spikes."""
+    """The window of the running mean and standard deviation, in steps. In the moving averages, the newest loss has the weight
+    1/window. The first `window` steps of a run are never spikes."""
     in_a_row: Count = 3
     """"rollback": the number of consecutive spikes that triggers a rollback."""
     rollback_steps: CountOrZero = 100

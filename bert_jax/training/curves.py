@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""The style of held-out scores: a line with dots that the axes do not clip."""
+"""The style of held-out scores, a line with dots. The axes do not clip the dots."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
 
-# the window of the running mean, as a fraction of the training points; the mean is drawn over the noisy raw values
+# The window of the running mean, as a fraction of the number of training points. The mean is drawn over the noisy values.
 SMOOTHED = 1 / 20
 
 
@@ -42,11 +42,12 @@ def draw_curves(
     phases: Sequence[tuple[int, str]] = (),
     formats: Sequence[str] = ("png",),
 ) -> bool:
-    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and a panel for the
-    learning rate. `path` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
+    """Draws a panel for each score in `scores` (`Objective.shown_scores`) with the baseline of the score, and a panel for the
+    learning rate. `path` ends in .png. Files in other `formats` are written next to it. Returns False if there is nothing to
+    draw.
 
-    `phases`: (first step, label) of every phase. A vertical line marks the start of each phase after the first. Baselines are
-    drawn separately for each phase, since each phase has its own held-out rows."""
+    `phases` holds (first step, label) of every phase. A vertical line marks the start of each phase after the first. Baselines
+    are drawn separately for each phase, since each phase has its own held-out rows."""
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
@@ -102,7 +103,7 @@ def draw_sweep(
 ) -> None:
     """Draws the score of every run of a sweep as a dot, the mean of each setting as a bar, and the `baselines` as lines.
 
-    `settings`: (label, scores of its seeds) of each setting.
+    `settings` holds (label, scores of all seeds) for each setting.
     """
     figure = Figure(figsize=(max(5.6, 0.7 * len(settings) + 2.0), 4.2), layout="constrained", dpi=120)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
@@ -128,7 +129,7 @@ def draw_panels(
     size: tuple[float, float],
     formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draws any panels, three per row, into one file of each format; `size` is the size of a panel in inches."""
+    """Draws `panels`, three per row, into one file per format. `size` is the width and height of a panel in inches."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
@@ -154,7 +155,7 @@ def _draw(
     formats: Sequence[str],
     phases: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Draws the panels, two per row, into one file of each format."""
+    """Draws the panels, two per row, into one file per format."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
@@ -169,7 +170,8 @@ def _draw(
 
 
 def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
-    """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
+    """Writes each file atomically. If a file cannot be written, logs a warning instead of raising an error, since a plot must
+    not end a run."""
     for name, form in zip(in_formats(path.name, formats), formats, strict=True):
         try:
             write_bytes(path.with_name(name), rendered(figure, form))
@@ -194,23 +196,23 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Merges every logging window that is shorter than half the median length into the next window. A stop, an evaluation or
-    the end of a phase cuts a window short, and its mean over few batches would look like a spike.
+    the end of a phase cuts a window short. The mean of a short window is over few batches, so it would look like a spike.
 
-    steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
-    windows.
+    `steps` (int [n], ascending) holds the last step of each window, and `values` (float [n]) holds the mean of each window.
+    Returns the steps and values of the merged windows.
     """
     if not steps.size:
         return steps, values
     lengths = np.diff(steps, prepend=0)
     least = np.median(lengths) / 2
-    kept: list[tuple[int, float, int]] = []  # last step, sum, steps
+    kept: list[tuple[int, float, int]] = []  # (last step, sum of the values, number of steps) of a window
     for step, length, value in zip(steps.tolist(), lengths.tolist(), values.tolist(), strict=True):
         if kept and kept[-1][2] < least:
             _, total, count = kept.pop()
             kept.append((step, total + length * value, count + length))
         else:
             kept.append((step, length * value, length))
-    if len(kept) > 1 and kept[-1][2] < least:  # there is no window after the last one
+    if len(kept) > 1 and kept[-1][2] < least:  # no window follows, so the last window is merged into the one before it
         step, total, count = kept.pop()
         kept[-1] = (step, kept[-1][1] + total, kept[-1][2] + count)
     return np.array([step for step, _, _ in kept]), np.array([total / max(count, 1) for _, total, count in kept])
@@ -240,8 +242,8 @@ def _learning_rate(axes: Axes, records: Records) -> None:
 
 
 def _plot_training_and_eval(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
-    """Plots training values as a pale line under their running mean, and held-out values as dots joined by a dark line, with the
-    last value in the legend."""
+    """Plots the training values as a pale line under their running mean. Held-out values are dots joined by a dark line, and
+    the legend shows the last held-out value."""
     steps, values = merge_short_windows(*series(records, f"train/{name}"))
     if steps.size:
         axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
@@ -261,7 +263,8 @@ def _plot_line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) 
 def _plot_eval_baseline(
     axes: Axes, records: Records, name: str, label: str, show: Callable[[float], str], starts: Sequence[int] = ()
 ) -> None:
-    """Plots a baseline measured on the held-out rows of each phase: a horizontal line over the steps of that phase."""
+    """Plots a baseline that was measured on the held-out rows of each phase, as a horizontal line over the steps of the
+    phase."""
     steps, values = series(records, name)
     if not values.size:
         return

@@ -1,9 +1,10 @@
-"""Gradients with ZeRO: the state is sharded over the data axis, and every device holds and updates a part of each array.
+"""Computes gradients with ZeRO. The state is sharded over the data axis, and every device holds and updates a part of each
+array.
 
-ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data". Parameters are
+ZeRO (arXiv:1910.02054, section 5.2) is implemented with explicit collectives in a `jax.shard_map` over "data". Parameters are
 gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
-Gradients are reduce-scattered. With sharding constraints instead of explicit collectives, XLA's partitioner splits the matrix
-products into small pieces (12 % of a v5e's peak) or makes programs that never finish compiling."""
+Gradients are reduce-scattered. Sharding constraints are not used, because XLA's partitioner then splits the matrix products
+into small pieces (12 % of a v5e's peak) or makes programs that never finish compiling."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """Returns a version of `gradients` for parameters sharded by `shardings` (a tree of NamedSharding). The gradients are sharded
     in the same way.
 
-    Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan; otherwise, each
+    Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan. Otherwise, each
     layer is gathered when it is computed. Embedding tables are gathered in the same dtype, but their gradients are accumulated
     over tokens in float32. Gradients of sharded arrays are summed over devices in `reduce_dtype`. Gradients of all other arrays
     (biases, LayerNorm) are summed in float32. The mesh must support ZeRO (`supports_zero`)."""
@@ -100,21 +101,22 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns the index of each of this device's `rows`, counted over all devices of a microbatch. The index determines the
-    random masks of the row (`Tokens.rows`)."""
+    """Returns the index of each of the `rows` rows on this device. Rows are counted over all devices of a microbatch. The index
+    determines the random masks of the row (see `Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     """Returns the `axis_index_groups` of collectives over the data axis. The chips along this axis form a box, and each
-    dimension of the box has its own groups, slowest dimension first. Running the collectives over one dimension after another
-    gives the same result as one collective over all chips. [None] is a single collective over all chips.
+    dimension of the box has its own groups. The groups of the slowest dimension come first. Running the collectives over one
+    dimension after another gives the same result as one collective over all chips. [None] means one collective over all chips.
 
     With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
-    bytes. On the two-dimensional slices of v5e and v6e, collectives over one dimension after another are faster (BERT-Large,
-    256 rows on v5e:8x8, estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional
-    slices, the all-reduce uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
+    bytes. On the two-dimensional slices of v5e and v6e, collectives over one dimension after another are faster. For BERT-Large
+    with 256 rows on v5e:8x8, the estimated time of a step falls from 49.4 to 47.5 ms with 128 tokens, and from 67.4 to 61.0 ms
+    with 512. On three-dimensional slices, the all-reduce uses the links of three dimensions at once and is faster (v5p:4x4x4:
+    56.2 ms against 58.0 ms).
     """
     sides = torus_dimensions(devices_along(mesh, DATA))
     if mesh.size < ALL_REDUCE_FROM or len(sides) != 2 or math.prod(sides) < mesh.size:

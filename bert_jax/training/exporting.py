@@ -24,8 +24,8 @@ def export_trained(
     """Writes `model` to WORKDIR/model, with a card that describes its `training`. If `results` is not None, writes it to
     WORKDIR/results.json.
 
-    If the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk and raises a
-    UserError that names it.
+    If the model cannot be written to the workdir, writes the model and the results to a new directory on another disk, in the
+    same layout. Then raises a UserError that names this directory.
     """
     card = model_card(model, training or Training())
     try:
@@ -49,8 +49,8 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
 def _exported_elsewhere(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
 ) -> str:
-    """Tries several directories, and writes the model and the results to the first that can be written. Returns a sentence that
-    names this directory or, if no directory can be written, the errors."""
+    """Writes the model and the results to the first of several directories in which this succeeds. Returns a sentence that
+    names this directory. If no directory can be written, returns a sentence with the errors."""
     tried = []
     places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
     for place in dict.fromkeys(places):

@@ -15,9 +15,9 @@ KeyPath = tuple[Any, ...]
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the depth of every parameter below the head: 0 for heads and pooler, 1 for the last layer and the final norm, N
-    for the first layer, N + 1 for the embeddings. The result is a tree like `params`, with float32 arrays that broadcast
-    against the parameters ([N, 1, ...] for stacked layers)."""
+    """Returns the depth of every parameter below the head. The depth is 0 for heads and pooler, 1 for the last layer and the
+    final norm, N for the first layer, and N + 1 for the embeddings. The result is a tree like `params`, with float32 arrays
+    that broadcast against the parameters ([N, 1, ...] for stacked layers)."""
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0] if stacks else 0
 
@@ -41,14 +41,13 @@ def learning_rate_multipliers(
     unfreeze_every: int = 0,
     crf_multiplier: float = 1.0,
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
-    """Returns a function from the step to the factors of the learning rate, one per parameter. Returns None if all factors are
-    1.
+    """Returns a function that maps the step to a learning-rate factor for each parameter. Returns None if all factors are 1.
 
     decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
         ELECTRA's layer-wise decay).
     frozen: the factor is 0 for these subtrees.
-    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3: first
-        only the head is trained, then also the last layer, and so on); 0 trains all parameters from the start.
+    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3). Only
+        the head is trained at first, then the last layer is added, and so on. 0 trains all parameters from the start.
     crf_multiplier: the factor of a CRF's transitions.
     """
     if decay == 1.0 and not frozen and not unfreeze_every and crf_multiplier == 1.0:

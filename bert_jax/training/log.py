@@ -1,5 +1,5 @@
-"""The log of a run: log lines and records in `metrics.jsonl` with scores, throughput and model FLOPs utilisation (MFU), and the
-curves.
+"""The log of a run. Log lines and the records in `metrics.jsonl` contain scores, throughput and model FLOPs utilisation (MFU).
+Curves are drawn from the records.
 
 `PretrainingLog` and `FinetuningLog` add the lines at the start of a run and after an evaluation.
 """
@@ -41,13 +41,14 @@ class Logged(Protocol):
 
 
 class RunLog(abc.ABC):
-    """The log of a run with files in `directory`. All lines start with `prefix`.
+    """The log of a run. Its files are in `directory`, and all log lines start with `prefix`.
 
-    A subclass defines the units of the rates, how scores and work are computed from sums, and how the curves are drawn.
+    A subclass defines the unit of the throughput. It also defines how scores and work are computed from sums, and how the
+    curves are drawn.
     """
 
     unit = "rows"
-    """The unit of the rates, in addition to tokens."""
+    """The unit of the throughput, "rows" or "examples". Tokens are also reported."""
 
     def __init__(
         self,
@@ -67,12 +68,12 @@ class RunLog(abc.ABC):
         self._goodput: GoodputFile | None = None
         self._is_drawn = True
         self.skipped = 0
-        """The number of skipped steps since this start."""
+        """The number of steps that were skipped since the run was started or resumed."""
 
     def open(self, step: int, experiment: Logged) -> None:
         """Opens the files and log sinks of a run that starts or resumes at `step`. Records of later steps are dropped, since
-        those steps will be repeated; with `step` -1, all records are dropped. Raises UserError for an unknown sink."""
-        load_sinks(experiment.log.sinks)  # in every process, so that all of them raise
+        those steps will be repeated. With `step` -1, all records are dropped. Raises UserError for an unknown sink."""
+        load_sinks(experiment.log.sinks)  # called in every process, so that every process raises the error
         if self._run.is_first:
             self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
             self._goodput = GoodputFile(self._directory, self._time)
@@ -85,7 +86,7 @@ class RunLog(abc.ABC):
             self.metrics.close()
         if self._goodput:
             self._goodput.close()
-        if not self._is_drawn:  # so that a run interrupted before its next evaluation has curves too
+        if not self._is_drawn:  # so that a run that is interrupted before its next evaluation also has curves
             self.draw()
 
     def note(self, text: str) -> None:
@@ -107,8 +108,8 @@ class RunLog(abc.ABC):
         self._time.rolled_back()
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
-        """Writes a log line and a record with the means over the steps since the last log line; `window` holds the sums of these
-        steps."""
+        """Writes a log line and a record with the means over the steps since the last log line. `window` holds the sums of
+        these steps."""
         self._run.require_in_place()
         scores = self.compute_scores(window)
         units, flops, flops_left = self.count_work(step, window)
@@ -143,30 +144,31 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns (the units of the steps since the last call, the FLOPs of these steps, the FLOPs left after `step`). `window`
-        holds the sums of these steps."""
+        """Returns (the number of units in the steps since the last call, the FLOPs of these steps, the FLOPs left after
+        `step`). `window` holds the sums of these steps."""
 
     def draw(self) -> None:
-        """Draws the curves of `metrics.jsonl`."""
+        """Draws the curves from `metrics.jsonl`."""
         self._is_drawn = True
         if self._run.is_first:
             self.draw_to(self._directory / FIGURE)
 
     @abc.abstractmethod
     def draw_to(self, path: pathlib.Path) -> None:
-        """Draws the curves in each of `Run.figure_formats`. `path` ends in .png; other formats are written next to it."""
+        """Draws the curves in each of `Run.figure_formats`. `path` ends in .png. Files in other formats are written next to
+        it."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
 class Throughput:
-    """Rows (or the examples of labelled tasks), tokens and FLOPs per second since the last report, and the time left.
+    """Measures rows (or examples of labelled tasks), tokens and FLOPs per second since the last report, and the time left.
 
     The time left is computed from FLOPs instead of steps, since a step of the second phase (length 512) costs as much as several
     steps of the first.
 
     >>> throughput = Throughput(goodput)
     >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...))       # after every step
-    >>> with throughput.pause(TimeCategory.EVALUATING): evaluate()                # time not counted in the rates
+    >>> with throughput.pause(TimeCategory.EVALUATING): evaluate()                # this time is not counted in the rates
     >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
     window
     """
@@ -185,7 +187,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def pause(self, category: TimeCategory) -> Iterator[None]:
-        """Excludes the time inside the `with` block from the rates and counts it as `category` in the time accounting."""
+        """Excludes the time inside the `with` block from the rates. The time accounting counts this time as `category`."""
         before = self._clock()
         try:
             with self._goodput.during(category):
@@ -209,8 +211,8 @@ class Throughput:
 
 
 def utilisation(flops_per_second: float, device_kind: str, devices: int) -> float | None:
-    """Returns the model FLOPs utilisation, the fraction of the bf16 peak of all devices, or None if the peak is unknown (any
-    CPU)."""
+    """Returns the model FLOPs utilisation, which is `flops_per_second` as a fraction of the bf16 peak of all devices. Returns
+    None if the peak is unknown, as it is for every CPU."""
     peak = peak_flops(device_kind)
     return flops_per_second / (peak * devices) if peak else None
 
@@ -218,7 +220,7 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 def training_line(
     step: int, last_step: int, scores: Sequence[str], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """Returns the log line of a step: scores, throughput, utilisation and the time left.
+    """Returns the log line of a step, which has the scores, the throughput, the utilisation and the time left.
 
     scores: the texts of the scores (`objectives.scores.Score.text`). rates: the output of `Throughput.report`.
 

@@ -30,12 +30,12 @@ from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.steps import TrainState, add_sums
 
-if TYPE_CHECKING:  # loaded only by runs in buckets
+if TYPE_CHECKING:  # only runs in buckets load this module
     from bert_jax.storage.mirror import Mirror
 
 
 class LossSpike(Exception):
-    """Raised after `config.spikes.in_a_row` consecutive loss spikes: the run must roll back."""
+    """Raised after `config.spikes.in_a_row` consecutive loss spikes, when the run must roll back."""
 
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
@@ -44,12 +44,12 @@ class LossSpike(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A range of steps with the same compiled step and evaluation: a phase of pretraining, or a whole fine-tuning run."""
+    """A range of steps with the same compiled step and evaluation. It is a phase of pretraining, or a whole fine-tuning run."""
 
     end: int
     """The last step."""
     rows: Callable[[int], Batch]
-    """The number of finished steps -> this process's rows of the next batch."""
+    """Maps the number of finished steps to this process's rows of the next batch."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
     """The compiled training step for batches of `rows`. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
@@ -61,7 +61,7 @@ class Stage:
     saves: Callable[[int], bool]
     """Whether a checkpoint is due after a step."""
     skipped_batches: int = 0
-    """The number of batches skipped because of loss spikes; step n reads batch n plus this number."""
+    """The number of batches skipped because of loss spikes. Step n reads the batch with index n + `skipped_batches`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +70,12 @@ class Parts:
 
     run: Run
     directory: pathlib.Path
-    """The directory of its files."""
+    """The directory of the run's files."""
     goodput: GoodputRecorder
     profile: Profile
     last_step: int
     stage: Callable[[TrainState], contextlib.AbstractContextManager[Stage]]
-    """State -> the stage of its next step, with a compiled step."""
+    """Maps a state to the stage of the next step. The stage contains the compiled step."""
     log: RunLog
     saver: Saver
     abort_after_skipped: int
@@ -86,7 +86,7 @@ class Parts:
     is_ended: bool = False
     """Whether the run had already stopped early before this start."""
     check: Callable[[], object] = lambda: None
-    """Called after every step; an exception ends the run."""
+    """Called after every step. An exception in this function ends the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,18 +95,18 @@ class Trained:
 
     state: TrainState
     is_whole: bool
-    """Whether the run finished; otherwise it was asked to stop."""
+    """Whether the run finished. If not, it was asked to stop."""
     unsaved: UserError | None
-    """The error of the last checkpoint, if it could not be saved."""
+    """The error if the last checkpoint could not be saved, otherwise None."""
     best_unsaved: UserError | None
-    """The error of the last save of the best weights."""
+    """The error if the last save of the best weights failed, otherwise None."""
 
 
 def train(parts: Parts, state: TrainState) -> Trained:
     """Trains `state` until the last step, early stopping, or a request to stop.
 
-    Raises UserError if more than half of the steps were skipped as non-finite, or if the run was asked to stop and its state
-    could not be saved.
+    Raises UserError if more than half of the steps were skipped because of a non-finite loss or gradient, or if the run was
+    asked to stop and its state could not be saved.
     """
     run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
@@ -158,7 +158,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
 
 
 def due(step: int, every: int, *, last: int) -> bool:
-    """Returns whether an action is due after `step`, if it is due every `every` steps and after the `last` step."""
+    """Returns whether `step` is a multiple of `every` or the `last` step."""
     return step % every == 0 or step == last
 
 
@@ -175,16 +175,16 @@ class Saver:
         mirror: Mirror | None = None,
         in_place: Callable[[], None] = lambda: None,
     ):
-        """`before` is called before every save. `best` are the checkpoints of the best weights; their failed saves are recorded
-        too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket no later than the state.
-        `in_place` raises UserError if the workdir was moved or removed."""
+        """`before` is called before every save. `best` holds the checkpoints of the best weights. Failed saves of these
+        checkpoints are recorded too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket no
+        later than the state. `in_place` raises UserError if the workdir was moved or removed."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
         self._mirror, self._require_in_place = mirror, in_place
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
-        after the metrics and before the save, it repeats the step and loses no metrics."""
+        between the two, the step is repeated and no metrics are lost."""
         self._require_in_place()
         self._before()
         if self._mirror:
@@ -210,10 +210,10 @@ class Saver:
 
 
 class StepSums:
-    """The sums of the steps since the last log line, kept on the device. Ends a run whose steps are not finite.
+    """The sums of the steps since the last log line, kept on the device. Ends the run after too many non-finite steps.
 
-    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last step is rebuilt with
-    `rows(step)` and written to `directory` for inspection.
+    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last step is computed
+    again by `rows` and written to `directory` for inspection.
 
     >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
     >>> for batch in batches:
@@ -234,7 +234,7 @@ class StepSums:
 
     def add(self, step: int, sums: Sums) -> None:
         """Adds the `sums` of the training step that led to `step`. Checks only the previous step, so that the host does not
-        wait for this step. Raises UserError like `check`."""
+        wait for this step. Raises the errors of `check`."""
         self.check(step - 1)
         self._last, self._window = sums, add_sums(self._window, sums)
 

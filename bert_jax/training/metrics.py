@@ -1,15 +1,16 @@
 """Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
-`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. Whenever a run starts,
-the sinks are filled from this file, so they agree with it even after a kill.
+`metrics.jsonl` is the primary record. Each line is a JSON object with a `step`, and lines are appended during the run. Whenever
+a run starts, the sinks are filled from this file. They therefore agree with the file even after the run was killed.
 
-A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
-in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
-shows each step once, however often the run was killed or rolled back. `numbers` maps names to floats (`train/loss`; "time":
-seconds since 1970; NaN if the record has null). `close()` is optional. An error is logged once and never stops the run: after an
-OSError the sink is recreated with the next line, after any other error it is disabled.
+A sink is a class whose constructor takes the workdir and the run's configuration as nested dicts. `write(step, numbers)` is
+called only in process 0. It is called for every line of the record in order, including the lines from earlier starts of the
+run. A sink therefore starts empty and shows each step once, however often the run was killed or rolled back. `numbers` maps
+names such as `train/loss` to floats. "time" is in seconds since 1970, and a null in the record becomes NaN. `close()` is
+optional. An error is logged once and never stops the run. After an OSError, the sink is recreated at the next line. After any
+other error, the sink is disabled.
 
-`SINKS` in `training/__init__.py` lists the built-in sinks. Others can be defined in the user's own file (FILE.py:NAME, e.g.
+`SINKS` in `training/__init__.py` lists the built-in sinks. Users can define other sinks in their own files (FILE.py:NAME, e.g.
 experiments/extensions/csv_log.py).
 """
 
@@ -43,10 +44,11 @@ KEY = "config.log.sinks"
 class MetricsWriter:
     """Appends to `WORKDIR/metrics.jsonl` and writes to the log sinks.
 
-    A run that resumes from `resume_step` first removes an incomplete last line and the lines of later steps, which it is about to
-    repeat, so every step appears once. For this to work, the training loop writes the lines of a step before its checkpoint.
+    A run that resumes from `resume_step` first removes an incomplete last line and the lines of later steps. These steps are
+    about to be repeated, so every step appears only once. For this to work, the training loop writes the lines of a step before
+    it saves the checkpoint of the step.
 
-    A full disk or an exceeded quota does not end the run: lines are kept in memory until they can be written.
+    A full disk or an exceeded quota does not end the run, because lines are kept in memory until they can be written.
 
     >>> with MetricsWriter(workdir, resume_step=0) as metrics:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
@@ -101,7 +103,7 @@ class MetricsWriter:
             self._sinks.write(self._lines, self._records)
         try:
             self._file.close()
-        except OSError as error:  # a network file system may report a failed write only on close
+        except OSError as error:  # a network file system may report a failed write only when the file is closed
             log.warning("the last lines of %s may be lost (%s)", self._path, error.strerror)
         self._sinks.close()
 
@@ -126,7 +128,7 @@ class MetricsWriter:
 
 
 def _drop_later_lines(path: pathlib.Path, step: int) -> int:
-    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of remaining lines."""
+    """Removes the lines of steps after `step` from a file, if the file exists. Returns the number of remaining lines."""
     if not path.exists():
         return 0
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -138,7 +140,7 @@ def _drop_later_lines(path: pathlib.Path, step: int) -> int:
 
 
 def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Returns the classes of the sinks by name. Raises UserError for an unknown sink or one whose package is not installed."""
+    """Returns the classes of the sinks by name. Raises UserError if a sink is unknown or its package is not installed."""
     found = {}
     for name in names:
         found[name] = load_named(name, SINKS, KEY)
@@ -158,8 +160,8 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record. The record has `lines` lines, which `records()` returns; `newest` is
-        its last line."""
+        """Brings every sink up to date with the record. `records()` returns the `lines` lines of the record, and `newest` is
+        the last of them."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:
@@ -170,7 +172,7 @@ class Sinks:
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
                 self._written[name] = lines
-            except Exception as error:  # any exception: the sink may be user code or use a network
+            except Exception as error:  # any exception may occur, since a sink may be user code or use a network
                 self._close(name)
                 again = isinstance(error, OSError)
                 if name not in self._failed:
@@ -201,8 +203,8 @@ class Tensorboard:
     """TensorBoard event files in WORKDIR/tensorboard/, written without TensorFlow."""
 
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
-        # tensorboardX's FileWriter is not used, since its thread ends at the first error, and the run would block after ten more
-        # records.
+        # tensorboardX's FileWriter is not used, since its thread ends at the first error. The run would then block after ten
+        # more records.
         from tensorboardX.event_file_writer import EventsWriter
 
         directory = workdir / EVENTS
@@ -228,7 +230,8 @@ class Tensorboard:
 
 
 class Wandb:
-    """A run of Weights & Biases, in WORKDIR/wandb/. Its own environment variables apply: WANDB_PROJECT, WANDB_MODE=offline."""
+    """A run of Weights & Biases, in WORKDIR/wandb/. The environment variables of W&B apply, e.g. WANDB_PROJECT and
+    WANDB_MODE=offline."""
 
     package = "wandb"
 

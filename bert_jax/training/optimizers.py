@@ -1,13 +1,13 @@
 """The optimizers: optax transformations that return a *direction*, which the training step multiplies by -rate.
 
-An optimizer is a function `name(config, parameters)`, where `config` is an `OptimizerConfig` and `parameters` a tree of
+An optimizer is a function `name(config, parameters)`, where `config` is an `OptimizerConfig` and `parameters` is a tree of
 `Parameter`. It returns an `optax.GradientTransformation` from gradients to directions. The training step applies the sign, the
-learning rate and layer multipliers; `make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` lists the
-optimizers of the BERT papers. Others can be defined in the user's own file (`config.optimizer.name=FILE.py:NAME`, e.g.
+learning rate and the layer multipliers. `make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` lists
+the built-in optimizers. Users can define other optimizers in their own files (`config.optimizer.name=FILE.py:NAME`, e.g.
 experiments/extensions/muon.py).
 
-The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
-slice of that axis.
+The parameters of all layers are stacked along a leading axis named "layer". A quantity that is defined per layer is therefore
+computed for each index of this axis.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ Params: TypeAlias = PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """The description of a parameter that tells an optimizer how to treat it. A leaf of a tree."""
+    """Describes a parameter, so that an optimizer knows how to treat the parameter. Each `Parameter` is a leaf of a tree."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    """A name for each dimension. "layer": the layers, stacked. In a kernel, "in" are the dimensions that the matrix product
-    sums over, and "out" are the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out",
-    "out"). Dimensions of other arrays have the names that the model gives them ("vocab", "embed", "norm", ...), or ""."""
+    """A name for each dimension. "layer" is the dimension of the stacked layers. In a kernel, "in" are the dimensions that the
+    matrix product sums over, and "out" are the dimensions of the result. For example, an attention kernel [layers, D, H, K] has
+    ("layer", "in", "out", "out"). Dimensions of other arrays have the names that the model gives them ("vocab", "embed",
+    "norm", ...), or ""."""
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
@@ -78,7 +79,7 @@ def decayed(params: Params) -> PyTree[bool]:
 
 
 def stacked(params: Params) -> PyTree[bool]:
-    """Returns a mask: True for arrays whose leading axis is the layer."""
+    """Returns a mask that is True for arrays whose leading axis is the layer."""
     return jax.tree_util.tree_map_with_path(lambda path, _: any(key.key == "layers" for key in path), params)
 
 
@@ -101,7 +102,8 @@ def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTra
 
 
 def layerwise_trust_ratio(parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0)."""
+    """Multiplies updates by LAMB's trust ratio |w| / |update|. Each layer of each array has its own ratio. The ratio is 1 if
+    either norm is 0."""
 
     def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], parameter: Parameter) -> Float[Array, "*shape"]:
         axes = tuple(axis for axis, name in enumerate(parameter.axes) if name != "layer")
@@ -131,20 +133,20 @@ def adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.Gradi
 
 
 def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Returns LAMB (arXiv:1904.00962): the sum of Adam's direction and the weight decay, scaled by the trust ratio of each
-    layer."""
+    """Returns LAMB (arXiv:1904.00962). Its direction is the sum of Adam's direction and the weight decay, scaled by the trust
+    ratio of each layer."""
     moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
 
 
 FUSED = (("query", "key", "value"), ("intermediate", "gate"))
-"""Groups of modules whose arrays `stable_adamw` treats as one array, since ModernBERT stores each group in one tensor (Wqkv,
-Wi)."""
+"""Groups of modules. `stable_adamw` treats the arrays of a group as one array, since ModernBERT stores each group in one tensor
+(Wqkv, Wi)."""
 
 
 def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW with one change:
-    if the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
+    """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW with one
+    change: if the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by this value.
 
     v is the bias-corrected average of g^2 including this step, and at least epsilon^2. The root mean square of a stacked array
     is computed per layer, and the arrays of a group in `FUSED` count as one array. The weight decay is multiplied by the
@@ -158,14 +160,14 @@ def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
         return "/".join(together.get(key.key, key.key) for key in path)
 
     names = jax.tree_util.tree_map_with_path(name, parameters)
-    elements: dict[str, int] = collections.defaultdict(int)  # for an array, per layer
+    elements: dict[str, int] = collections.defaultdict(int)  # name of an array -> number of elements per layer
     for array, parameter in zip(jax.tree.leaves(names), jax.tree.leaves(parameters), strict=True):
         elements[array] += math.prod(size for size, axis in zip(parameter.shape, parameter.axes, strict=True) if axis != "layer")
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         directions, state = adamw.update(grads, state, params)
         corrected = 1 - config.b2 ** state[0].count
-        sums: dict[str, Any] = collections.defaultdict(float)  # for g^2 / v, per layer: [N], or a scalar
+        sums: dict[str, Any] = collections.defaultdict(float)  # name -> sum of g^2 / v, [N] for stacked layers
 
         def add(name: str, parameter: Parameter, gradient: Float[Array, "*shape"], v: Float[Array, "*shape"]) -> None:
             within = tuple(axis for axis, of in enumerate(parameter.axes) if of != "layer")
@@ -189,9 +191,10 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
     """Returns the transformation from gradients to a direction for parameters (arrays or shapes) boxed with their axis names.
 
-    The order follows the original code: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
-    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, or if
-    a user's optimizer does not return an optax transformation."""
+    The order is the same as in the original code. The moments come first, then the decoupled weight decay, and LAMB then
+    applies the trust ratio to the sum. The training step clips the gradients, since it computes the norm of the gradients for
+    the log. Raises UserError for parameters without axis names, or if a user's optimizer does not return an optax
+    transformation."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     if is_in_file(config.name):
@@ -208,7 +211,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
 
 
 def _checked(direction: optax.GradientTransformation, key: str) -> optax.GradientTransformation:
-    """Returns a user's transformation, which raises UserError if its directions do not fit the parameters."""
+    """Wraps a user's transformation, so that it raises UserError if the directions do not fit the parameters."""
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         found, state = direction.update(grads, state, params)

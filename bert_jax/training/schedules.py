@@ -1,14 +1,15 @@
 """The learning rate as a pure function of the step.
 
-A schedule is a function `name(step, steps, ...)` of the step in its phase (int32, from 0) and the number of steps; it returns a
-factor of the peak rate. If the function has further parameters, each receives the experiment's key of the same name (`SETTINGS`)
-or its own default:
+A schedule is a function `name(step, steps, ...)` that returns a factor of the peak rate. `step` (int32) is the index of the
+step in the phase, and `steps` is the number of steps of the phase. If the function has further parameters, each of them
+receives the value of the experiment's key with the same name (see `SETTINGS`), or keeps its own default:
 
     def linear(step, steps, warmup_steps, end_fraction=0.0): ...
     def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
 
-A schedule with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` lists the built-in schedules for
-pretraining and fine-tuning. Others can be defined in the user's own file (FILE.py:NAME, e.g. experiments/extensions/wsd.py).
+A schedule with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` lists the built-in schedules
+for pretraining and fine-tuning. Users can define other schedules in their own files (FILE.py:NAME, e.g.
+experiments/extensions/wsd.py).
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def original(
     decay_power: float = 1.0,
     end_learning_rate: float = 0.0,
 ) -> Rate:
-    """Returns the rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
+    """Returns the rate of the original (google-research/bert `optimization.py`), which has a linear warmup and then a
+    polynomial decay.
 
-    The decay starts at the first step, not at the end of the warmup. At the end of the warmup the rate therefore drops from
-    `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The rate
-    of the first step is 0.
+    The decay starts at the first step, not at the end of the warmup. At the end of the warmup, the rate therefore drops from
+    `peak` to peak * (1 - warmup_steps / steps). This is a drop of 1 % in the paper's run, and of 10 % if the warmup is a tenth
+    of the run. The rate of the first step is 0.
     """
     done = step.astype(jnp.float32)
     warm = peak * done / jnp.maximum(warmup_steps, 1)
@@ -73,8 +75,8 @@ def cosine(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction
 
 
 def one_minus_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
-    """Returns a linear warmup from 0, then a decay by 1 - sqrt(progress) to `end_fraction` at the last step (arXiv:2405.18392):
-    ModernBERT's decay, after a phase with a constant rate."""
+    """Returns a linear warmup from 0, then a decay by 1 - sqrt(progress) to `end_fraction` at the last step (arXiv:2405.18392).
+    This is ModernBERT's decay, which follows a phase with a constant rate."""
     return _warmup_then(lambda progress: 1.0 - jnp.sqrt(progress), step, steps, warmup_steps, end_fraction)
 
 
@@ -93,8 +95,8 @@ def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rat
 
 
 def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
-    """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2): linear from 1/32 to 1 over the warmup (cut_frac), then linear
-    back to 1/32."""
+    """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2). The rate rises linearly from 1/32 to 1 over the warmup
+    (cut_frac), and then falls linearly back to 1/32."""
     ratio = 32.0
     return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
 
@@ -108,15 +110,16 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
 
 def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     """Returns the Transformer's schedule (arXiv:1706.03762, section 5.3), width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n,
-    counted from 1. The result is divided by the peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
+    counted from 1. The result is divided by the peak of this formula, (width * warmup)^-0.5, since the `learning_rate` of the
+    phase sets the peak."""
     del steps
     number, warmup = step.astype(jnp.float32) + 1.0, jnp.maximum(jnp.asarray(warmup_steps, jnp.float32), 1.0)
     return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)
 
 
 def rate_by(name: str, key: str) -> Callable[..., Rate]:
-    """Returns the function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`. `settings` are the
-    available keys of `SETTINGS`. Numbers may be traced.
+    """Returns the schedule `name` as a function (step, steps, peak, settings) -> rate. `key` is the key that holds this name.
+    `settings` holds the values of the available keys in `SETTINGS`. All numbers may be traced.
 
     Raises UserError if the schedule does not exist or needs a parameter that is not a setting.
     """
@@ -149,13 +152,13 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """A schedule over the steps [start, start + steps) of a pretraining run: the steps of a phase and of the phases that
-    continue its schedule."""
+    """A schedule over the steps [start, start + steps) of a pretraining run. These are the steps of a phase and of the phases
+    that continue the schedule of this phase."""
 
     schedule: str
     """A name in SCHEDULES, or FILE.py:NAME."""
     key: str = "config.optimizer.schedule"
-    """The key that sets it."""
+    """The key that sets the schedule."""
     phase: str = "a phase"
     """The key of the phase, for messages."""
     start: int
@@ -165,7 +168,7 @@ class Span:
     decay_power: float = 1.0
     end_learning_rate: float = 0.0
     end_fraction: float | None = None
-    """The end of the decay, as a fraction of the peak; None: the schedule's default."""
+    """The learning rate at the end of the decay, as a fraction of the peak. If None, the schedule's default is used."""
 
     def rate(self) -> Schedule:
         """Returns the function from the run's step to the rate. Raises UserError if the schedule cannot be used."""
@@ -181,7 +184,7 @@ class Span:
 
 
 def piecewise(spans: Sequence[Span]) -> Schedule:
-    """Returns a function from the step to the rate of a run with several phases; the `spans` are consecutive."""
+    """Returns a function from the step to the rate of a run with several phases. The `spans` are consecutive."""
     first, *later = [span.rate() for span in spans]
 
     def rate(step: Int[Array, ""]) -> Rate:

@@ -1,4 +1,4 @@
-"""Loss spikes: detects them, keeps the moving averages of the loss in the state, and rolls back to an earlier state.
+"""Detects loss spikes, keeps moving averages of the loss in the state, and rolls back to an earlier state.
 
 PaLM (arXiv:2204.02311, section 5.1) was retrained from a checkpoint about 100 steps before a spike, without the 200 to 500
 batches around it. The same batches caused no spike when training continued from another checkpoint. Skipping a single bad batch
@@ -29,7 +29,8 @@ from bert_jax.training.steps import SpikeFilter, TrainState, new_state
 log = logging.getLogger(__name__)
 
 LEAST_DEVIATION = 0.01
-"""The minimum standard deviation of the loss, relative to its mean, so that rounding does not cause spikes in a flat loss."""
+"""The minimum standard deviation of the loss, as a fraction of the mean loss. It prevents rounding errors from counting as
+spikes when the loss is flat."""
 
 
 @struct.dataclass
@@ -46,7 +47,7 @@ class WatchedTrainState(TrainState):
     """The number of steps skipped because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
     skipped_batches: Int[Array, ""]
-    """The number of skipped batches; step n reads batch n plus this number."""
+    """The number of skipped batches. Step n reads the batch with index n + `skipped_batches`."""
     rollbacks: Int[Array, ""]
     """The number of rollbacks."""
 
@@ -84,7 +85,7 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """Returns the state with `spike` (0 or 1) added to the number of spikes. If `counts`, the loss is also added to the
+    """Returns the state with `spike` (0 or 1) added to the number of spikes. If `counts` is True, the loss is also added to the
     averages."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
@@ -116,12 +117,12 @@ class Rollback:
         self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
-        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
-        `config.spikes.rollback_steps` steps before the spike, or the initial state. Removes later checkpoints. The batches from
-        that checkpoint to the spike are skipped.
+        """Returns the state to continue from after a spike in `stage`. This is the newest checkpoint at least
+        `config.spikes.rollback_steps` steps before the spike, or the initial state if there is no such checkpoint. Removes
+        later checkpoints, and skips the batches between this state and the spike.
 
-        If the run is killed before its next checkpoint, it meets the spike again and rolls back again. Raises UserError after
-        `config.spikes.max_rollbacks` rollbacks.
+        If the run is killed before its next checkpoint, the resumed run reaches the spike again and rolls back again. Raises
+        UserError after `config.spikes.max_rollbacks` rollbacks.
         """
         config, times = self._config, self._times
         if times >= config.max_rollbacks:

@@ -1,6 +1,7 @@
-"""`Program`: the training step and the evaluation of a run, as pure functions and compiled for the devices of a mesh.
+"""Defines `Program`, the training step and the evaluation of a run. Both are pure functions, and are compiled for the devices
+of a mesh.
 
-`pretraining/program.py` and `finetuning/program.py` make one from an experiment.
+`pretraining/program.py` and `finetuning/program.py` make a `Program` from an experiment.
 """
 
 from __future__ import annotations
@@ -40,27 +41,30 @@ OPTIMIZER = "optimizer"
 
 @struct.dataclass
 class TrainState:
-    """All arrays that training changes: the content of a checkpoint."""
+    """All arrays that training changes. A checkpoint contains these arrays."""
 
     step: Int[Array, ""]
-    """int32: the number of finished steps, including skipped ones; also the index of the next batch."""
+    """int32: the number of finished steps, including skipped steps. Without rollbacks, it is also the index of the next
+    batch."""
     params: Params
     opt_state: optax.OptState
     skipped: Int[Array, ""]
-    """int32: the number of steps with a non-finite loss or gradient norm, which change only `step` and the two counters."""
+    """int32: the number of steps with a non-finite loss or gradient norm. Such a step changes only `step` and the counters of
+    skipped steps."""
     skipped_in_a_row: Int[Array, ""]
     """int32: the number of consecutive skipped steps."""
 
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the state before the first step."""
-    # three buffers, since a shared buffer could not be donated
+    # Each counter has its own buffer, since a shared buffer could not be donated.
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
 def skipped_batches(state: TrainState) -> int:
-    """Returns the number of batches that the run skipped in rollbacks (`spikes`); step n reads batch n plus this number."""
+    """Returns the number of batches that the run skipped in rollbacks (see `spikes.py`). Step n reads the batch with index n +
+    this number."""
     return int(getattr(state, "skipped_batches", 0))
 
 
@@ -94,10 +98,10 @@ def gradients(
 ) -> tuple[Params, Sums]:
     """Returns (gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` are the counts of the whole batch, of which these rows may be a part. With `accumulation` > 1, the rows are processed
-    in that many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients add up to the
-    gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
-    accumulated in float32 for any dtype of the parameters."""
+    `counts` are the counts of the whole batch, while `batch` may hold only a part of its rows. With `accumulation` > 1, the
+    rows are processed in that many microbatches. Each loss is divided by the counts of the *whole* batch. The gradients
+    therefore add up to the gradient of the whole batch (except for dropout), even if the microbatches have different numbers of
+    targets. Gradients are accumulated in float32 for any dtype of the parameters."""
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
         seed, step = step_seed
@@ -128,16 +132,16 @@ weights, the state with the filter's own counts, further sums of the step). See 
 
 
 Scalars = Mapping[str, Num[Array, ""]]
-"""The numbers that may differ between runs that share a program: "seed", for dropout, and the inputs of
+"""The numbers that may differ between runs that share a program. They are "seed" (for dropout) and the inputs of
 `Program.learning_rate`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """The functions of a training step, and the placement of its arrays on the devices of a mesh.
+    """The functions of a training step and an evaluation, and the placement of the arrays on the devices of a mesh.
 
-    Runs that differ only in their scalars and data share a program and its compiled functions. `train_step`, `gradient_norms` and
-    `evaluate` are pure functions; the properties and methods below compile them.
+    Runs that differ only in their scalars and data share a program and its compiled functions. `train_step`, `gradient_norms`
+    and `evaluate` are pure functions. The properties and methods below compile them.
     """
 
     objective: Objective
@@ -153,19 +157,20 @@ class Program:
     """The maximum global norm of the gradient of the whole batch (the original clips the gradient of each core). 0 disables
     clipping."""
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
-    """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters. Gradients with
-    factor 0 are not included in the norm. None: all factors are 1."""
+    """Maps the step to a learning-rate factor for every parameter. The factors are arrays that broadcast against the
+    parameters. Gradients with factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None: every step with a finite loss and gradient changes them."""
+    """Decides whether a step changes the weights. If None, every step with a finite loss and gradient changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
     """Whether the state is also sharded over the data axis (ZeRO)."""
     reduce_dtype: str = ""
-    """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
+    """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices. If it is "", XLA sums the
+    gradients."""
     logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
-    """The function that an evaluation computes on a batch; None: the objective's sums and counts."""
+    """The function that an evaluation computes on a batch. If None, an evaluation computes the objective's sums and counts."""
     _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
 
     # -------------------------------------------------------------------------------------------------------- pure functions
@@ -174,18 +179,19 @@ class Program:
     ) -> tuple[TrainState, Sums]:
         """Performs one update. Returns (the new state, float32 scalars).
 
-        `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
-        reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-        `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. The gradients
-        of `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
+        `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the
+        objective reads. In pretraining, they are `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L],
+        `masked_positions` and `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]. For a task, `data/rows.py`
+        describes them. The gradients of `accumulation` microbatches are added. `teacher` holds the parameters of
+        `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
-        "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps; means are only computed
-        from the totals.
+        "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps, and means are only
+        computed from the totals.
 
-        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change, the sums
-        are 0, and the step is counted as skipped, so a bad batch costs one step. The `spike_filter` counts the steps that it
-        skips.
+        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change. The sums
+        are 0, and the step is counted as skipped, so a bad batch costs only one step. The `spike_filter` counts the steps that
+        it skips.
         """
         objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
         factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
@@ -265,7 +271,7 @@ class Program:
     # --------------------------------------------------------------------------------------------------------------- on the mesh
     @functools.cached_property
     def state(self) -> TrainState:
-        """The abstract state: the shape and sharding of each array."""
+        """The abstract state, which has the shape and sharding of each array."""
         abstract = jax.eval_shape(lambda params: self.new_state(params, self.optimizer), unboxed(self.parameters))
         params = parameter_shardings(self.parameters, self.mesh)
         if self.zero_sharding:
@@ -281,13 +287,14 @@ class Program:
     def _gradients(self) -> Gradients:
         if not self.reduce_dtype or not supports_zero(self.mesh):
             return gradients
-        from bert_jax.training.data_parallel import gradients_over_data  # imports this module
+        from bert_jax.training.data_parallel import gradients_over_data  # `data_parallel` imports this module
 
         return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
 
     @functools.cached_property
     def init_state(self) -> jax.stages.Wrapped:
-        """The jitted (make, *arguments) -> the state before step 0, with the parameters that `make(*arguments)` returns."""
+        """The jitted function that returns the state before step 0. It is called with (make, *arguments), where
+        `make(*arguments)` returns the parameters."""
 
         def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)
@@ -297,7 +304,8 @@ class Program:
     def arguments(
         self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of the compiled steps: these arguments and, in a distillation, the teacher's parameters."""
+        """Returns the arguments of the compiled steps. In a distillation, the teacher's parameters are added to the given
+        arguments."""
         return (state, batch, scalars) if self.teacher is None else (state, batch, scalars, self.teacher.params)
 
     @property
@@ -307,7 +315,8 @@ class Program:
 
     @functools.cached_property
     def training_step(self) -> Callable[[int], jax.stages.Wrapped]:
-        """Accumulation -> the jitted `train_step` (cached). The memory of the old state is donated."""
+        """Maps the number of microbatches to the jitted `train_step`, which is cached. The memory of the old state is
+        donated."""
 
         def jitted(accumulation: int) -> jax.stages.Wrapped:
             step = functools.partial(self.train_step, accumulation=accumulation)
@@ -317,7 +326,7 @@ class Program:
         return functools.cache(jitted)
 
     def norms_step(self, accumulation: int) -> jax.stages.Wrapped:
-        """Returns the jitted `gradient_norms`, replicated on every device."""
+        """Returns the jitted `gradient_norms`. Its results are replicated on every device."""
         step = functools.partial(self.gradient_norms, accumulation=accumulation)
         whole = NamedSharding(self.mesh, PartitionSpec())
         return jax.jit(step, in_shardings=self._argument_shardings, out_shardings=whole)
@@ -330,16 +339,17 @@ class Program:
 
     @functools.cached_property
     def gathered(self) -> jax.stages.Wrapped:
-        """Parameters -> the parameters without sharding over the data axis."""
+        """The jitted function that gathers parameters, so that they are not sharded over the data axis."""
         return jax.jit(lambda params: params, out_shardings=parameter_shardings(self.parameters, self.mesh))
 
     @functools.cached_property
     def copy(self) -> jax.stages.Wrapped:
-        """Parameters -> a copy, in one program. The copy outlives the state, whose memory a step donates."""
+        """The jitted function that copies parameters in one program. The copy stays valid after a step has donated the memory
+        of the state."""
         return jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=self.shardings.params)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether `function` has not been called with the shapes of `batch` before and must be compiled."""
+        """Returns whether `function` must be compiled, because it has not been called with the shapes of `batch` before."""
         key = (function, *((name, batch[name].shape) for name in sorted(batch)))
         seen = key in self._compiled
         self._compiled.add(key)
@@ -347,8 +357,8 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is not added up; the result
-    holds the step's rate."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rates are not added, and the
+    result holds the learning rate of the step."""
     return _added(window, sums) if window else sums
 
 

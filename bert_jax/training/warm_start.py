@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def load_start(init_from: str, *, init_new: str, init_drop: str = "", seed: int, vocab_multiple: int) -> Model:
     """Loads the model. The parts in `init_new` start from random weights drawn with `seed`. The parts in `init_drop` are
-    dropped. Raises UserError for all other parts that are missing or unknown."""
+    dropped. Raises UserError if any other part is missing or unknown."""
     new = NewParts(part_names(init_new), seed=seed)
     return import_model(init_from, vocab_multiple=vocab_multiple, new=new, drop=part_names(init_drop))
 
@@ -31,7 +31,7 @@ def trained_parts(
 ) -> Model:
     """Returns `model` with only the parts `trained`, which the run trains. Dropped parts are logged with the reason `why_unused`.
 
-    Raises UserError if one of the `needed` parts is missing and not in `init_new`; `why_needed` completes the message.
+    Raises UserError if one of the `needed` parts is missing and not in `init_new`. `why_needed` completes the message.
     """
     if absent := [part for part in needed if part not in model.params]:
         them = "them" if len(absent) > 1 else "it"
