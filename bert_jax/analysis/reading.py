@@ -37,7 +37,7 @@ class AnnotatedSource(abc.ABC):
         self._report = report or (lambda problem: note(f"error: {problem}"))
         self._reported: set[str] = set()
         self.line = 0
-        """The line that was read last, from 1, for the progress."""
+        """The line that was read last, counted from 1. The progress is shown from it."""
         self.file: os.stat_result | None = None
         """The file's status, if it is a regular file."""
         self.count: Callable[[], int | None] = lambda: None
@@ -48,7 +48,7 @@ class AnnotatedSource(abc.ABC):
 
     @property
     def failed(self) -> int:
-        """The number of problems so far."""
+        """The number of problems that have been reported."""
         return len(self._reported)
 
     def tell(self, problem: str) -> None:
@@ -68,8 +68,7 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read. At the end of an iteration that found no sentence, raises a UserError that asks for
-    `wanted`.
+    UserError if the file cannot be read. If an iteration finds no sentence, it ends with a UserError that asks for `wanted`.
     """
 
     def __init__(
@@ -91,8 +90,8 @@ class Treebank(AnnotatedSource):
         return self._sentences()
 
     def half(self, which: int) -> Iterator[Sentence]:
-        """Returns every other sentence of the file: half 0 has the first, third, ..., half 1 the second, fourth, ... The other
-        half is not parsed, since parsing takes half of the time of reading a file."""
+        """Returns every other sentence of the file. Half 0 has the first, the third, ... sentence, and half 1 has the second,
+        the fourth, ... sentence. The other half is not parsed, since parsing is half of the time it takes to read a file."""
         return self._sentences(which)
 
     def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
@@ -125,7 +124,7 @@ class Treebank(AnnotatedSource):
 
 
 class Reading:
-    """Reads records as windows. Counts texts, unreadable lines and texts that are cut; shows progress."""
+    """Reads records as windows and shows the progress. Counts the texts and the records that cannot be read."""
 
     def __init__(self, engine: Engine, records: Records):
         self._engine, self._records = engine, records
@@ -134,11 +133,11 @@ class Reading:
         self.texts = self.failed = 0
 
     def windows(self) -> Iterator[Window]:
-        """Returns the windows of all texts; a record without a text is reported."""
+        """Yields the windows of all texts. Records that cannot be read are reported and left out."""
         return self.each(lambda text: read_windows(self._engine, text))
 
     def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
-        """Yields what `windows` returns for each text; a record without a text is reported."""
+        """Yields the items that `windows` returns for each text. Records that cannot be read are reported and left out."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
@@ -158,7 +157,8 @@ class Reading:
         self._progress.update(self._line, note, self._total)
 
     def summary(self, words: int, windows: int) -> str:
-        """Ends the progress line. Returns the numbers of texts and words and, if a text was cut, of windows."""
+        """Ends the progress line. Returns a message with the number of texts and words. If a text was cut, the message also has
+        the number of windows."""
         self._progress.close()
         said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
         if windows == self.texts:
@@ -168,7 +168,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A function from a file to a context manager. The manager yields a function that shows notes while the file is read."""
+"""Called with a file. Returns a context manager, which yields a function that shows notes while the file is read."""
 
 
 @contextlib.contextmanager
@@ -202,7 +202,8 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
 
 
 def stage_progress(stage: str, unit: str) -> Callable[[int, int], None]:
-    """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the remaining time."""
+    """Returns a function that shows the progress of a stage and the remaining time. The function is called with the amount done
+    and the total, in `unit`s."""
     progress: list[Progress] = []
 
     def say(done: int, total: int) -> None:

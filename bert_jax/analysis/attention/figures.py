@@ -16,11 +16,11 @@ COLOURS = (BLUE, ORANGE)
 """The colours of the words of the first and of the second text, or of the source and of the target."""
 SPECIAL = "#8a9099"
 NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder on encoder"}
-"""Part of the attention -> its name in titles."""
+"""Maps each part of the attention to its name in titles."""
 MOST_LINES = 80
 """Maximum number of words or pieces for which the figure draws lines."""
 LEAST = 0.01
-"""Smaller weights get no line."""
+"""No lines are drawn for smaller weights."""
 
 
 def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:

@@ -45,8 +45,8 @@ class Text:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """The weights between the pieces and between the words of a text, or from a target to its source. The weights of each piece,
-    and of each word, sum to 1."""
+    """The attention weights between the pieces and between the words of a text, or from a target to its source. The weights
+    from each piece and from each word sum to 1."""
 
     model: str
     part: str
@@ -55,8 +55,8 @@ class Attention:
     """float32 [layer, head, from, to]; `from` and `to` are labelled with the indices of the tokens of `rows` and `columns`,
     starting at 0."""
     words: NamedArray
-    """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of
-    the attending word."""
+    """float32 [layer, head, from, to] between words. The weights are summed over the pieces of the attended word and averaged
+    over the pieces of the attending word."""
     rows: Text
     """The text that attends."""
     columns: Text
@@ -73,7 +73,7 @@ class Alignment:
 
     layer: int
     weights: NamedArray
-    """float32 [from, to]: the mean over the heads, between all words."""
+    """float32 [from, to] between all words, averaged over the heads."""
     pairs: tuple[tuple[int, int], ...]
     """Pairs of (target word, its source word), as indices of the rows and columns of `weights`, without the end tokens."""
 
@@ -201,7 +201,7 @@ def _attention(
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
     words = weights[1][:, :, firsts[0][:, None], firsts[1]]
-    if not np.isfinite(words).all():  # sums each word's weights over its pieces
+    if not np.isfinite(words).all():  # sums over pieces, so this covers `pieces` too
         raise UserError(f"{engine.name} returns {NOT_FINITE}")
     every = {"layer": range(1, len(pieces) + 1), "head": range(1, engine.config.num_heads + 1)}
     return Attention(
@@ -231,7 +231,7 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
 
 def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
     """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder,
-    each name starts with the part. For the arrays of a text, "rows" or "columns" follows."""
+    each name starts with the part. In the names of the arrays of a text, "rows" or "columns" follows the part."""
     if not found[0].part:
         return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
     arrays: dict[str, np.ndarray] = {}

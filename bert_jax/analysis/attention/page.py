@@ -23,11 +23,11 @@ from bert_jax.files import JsonObject
 THUMBNAIL = 64
 """Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
-"""Up to this many weights are stored in 16 bits each; more weights are stored in 8 bits each."""
+"""The maximum number of weights that are stored in 16 bits each. If there are more, all weights are stored in 8 bits each."""
 
 
 def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
-    """Returns the page with the parts of a model; it opens with `head` of the last part.
+    """Returns the page with the parts of a model. The page opens with the head `head` of the last part.
 
     Weights are stored as square roots, so that small weights have a finer resolution: a weight w stored in b bits is exact to
     about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512

@@ -1,4 +1,4 @@
-"""The command `probe`: which linguistic properties probes find in vectors and attention, layer by layer."""
+"""The command `probe`: trains probes of linguistic properties on vectors and attention, layer by layer."""
 
 from __future__ import annotations
 
