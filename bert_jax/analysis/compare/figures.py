@@ -1,4 +1,4 @@
-"""Tables and figures of `compare`; each figure shows the table with the same name."""
+"""Writes the tables and figures of `compare`. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_comparison(folder: Folder, found: Comparison) -> None:
 
 
 def distances(found: Comparison) -> Float64[np.ndarray, "heads _"]:
-    """Returns the Jensen-Shannon distances, the square roots of the divergences, between the heads of both models."""
+    """Returns the Jensen-Shannon distances between the heads of both models. They are the square roots of the divergences."""
     return np.sqrt(found.divergence.values)
 
 
@@ -75,7 +75,7 @@ def prediction_rows(found: Predictions) -> Iterator[tuple[str, float, int]]:
 
 
 def divergences_figure(found: Comparison) -> Figure:
-    """Draws the distances between all heads of both models; dots mark the matched heads."""
+    """Draws the distances between all heads of both models. Dots mark the matched heads."""
     title = f"Jensen-Shannon distances between heads ({counted(found.n_divergence, 'word')}); dots: matched"
     figure = new_figure(8.6, 7.6, title)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Tables and figures of `neighbours`; each figure shows the table with the same name."""
+"""Writes the tables and figures of `neighbours`. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
 
 
 def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[object, ...]]:
-    """Yields a row for each point of the figure; for a word in context, number and sense are empty."""
+    """Yields a row for each point of the figure. In the rows of words in context, the occurrence and the sense are empty."""
     for own in drawn:
         n = len(own.senses)
         for s, layer in enumerate(found.random["layer"]):
@@ -150,8 +150,8 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
 
 
 def senses_figure(found: Neighbours, drawn: Sequence[Drawn]) -> Figure:
-    """Draws the occurrences of each word in the plane, with a panel for each layer. Colours are senses; stars are words in
-    context."""
+    """Draws the occurrences of each word in the plane, with a panel for each layer. Colours mark the senses, and stars mark the
+    words in context."""
     layers = [int(layer) for layer in found.random["layer"]]
     rows = -(-len(layers) // _ACROSS)
     across = min(len(layers), _ACROSS)
@@ -189,7 +189,7 @@ def _short(text: str) -> str:
 
 
 def summary(own: Drawn) -> Iterator[str]:
-    """Returns lines about a word: its count in the text, and the central occurrence of each sense."""
+    """Yields lines about a word: its count in the text, and the central occurrence of each sense."""
     kept = len(own.senses)
     sample = f", {kept:,} of them drawn at random" if kept < own.occurrences.n else ""
     yield f"{own.word}: {counted(own.occurrences.n, 'occurrence')}{sample}"

@@ -42,8 +42,9 @@ def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape 
 def principal_plane(
     vectors: Vectors, marked: Float[np.ndarray, "_ D"]
 ) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
-    """Returns (the first two principal components of the vectors scaled to length 1; the points of `marked` in the same plane;
-    the fraction of the variance that the plane explains, NaN if there is no variance).
+    """Projects the vectors, scaled to length 1, to their first two principal components. Returns (the points of the vectors,
+    the points of `marked` in the same plane, the fraction of the variance that the plane explains). The fraction is NaN if
+    there is no variance.
 
     Distances between vectors of length 1 are sqrt(2 - 2 cosine).
     """
@@ -71,8 +72,8 @@ def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
 
 
 def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
-    """Returns the mean cosine of pairs of different vectors, and the number of pairs: for "any" pair, for pairs in the "same"
-    cluster, and for pairs in "other" clusters. The mean is NaN if there are no pairs."""
+    """Returns (mean cosine, number of pairs) over pairs of different vectors. "any" is over all pairs, "same" over pairs in the
+    same cluster, and "other" over pairs in different clusters. The mean is NaN if there are no pairs."""
     points = unit(vectors)
     upper = np.triu_indices(len(points), 1)
     cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
@@ -96,9 +97,9 @@ class NearPiece:
 
     piece: str
     cosine: float
-    """The cosine between its input embedding and the word's."""
+    """The cosine between the input embeddings of the piece and the word."""
     norm: float
-    """The length of its input embedding."""
+    """The length of the input embedding of the piece."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +108,12 @@ class WordPieces:
 
     word: str
     pieces: tuple[str, ...]
-    """The word's own pieces; its embedding is the mean of their embeddings."""
+    """The word's own pieces. The embedding of the word is the mean of their embeddings."""
     norm: float
     """The length of this mean."""
     nearest: tuple[NearPiece, ...]
     n: int
-    """The number of pieces that were compared: all except its own."""
+    """The number of pieces that were compared: all except the word's own pieces."""
 
 
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
@@ -142,7 +143,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # written like most words in a text
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # as most words in a text do
         ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
@@ -166,7 +167,7 @@ class Occurrences:
 
     word: str
     n: int
-    """How often it occurs."""
+    """How often the word occurs."""
     contexts: tuple[str, ...]
     """The contexts of the occurrences that are kept, in the order of the text."""
     vectors: NamedArray
@@ -184,8 +185,8 @@ class Neighbours:
     vectors: NamedArray
     """[layer, marked, dimension]: the vectors of the words in context, float32."""
     cosines: NamedArray
-    """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN for ranks beyond the number of words of
-    the text."""
+    """[layer, marked, rank]: the cosines of the nearest words of the text, float32. NaN if the text has fewer words than the
+    rank."""
     contexts: Mapping[tuple[int, int, int], str]
     """The nearest words, shown in their context, with the same indices as `cosines`."""
     random: NamedArray
@@ -220,8 +221,8 @@ def nearest_words(
         cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
         total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
         occurrences [S, X, D]                  the vectors of the words at the query positions
-        occurrence_window [X]                  the indices of their windows; -1 where there is no word
-        occurrence_number [X]                  their indices in the window
+        occurrence_window [X]                  the index of the window of each of these words; -1 if there is no word
+        occurrence_number [X]                  the index of each word in its window
     """
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
@@ -257,7 +258,7 @@ class Nearest:
     def add(
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
-        """Adds neighbours, and keeps the nearest of all so far."""
+        """Adds neighbours, and keeps only the nearest of all neighbours so far."""
         pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
         joined = [np.concatenate(pair, axis=-1) for pair in pairs]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
@@ -269,7 +270,7 @@ class Nearest:
         return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
 
     def describe(self, context: Callable[[Key], str]) -> None:
-        """Stores the contexts of all words that are kept, and drops all others."""
+        """Stores the contexts of all words that are kept, and drops all other contexts."""
         self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
 
 
@@ -318,9 +319,10 @@ def find_neighbours(
 ) -> Neighbours:
     """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in the windows.
 
-    words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
-    between the mean vectors of the words' pieces. Two words count as the same if they have the same pieces. Raises UserError if
-    the text in brackets is not one word, if a layer does not exist, or if there are no windows.
+    Each of `words` is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines
+    are computed between word vectors, which are means over the pieces of a word. Two words count as the same if they have the
+    same pieces. Raises UserError if the text in brackets is not one word, if a layer does not exist, or if there are no
+    windows.
     """
     engine.require_encoder()
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size

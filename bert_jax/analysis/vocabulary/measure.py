@@ -122,15 +122,15 @@ class Piece:
     """The piece without its mark for a continuation, or for a space before it."""
     kind: str
     continues: bool
-    """Whether it continues a word."""
+    """Whether the piece continues a word."""
     script: str
     """The result of `letter_script`; "none" for reserved pieces."""
     is_name: bool | None = None
-    """Whether the piece is a name. If there is a list of names: whether the list contains the piece. In a cased vocabulary
-    without a list: whether the piece starts with a capital and its lower-cased form is not a piece. In an uncased vocabulary
-    without a list: None."""
+    """Whether the piece is a name. If there is a list of names, a piece is a name if the list contains it. In a cased
+    vocabulary without a list, a piece is a name if it starts with a capital and its lowercase form is not a piece. None in an
+    uncased vocabulary without a list."""
     count: int | None = None
-    """How often it occurs in a corpus."""
+    """How often the piece occurs in a corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,9 +203,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """Returns the pieces with their `is_name`. If `names` is given, a piece is a name if `names` contains it. Otherwise, a
-    piece is a name if it starts with a capital and its lowercase form is not a piece. This is not known for a lowercase
-    vocabulary."""
+    """Returns the pieces with their `is_name`. Names come from the list `names` if it is given, otherwise from capitals."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
