@@ -1,4 +1,4 @@
-"""The command `dependencies`: which heads find the relations of a treebank."""
+"""The command `dependencies`: measures which heads find the relations of a treebank."""
 
 from __future__ import annotations
 
