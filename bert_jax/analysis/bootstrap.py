@@ -16,8 +16,8 @@ def poisson_weights(seed: int, units: Sequence[int] | Int64[np.ndarray, " units"
     with mean 1.
 
     For many units, these counts approach the counts of sampling with replacement (Hanley and MacGibbon 2006,
-    doi:10.1016/j.cmpb.2006.04.006). A unit gets the same weights in every call, so the results of two calls can be compared
-    unit by unit."""
+    doi:10.1016/j.cmpb.2006.04.006). A unit gets the same weights in every call, so the replicates of two results from the same
+    units can be paired."""
     drawn = [np.random.Generator(np.random.Philox(key=[seed, int(unit)])).poisson(1.0, replicates) for unit in units]
     return np.array(drawn, np.float32).reshape(len(drawn), replicates)
 

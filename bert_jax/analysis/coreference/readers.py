@@ -509,7 +509,7 @@ class PronounText(Text):
 class GapFile(TextFile):
     """The texts of a GAP file.
 
-    Raises UserError if the file cannot be read or lacks columns, and at the end of an iteration if no row can be read.
+    Raises UserError if the file cannot be read, if it lacks columns, or if no row can be read.
     """
 
     groups = ("all", "masculine", "feminine", NEITHER)

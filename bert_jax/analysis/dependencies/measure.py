@@ -277,8 +277,9 @@ def score_dependencies(
     `progress` shows notes for each file (see `reading.Show`).
 
     For each group of relations, the head and the offset with the highest accuracy are chosen. If several are equal, the first
-    one is chosen. Their accuracies and intervals are measured on the other sentences. Raises UserError if the model has no
-    attention, if one of the two parts has no word with a head, or if the parts have no relation in common."""
+    one is chosen. Their accuracies and intervals are measured on the sentences that were not used to choose. Raises UserError
+    if the model has no attention, if one of the two parts has no word with a head, or if the parts have no relation in
+    common."""
     engine.require_attention("that can find relations")
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)

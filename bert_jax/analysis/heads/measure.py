@@ -25,8 +25,8 @@ STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next"
 """The entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the word before and the word after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
-"""The number of windows per device that are measured together. After each group, words are sampled for the divergences only if
-there are not enough sampled words yet."""
+"""The number of windows per device that are measured together. A group is sampled for the divergences only if the earlier
+groups have too few sampled words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
