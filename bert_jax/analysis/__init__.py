@@ -3,7 +3,7 @@
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 
     named.py       NamedArray: an array whose axes have names
-    windows.py     texts -> words with their pieces, in windows that fit the position table
+    windows.py     splits texts into words with their pieces, in windows that fit the position table
     reading.py     reads texts and annotated files, reports problems, shows progress; Treebank
     maps.py        the attention of every layer and head between pieces or words, and word vectors
     divergence.py  Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane

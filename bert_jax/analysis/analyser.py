@@ -42,8 +42,8 @@ MOST_TOKENS = 4096
 class Analyser:
     """A loaded model, analysed on all devices of this machine.
 
-    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws them as matplotlib figures, and
-    `attention.page.attention_page` turns a list of `Attention` into an HTML page.
+    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws the results as matplotlib
+    figures, and `attention.page.attention_page` turns a list of `Attention` into an HTML page.
 
     If `show_progress` is True, the progress is printed to standard error, with the remaining time if the total is known. Texts
     may be any iterable and are read one by one.
@@ -100,8 +100,8 @@ class Analyser:
     ) -> DependencyScores:
         """Returns the heads that find the relations of a CoNLL-U file. `options` are the fields of `Dependencies`.
 
-        Heads and offsets are chosen on the treebank `choose`. Without it, they are chosen on every other sentence, starting with
-        the first. Raises UserError if a file has no sentence with a tree.
+        Heads and offsets are chosen on the treebank `choose`. If `choose` is None, they are chosen on every other sentence of
+        `treebank`, starting with the first. Raises UserError if a file has no sentence with a tree.
         """
         reported = Treebank(treebank, needs_heads=True)
         choosing = None if choose is None else Treebank(choose, needs_heads=True)
@@ -113,8 +113,8 @@ class Analyser:
         """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, CoNLL-2012 or GAP.
         `options` are the fields of `Coreference`.
 
-        Heads are chosen on the file `choose`. Without it, they are chosen on every other document, starting with the first.
-        Raises UserError if no mention in a file has an antecedent.
+        Heads are chosen on the file `choose`. If `choose` is None, they are chosen on every other document of `path`, starting
+        with the first. Raises UserError if no mention in a file has an antecedent.
         """
         choosing = None if choose is None else open_texts(choose)
         return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options), self._show)

@@ -23,7 +23,7 @@ def poisson_weights(seed: int, units: Sequence[int] | Int64[np.ndarray, " units"
 
 
 class ResampledSums:
-    """Accumulates sums over units, and the same sums for each replicate of a bootstrap. Each unit contributes an array of this
+    """Accumulates sums over units, and the same sums for each replicate of a bootstrap. Each unit contributes an array of shape
     `shape`.
 
     >>> sums = ResampledSums((2,), seed=0, replicates=1000)

@@ -1,4 +1,5 @@
-"""Makes controls: models and texts with little or no structure to find. A measurement is repeated on them for comparison."""
+"""Makes controls: models and texts with little or no structure to find. Measurements are repeated on the controls for
+comparison."""
 
 from __future__ import annotations
 
@@ -50,9 +51,9 @@ def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 def _none_at_home(
     words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " words"]:
-    """Returns the heads so that no word is its own head. If a word is its own head, its head is swapped with the head of
-    another word. This is always possible because `heads` also contains the head of the word in the tree, which is a different
-    word."""
+    """Returns the heads, changed so that no word is its own head. If a word is its own head, its head is swapped with the head
+    of another word. This is always possible because `heads` also contains the head of the word in the tree, which is a
+    different word."""
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):
         (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))

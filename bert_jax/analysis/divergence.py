@@ -1,4 +1,4 @@
-"""Jensen-Shannon divergences between heads, their dendrogram, and their coordinates in the plane."""
+"""Computes Jensen-Shannon divergences between heads, the dendrogram of the heads, and their coordinates in the plane."""
 
 from __future__ import annotations
 

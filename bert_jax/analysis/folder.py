@@ -31,8 +31,8 @@ class _Pending:
         self._made: list[pathlib.Path] = []
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
-        """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is writing to
-        it."""
+        """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is already
+        writing to it."""
         if directory in self._locks:
             return
         self._made += [path for path in (directory, *directory.parents) if not path.exists()]
@@ -58,7 +58,7 @@ class _Pending:
             file.close()
         for path in self._made:
             with contextlib.suppress(OSError):
-                path.rmdir()  # directories with files in them stay
+                path.rmdir()  # a directory with files in it stays
 
 
 _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pending", default=None)

@@ -32,7 +32,7 @@ class Slots:
     """The words of each row at the columns of their first tokens."""
 
     members: Float[Array, "B L Z"]
-    """1 where token l is a piece of word z."""
+    """1 if token l is a piece of word z, otherwise 0."""
     sequence: Int[Array, "B Z"]
     """The index of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
@@ -104,7 +104,7 @@ def word_vectors(
     """Returns the word vectors of each of `layers`, float32. The vector of a word is the mean over its pieces. Empty columns
     are 0.
 
-    Layer 0 is the embeddings, including position and LayerNorm; layer N is the output of the last layer.
+    Layer 0 is the embeddings, including position and LayerNorm. Layer N is the output of the last layer.
     """
     hidden: Any
     _, hidden = Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
@@ -115,7 +115,8 @@ def word_vectors(
 
 @compiled
 def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
-    """Returns the attention weights of the batch's first row, float32: between its tokens, and between its words."""
+    """Returns (attention weights between the tokens, attention weights between the words) of the first row of the batch,
+    float32."""
     weights = attention_weights(params, config, Tokens.of(batch))
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])

@@ -37,9 +37,9 @@ class AnnotatedSource(abc.ABC):
         self._report = report or (lambda problem: note(f"error: {problem}"))
         self._reported: set[str] = set()
         self.line = 0
-        """The line that was read last, counted from 1. The progress is shown from it."""
+        """The number of the last line that was read, from 1. It is used to show the progress."""
         self.file: os.stat_result | None = None
-        """The file's status, if it is a regular file."""
+        """The status of the file, or None if the file is not a regular file."""
         self.count: Callable[[], int | None] = lambda: None
         """Returns the number of lines, or None if counting takes too long."""
 

@@ -53,7 +53,7 @@ class Window:
 
     words: tuple[Word, ...]
     segment_b: int = 0
-    """The index of the first word of the second text; 0 if there is no second text."""
+    """The index of the first word of the second text, or 0 if there is no second text."""
     start: int = 0
     """The index in the text of the first word after [CLS]. If a text is cut into several windows, `start` is above 0 in all
     windows after the first."""
@@ -137,7 +137,7 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
 
 
 def _fitting(engine: Engine, window: Window, text: str) -> Window:
-    """Returns `window`. Raises UserError if it has more tokens than the position table."""
+    """Returns `window`. Raises UserError if the window has more tokens than the position table."""
     size, table = sum(len(word.ids) for word in window.words), engine.config.max_position
     if size > table:
         raise UserError(

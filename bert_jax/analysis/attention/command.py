@@ -190,7 +190,8 @@ def _padded(text: str, width: int, side: str = "<") -> str:
 
 
 def the_only(records: Records) -> Record:
-    """Returns the only record. Raises UserError if there are none or several, or if it cannot be read."""
+    """Returns the only record. Raises UserError if there is no record, if there are several, or if the record cannot be
+    read."""
     found = [*itertools.islice(records, 2)]
     if not found:
         raise UserError("there is no text; give one text, or two as a pair")

@@ -1,4 +1,4 @@
-"""Figures of the attention of one text, or of a translation: an overview of all heads, a head in full, and an alignment."""
+"""Draws the attention of one text, or of a translation: an overview of all heads, a single head, and an alignment."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
 
 
 def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
-    """Draws one head: lines from the words on the left to the words on the right, and the heat map. Long texts get only the heat
-    map."""
+    """Draws one head as lines from the words on the left to the words on the right, and as a heat map. Long texts get only the
+    heat map."""
     weights = found.weights(in_words).sel(layer=layer, head=head).values
     rows, columns = _labels(found.rows, in_words), _labels(found.columns, in_words)
     count = max(len(rows[0]), len(columns[0]))

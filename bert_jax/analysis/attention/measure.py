@@ -32,7 +32,7 @@ class Text:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """For each piece, the index of its word."""
+    """The index of the word of each piece."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
@@ -50,9 +50,9 @@ class Attention:
 
     model: str
     part: str
-    """One of PARTS; "" for an encoder-only model."""
+    """One of PARTS, or "" for an encoder-only model."""
     pieces: NamedArray
-    """float32 [layer, head, from, to]; `from` and `to` are labelled with the indices of the tokens of `rows` and `columns`,
+    """float32 [layer, head, from, to]. The labels of `from` and `to` are the indices of the tokens of `rows` and `columns`,
     starting at 0."""
     words: NamedArray
     """float32 [layer, head, from, to] between words. The weights are summed over the pieces of the attended word and averaged
@@ -69,13 +69,13 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alignment:
-    """For each target word, the source word that it attends to most, averaged over the heads of one layer."""
+    """The source word that each target word attends to most, on average over the heads of one layer."""
 
     layer: int
     weights: NamedArray
     """float32 [from, to] between all words, averaged over the heads."""
     pairs: tuple[tuple[int, int], ...]
-    """Pairs of (target word, its source word), as indices of the rows and columns of `weights`, without the end tokens."""
+    """Pairs of (target word, source word), as indices of the rows and columns of `weights`. The end tokens are left out."""
 
     @property
     def sharpness(self) -> float:

@@ -21,7 +21,7 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.files import JsonObject
 
 THUMBNAIL = 64
-"""Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
+"""Maximum number of dots along each side of a thumbnail. A dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
 """The maximum number of weights that are stored in 16 bits each. If there are more, all weights are stored in 8 bits each."""
 
@@ -65,7 +65,7 @@ def _side(text: Text) -> JsonObject:
 
 
 def thumbnail(weights: Float32[np.ndarray, "Q L"]) -> UInt8[np.ndarray, "_ _"]:
-    """Returns a head as a small 8-bit image: each dot is the square root of the largest weight in its block."""
+    """Returns a head as a small 8-bit image. Each dot is the square root of the largest weight in its block."""
     for axis, size in enumerate(weights.shape):
         edges = np.unique(np.linspace(0, size, min(size, THUMBNAIL) + 1).astype(int)[:-1])
         weights = np.maximum.reduceat(weights, edges, axis=axis)

@@ -46,7 +46,7 @@ class WindowPair:
 
         The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are the positions
         of these words in the first model. At these positions, the columns "target" and "other_target" hold the pieces of the
-        words, and "other_position" holds their position in the second model."""
+        words, and "other_position" holds the position of the words in the second model."""
         sides = zip((self.own, self.other), masks or pads, strict=True)
         first, second = (self._row(window, masked, mask) for window, mask in sides)
         length = max(len(first["ids"]), len(second["ids"]))

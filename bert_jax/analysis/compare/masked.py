@@ -47,11 +47,11 @@ class Predictions:
     agreement: float
     """The fraction of words for which both models predict the same piece."""
     kl: float
-    """The mean KL(first | second) in nats; NaN if the vocabularies differ."""
+    """The mean KL(first | second) in nats, or NaN if the vocabularies differ."""
     other_kl: float
     """The mean KL(second | first)."""
     differences: tuple[Difference, ...]
-    """The words with the largest KL(first | second), largest first; none if the vocabularies differ."""
+    """The words with the largest KL(first | second), the largest first. Empty if the vocabularies differ."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))
@@ -157,7 +157,7 @@ class MaskedWords:
             pieces = [t.tokens([int(found[name][x])])[0] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
             context = pairs[key[0] - start].own.context(key[1])
             self._differences.append((-float(kl[x]), key, Difference(context, pieces[0], pieces[1], float(kl[x]))))
-        self._differences = sorted(self._differences)[: self._most]  # keys are unique, so they decide
+        self._differences = sorted(self._differences)[: self._most]  # keys are unique, so differences are never compared
 
     def result(self) -> Predictions:
         """Returns the means. Raises UserError if no word was masked."""

@@ -52,7 +52,7 @@ class Comparison:
     windows: int
     predictions: Predictions | None
     missing: str
-    """The reason why there are no predictions; "" if there are some."""
+    """The reason why `predictions` is None, otherwise ""."""
 
     @property
     def same_shape(self) -> bool:
@@ -69,8 +69,9 @@ def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
 
 @flax.struct.dataclass
 class _Plan:
-    """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from their
-    word vectors. The subtraction keeps the means small; otherwise, the float32 sums of products would be inaccurate."""
+    """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from the
+    word vectors of each layer. The subtraction keeps the means small. With large means, the float32 sums of products would be
+    inaccurate."""
 
     other: Other
     shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
@@ -134,8 +135,8 @@ def compare_models(
     """Compares two models on the windows of `aligned.paired_windows`, which are read one by one. `say` is called with the number
     of words so far.
 
-    Raises UserError if heads are to be compared but a model has none, if there are no windows, or if a model returns numbers that
-    are not finite."""
+    Raises UserError if heads are to be compared but a model has no attention, if there are no windows, or if a model returns
+    numbers that are not finite."""
     for one in (engine, other):
         one.require_encoder()
     for one in (engine, other) if options.divergence_words else ():

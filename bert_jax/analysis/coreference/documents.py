@@ -18,7 +18,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""The groups of mentions with an antecedent: all of them, each kind of mention, third-person pronouns, and "it"."""
+"""The groups of mentions with an antecedent: all mentions, the mentions of each kind, third-person pronouns, and "it"."""
 NEITHER = "neither"
 """The group of pronouns that refer to neither of the two names (GAP)."""
 
@@ -41,7 +41,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Text(abc.ABC):
-    """The words of a text and the questions about them, the same for all file formats."""
+    """The words of a text and the questions about them. This interface is the same for all file formats."""
 
     name: str
     words: tuple[str, ...]
@@ -55,8 +55,8 @@ class Text(abc.ABC):
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """Returns two lists for the mentions whose head word is in [own, last). If a mention has an antecedent in [first,
-        last), the first list has a question about it, with the candidates in [first, last). If all its antecedents are outside,
-        the second list has its groups."""
+        last), the first list has a question about it, with the candidates in [first, last). If all antecedents of a mention are
+        outside, the second list has the groups of the mention."""
 
 
 class TextFile(AnnotatedSource):
@@ -122,8 +122,8 @@ class Document(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a text that the model reads at once, and the questions about it. The rank of a word is its index in the window.
-    Word i of the text has rank i - `first` + 1, since [CLS] has rank 0."""
+    """A part of a text that the model reads at once, and the questions about this part. The rank of a word is its index in the
+    window. Word i of the text has rank i - `first` + 1, since [CLS] has rank 0."""
 
     window: Window
     first: int
@@ -134,8 +134,8 @@ class Section:
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
         """Returns the pieces of the window, with a query for each question at the first piece of the mention's head word. The
-        candidates of a query are those whose rank is below the target of the query. The column "candidates" has the rank of a
-        candidate at each of its pieces, and 0 elsewhere.
+        candidates of a query are the candidates with a rank below the target of the query. The column "candidates" has the rank
+        of a candidate at each of its pieces, and 0 elsewhere.
 
         `order` has, for each position in the window, the index (from 0) of the word to put there. None keeps the order of the
         text."""

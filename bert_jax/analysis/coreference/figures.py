@@ -83,7 +83,7 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
     axes.set_xticks(range(len(found.best)), [f"{best.group}\nn = {best.n:,}" for best in found.best])
     axes.set_ylim(0, 1)
     name_axes(axes, y="accuracy")
-    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # at the top, it would overlap the title
+    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # at the top, the legend would overlap the title
     return figure
 
 

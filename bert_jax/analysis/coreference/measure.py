@@ -1,4 +1,4 @@
-"""Measures how often each head finds antecedents. The answer of a head is the candidate that it attends to most
+"""Measures how often each head finds antecedents. The answer of a head is the candidate that the head attends to most
 (arXiv:1906.04341, section 4.3).
 
 For each group of mentions, a head is chosen on some documents. Its accuracy is measured on the other documents, with bootstrap
@@ -50,7 +50,7 @@ class Antecedents:
     """[document, head]: the attention to the chosen candidate, float32. None unless every text has at most one question
     (GAP)."""
     heads: int
-    """The number of heads; the remaining choosers are rules."""
+    """The number of heads. The remaining choosers are rules."""
     windows: int
 
     def part(self, documents: Sequence[int]) -> Antecedents:
@@ -188,7 +188,7 @@ class Best:
     n: int
     """The number of mentions."""
     documents: int
-    """The number of documents with such mentions."""
+    """The number of documents with mentions of this group."""
     n_choice: int
     outside: int
     """The number of mentions that are left out because their antecedents are outside their window."""
@@ -289,9 +289,9 @@ def _rates(
 
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
-    """Returns the scores for texts with one question, with "neither name" as a third answer. A head gives this answer if its
-    attention to the chosen name is below a threshold. The head and the threshold are chosen together, so that the most answers
-    in `choice` are correct."""
+    """Returns the scores for texts with one question if "neither name" is a third possible answer. A head gives this answer if
+    its attention to the chosen name is below a threshold. The head and the threshold are chosen together, so that the most
+    answers in `choice` are correct."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None

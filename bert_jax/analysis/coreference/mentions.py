@@ -113,7 +113,7 @@ def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str
 
 def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
     """Returns the possible genders of a noun phrase. If some of `words` have only one possible gender, this is the gender of
-    the first of them. Otherwise, it follows from the annotated type of the entity."""
+    the first of them. Otherwise, the genders follow from the annotated type of the entity."""
     for word in words:
         if word.lower() in _OF_ONE_GENDER:
             return _OF_ONE_GENDER[word.lower()].genders
@@ -191,9 +191,9 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """Returns the constituent that covers exactly the words [first, last]. If there are several, returns the outermost one. If
-    there is none, returns a new constituent: the parts of the smallest constituent around these words that lie within [first,
-    last]."""
+    """Returns the constituent that covers exactly the words [first, last]. If there are several such constituents, returns the
+    outermost. If there is none, returns a new constituent: the parts of the smallest constituent around these words that lie
+    within [first, last]."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):

@@ -3,7 +3,7 @@ line that is not a comment.
 
 CoNLL-U is read as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud). The comment `# global.Entity` names the fields of an
 opening bracket. The first field is the entity. The head word of a mention comes from the tree. In a file without trees, the
-head word is the last word of the mention's minimal span (`minspan`), or of the whole mention if it has no minimal span. The
+head word is the last word of the mention's minimal span (`minspan`), or of the whole mention if there is no minimal span. The
 parts of a discontinuous mention ("(e1[1/2]-...") are one mention. If an entity has split antecedents (`SplitAnte=`), no single
 mention refers to all of them. The split antecedents therefore do not count as antecedents, and the first mention of the entity
 has no antecedent. Mentions on empty nodes are left out together with the nodes.
@@ -81,7 +81,7 @@ _SIGNS = ("(", ")", "|", "")
 
 
 class Bracket(NamedTuple):
-    """A bracket at a word. It opens a mention ("(key"), closes it ("key)"), or does both ("(key)")."""
+    """A bracket at a word. The bracket opens a mention ("(key"), closes a mention ("key)"), or does both ("(key)")."""
 
     key: str
     opens: bool

@@ -29,7 +29,7 @@ DIRECTIONS = ("dependent -> head", "head -> dependent")
 MOST_RELATIONS = 255
 """The maximum number of relations in a treebank. Universal Dependencies has about 60, including the subtypes of one language."""
 PICKS = ("own", "family", "whole")
-"""The groups to which a dependent belongs: its own relation, its relation with all subtypes, and all relations."""
+"""The groups to which a dependent belongs: its relation, its relation with all subtypes, and all relations."""
 
 
 class Relations:
@@ -54,7 +54,7 @@ class Relations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dependents:
-    """The counted dependents of one batch; every array has one entry per dependent."""
+    """The counted dependents of one batch. Every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
     """The index of the dependent's sentence."""
@@ -76,11 +76,11 @@ class HitCounts:
     counts: Int64[np.ndarray, " relations"]
     """The number of dependents."""
     near: Int64[np.ndarray, " relations"]
-    """The number of dependents that are close enough to their head for sliding layers: a piece of the dependent is within the
-    window of a piece of the head."""
+    """The number of dependents that are close enough to their head for sliding layers. A piece of such a dependent is within
+    the window of a piece of its head."""
     sentences: int = 0
     across: int = 0
-    """Dependents that are not counted because the sentence was cut and their head is in another window."""
+    """The number of dependents that are not counted because the sentence was cut and their head is in another window."""
 
     @property
     def size(self) -> str:
@@ -99,8 +99,8 @@ def count_hits(
     """Returns the sums over `sentences`, which are read one by one.
 
     `picks` has the attention head that was picked for each group of each relation, as an index in the flat [2, N, H]. The index
-    counts from 1; 0 is none. `use` is called after each batch with the sums so far and the dependents of the batch. Raises
-    UserError if the model returns numbers that are not finite.
+    counts from 1, and 0 stands for no head. `use` is called after each batch with the sums so far and the dependents of the
+    batch. Raises UserError if the model returns numbers that are not finite.
     """
     config, size = engine.config, MOST_RELATIONS + 1
     found = HitCounts(
@@ -119,7 +119,7 @@ def count_hits(
             for window in word_windows(engine, sentence.words):
                 item = window.item(config.has_segments)
                 inside = range(window.start, window.start + len(window.words) - 2)
-                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 if its head is not in the window
+                heads, own = np.zeros((2, len(window.words)), np.int64)  # 0 for a word whose head is not in the window
                 for word, i in enumerate(inside, 1):
                     if sentence.heads[i] in inside:
                         heads[word] = sentence.heads[i] - inside.start + 1
@@ -129,7 +129,7 @@ def count_hits(
                 words = np.flatnonzero(own)
                 first, last = np.searchsorted(word_of, words), np.searchsorted(word_of, words, "right")
                 its_first, its_last = np.searchsorted(word_of, heads[words]), np.searchsorted(word_of, heads[words], "right")
-                gap = np.maximum(its_first - last, first - its_last) + 1  # the smallest distance between pieces of the two
+                gap = np.maximum(its_first - last, first - its_last) + 1  # the distance between their nearest pieces
                 np.add.at(found.near, own[words][gap <= config.sliding_radius], 1)
                 columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
                 columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
@@ -155,9 +155,12 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
     picked for each dependent.
 
     In addition to the columns of words, the batch has columns about the word of each token. "heads" is the index of the word's
-    syntactic head in the window. "relations" is the index of its relation, or 0 for a word that is not counted. "sentences" is
-    the index of its sentence. The columns in PICKS have the attention heads picked for it. Returns sums int32 [2, N, H,
-    relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
+    syntactic head in the window. "relations" is the index of the word's relation, or 0 for a word that is not counted.
+    "sentences" is the index of the word's sentence. The columns in PICKS have the attention heads that were picked for the
+    word.
+
+    Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B, Z];
+    hits [B, Z, 3]; finite [].
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
@@ -183,7 +186,7 @@ def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
     """Returns, for each word, whether the weight between the word and its syntactic head is larger than the weights between the
-    word and all others. `gold` [.., word, head] marks the syntactic head, and `others` marks all other words of the text.
+    word and all other words. `gold` [.., word, head] marks the syntactic head, and `others` marks all other words of the text.
 
     `axis` is the axis of `attention` that has the syntactic heads. It is 3 if words attend to their heads, and 2 if heads
     attend to their words.
@@ -257,8 +260,8 @@ class DependencyScores:
     n_choosing: NamedArray
     """[relation]: the number of dependents on which heads are chosen."""
     near: NamedArray
-    """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
-    such layers."""
+    """[relation]: the number of reported dependents whose heads are within the window of sliding layers. It is 0 for a model
+    without sliding layers."""
     replicates: NamedArray
     """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
     or of a model and a control, can be paired if the sentences and the seed are the same."""
@@ -266,7 +269,8 @@ class DependencyScores:
     """The number of reported sentences."""
     sentences_choosing: int
     across: int
-    """Dependents of both parts that are left out because the sentence was cut and the head is in another window."""
+    """The number of dependents in both parts that are left out because the sentence was cut and their head is in another
+    window."""
 
 
 def score_dependencies(

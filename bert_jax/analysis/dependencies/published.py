@@ -1,9 +1,10 @@
-"""The attention heads of BERT-Base as published by Clark et al., and their relations' names in Universal Dependencies.
+"""The attention heads of BERT-Base as published by Clark et al., with the names of their relations in Universal Dependencies.
 
-The accuracies are those printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
-github.com/clarkkev/attention-analysis). They are for the development set of the Penn Treebank in Stanford Dependencies, with
-heads counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy is measured. Their
-"all" also counts punctuation and roots, and their "poss" predicts the head of a possessive noun from its "'s"."""
+The accuracies are printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
+github.com/clarkkev/attention-analysis). They were measured on the development set of the Penn Treebank in Stanford
+Dependencies. Heads are counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy
+is measured. Their "all" also counts punctuation and roots, and their "poss" predicts the head of a possessive noun from its
+"'s"."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class HeadStatistics:
     uniform: NamedArray
     """[statistic]: the statistics of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance]: the mean attention of this uniform head, by distance."""
+    """[distance]: the mean attention of the uniform head to the word at each distance."""
     n: NamedArray
     """[statistic]: the number of words in the mean."""
     n_profile: NamedArray
@@ -97,9 +97,9 @@ def head_sums(
 ) -> dict[str, Float[Array, " ..."]]:
     """Returns sums over the words of a batch, and counts of words, float32. The statistics are computed from both.
 
-    words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts
-    [F] for the same targets. If `sampled` is not 0, also returns mixtures (`mixture_entropies`) of about this many words of
-    each row, and their count sampled [].
+    Returns words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and
+    counts [F] for the same targets. If `sampled` is not 0, also returns mixtures (`mixture_entropies`) of about this many words
+    of each row, and their count sampled [].
     """
     slots = word_slots(batch, in_words)
     maps = layer_maps(params, batch, slots, config, in_words)
@@ -152,7 +152,7 @@ def _statistics(
     reach, words = options.reach, totals["words"]
     layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
     kinds, middle = len(_KINDS), len(_KINDS) + reach
-    # a word without [SEP] or punctuation in its text still counts in the mean, with an attention of 0
+    # a word whose text has no [SEP] or no punctuation counts in the mean with an attention of 0
     counts = np.concatenate([np.full(kinds, words), totals["counts"][kinds:]])
     with np.errstate(invalid="ignore"):
         means = np.moveaxis(totals["relations"] / counts, -1, 0)

@@ -53,7 +53,7 @@ def print_pieces(found: list[WordPieces]) -> None:
     """Prints the nearest pieces of each word."""
     for word in found:
         is_itself = [piece.lstrip("\u2581\u0120").casefold() for piece in word.pieces] == [word.word.casefold()]
-        own = "" if is_itself else f" ({' '.join(word.pieces)})"  # also shows [UNK]
+        own = "" if is_itself else f" ({' '.join(word.pieces)})"  # an unknown word is shown as [UNK]
         near = ", ".join(f"{piece.piece} {piece.cosine:.3f}" for piece in word.nearest[:8])
         print(f"{word.word}{own}: {near}")
 

@@ -46,7 +46,8 @@ class Measure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """The occurrences of a word: points in the principal plane of each layer, and clusters of their last-layer vectors."""
+    """The occurrences of a word as points in the principal plane of each layer, with clusters of their vectors in the last
+    layer."""
 
     word: str
     occurrences: Occurrences
@@ -102,8 +103,8 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
 
 
 def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measure]:
-    """Yields the mean cosines of each layer: between any two words, between the occurrences of a word, between words in context,
-    and between a word in context and its nearest word."""
+    """Yields the mean cosines of each layer. They are between any two words, between the occurrences of a word, between words
+    in context, and between a word in context and its nearest word."""
     for s, name in enumerate(found.random["layer"]):
         layer = int(name)
         yield Measure("any two words", layer, float(found.random.values[s]), found.words * (found.words - 1) // 2)

@@ -34,7 +34,7 @@ Vectors = Float[np.ndarray, "words D"]
 
 
 def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
-    """Scales the vectors to length 1; zero vectors stay zero."""
+    """Scales the vectors to length 1. Zero vectors stay zero."""
     exact = np.asarray(vectors, np.float64)
     return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
 
@@ -110,7 +110,7 @@ class WordPieces:
     pieces: tuple[str, ...]
     """The word's own pieces. The embedding of the word is the mean of their embeddings."""
     norm: float
-    """The length of this mean."""
+    """The length of the embedding of the word."""
     nearest: tuple[NearPiece, ...]
     n: int
     """The number of pieces that were compared: all except the word's own pieces."""
@@ -130,8 +130,8 @@ def one_word(tokenizer: Tokenizer, text: str) -> Word:
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
     """Returns the `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
 
-    A word of several pieces is represented by the mean of their embeddings. A word's own pieces are not among its neighbours.
-    Raises UserError for a text that is not exactly one word.
+    A word of several pieces is represented by the mean of the embeddings of these pieces. A word's own pieces are not among its
+    neighbours. Raises UserError if a text is not exactly one word.
     """
     tokenizer = model.tokenizer
     if model.config.spells_words:
@@ -143,7 +143,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # as most words in a text do
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # most words in a text follow a space
         ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
@@ -158,7 +158,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
 
 
 Key = tuple[int, int]
-"""A word of the text: (the index of its window, its index within the window)."""
+"""A word of the text, as (index of the window, index of the word in the window)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ class Occurrences:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Words in context, and the words of a text that are nearest to them."""
+    """Words in context, and the words of a text that are nearest to these words."""
 
     marked: tuple[str, ...]
     """The words in context: sentences with one word in brackets, as given."""

@@ -25,7 +25,7 @@ TAG = "tag"
 
 @dataclasses.dataclass(frozen=True)
 class Annotated:
-    """A sentence: its words and, for each kind of label, a label for each word."""
+    """A sentence with its words, and with a label of each kind for each word."""
 
     words: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]]
@@ -37,8 +37,8 @@ class Annotated:
 
 
 class AnnotatedFile:
-    """The sentences of a file. If its name ends in .conllu (possibly compressed), it is read as CoNLL-U, otherwise as CoNLL
-    with a tag in one column.
+    """The sentences of a file. If the name of the file ends in .conllu (possibly compressed), the file is read as CoNLL-U.
+    Other files are read as CoNLL with a tag in one column.
 
     A CoNLL-U file is read again in each iteration. A CoNLL file is held in memory. A CoNLL-U sentence that cannot be read is
     reported to `report` (default: standard error), counted in `failed` and left out. Raises UserError if the file cannot be
@@ -69,7 +69,7 @@ class AnnotatedFile:
 
 
 def is_conllu(path: str) -> bool:
-    """Returns whether this is the name of a CoNLL-U file, possibly compressed."""
+    """Returns whether `path` is the name of a CoNLL-U file, possibly compressed."""
     return bare_name(pathlib.Path(path).name).endswith(CONLLU)
 
 
@@ -125,7 +125,7 @@ class Labels:
 
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
-    """Returns the labels of one kind as indices of its classes."""
+    """Returns the labels of the kind `name` as indices of the classes."""
     known = [label for sentence in training for label in sentence.labels.get(name, ())]
     classes = sorted({*known} - {NO_LABEL})
     numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}
@@ -139,9 +139,9 @@ def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Anno
 
 
 def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type], seed: int) -> Labels:
-    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type gets one label,
-    drawn at random from the label distribution of the training part. Words without a label have no label in the control task
-    either."""
+    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2). Each word type gets one label,
+    which is drawn at random from the label distribution of the training part. Words without a label have no label in the
+    control task either."""
     counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
     ends = np.cumsum(counts) / counts.sum()
     drawn: dict[Type, int] = {}
@@ -182,5 +182,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """Returns the most frequent item. If several are equally frequent, returns the first of them."""
+    """Returns the most frequent item. If several items are equally frequent, returns the first of them."""
     return max(counts, key=counts.__getitem__)

@@ -34,7 +34,7 @@ class Features:
     """The vectors of the words of some sentences."""
 
     vectors: Float16[np.ndarray, "R S D"]
-    """For every word, its embedding and the output of every layer."""
+    """The embedding and the output of every layer, for each word."""
     starts: Int64[np.ndarray, " sentence_bounds"]
     """The index of the first word of each sentence, followed by the total number of words."""
     sentences: list[Annotated]
@@ -125,7 +125,7 @@ def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
 
 
 def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
-    """Yields the elements of `order`, `size` at a time; the last batch is padded with -1."""
+    """Yields the elements of `order` in batches of `size`. The last batch is padded with -1."""
     for start in range(0, len(order), size):
         batch = np.full(size, -1, np.int64)
         batch[: len(order[start : start + size])] = order[start : start + size]

@@ -21,7 +21,7 @@ class Probing:
     """The options of the command `probe`."""
 
     probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), _OF_PROBES, "P,P")
-    """The probes to train; () trains all probes for which the files have annotation."""
+    """The probes to train. () trains all probes for which the files have annotation."""
     words: Annotated[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "the maximum number of words per file", "N")
     """The maximum number of words that are read from each of the two files. Whole sentences are chosen, evenly spread over the
     file. Their vectors are held in float16."""

@@ -46,7 +46,7 @@ def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -
 
 
 def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[Array, "A R D"]:
-    """Returns the vectors of all hidden states, followed by their learned mix; A = S + 1."""
+    """Returns the vectors of all hidden states, followed by the learned mix of these vectors. A is S + 1."""
     mixed: Any = LayerMix(len(vectors)).apply({"params": mix}, vectors[:, None])
     return jnp.concatenate([vectors, mixed])
 
@@ -107,8 +107,8 @@ def train_linear(
     say: Say = silent,
     layers: Mapping[str, Probe] | None = None,
 ) -> dict[str, Probe]:
-    """Returns the converged probes of all kinds of labels by name. Only the mixes and the probes on them depend on `seed`. The
-    mixes are trained with Adam for `epochs` epochs, from random probes and with the words in random order.
+    """Returns the converged probes of all kinds of labels by name. Only the mixes and the probes on the mixes depend on `seed`.
+    The mixes are trained with Adam for `epochs` epochs. They start with random probes and read the words in random order.
 
     `layers` is the result for another seed. Its probes on single layers are reused for the kinds of labels that it contains.
     `say` is called with the number of finished probes and the number of all probes."""
@@ -148,8 +148,8 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """Returns the mix of the standardised vectors, standardised again. Also returns the mean and the deviation that its entries
-    had before."""
+    """Returns the mix of the standardised vectors, standardised again. Also returns the mean and the deviation of the entries
+    before the second standardisation."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
@@ -190,7 +190,7 @@ def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: In
 def train_mixes(
     vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """Returns the mix for each kind of label, trained with Adam together with a probe on it."""
+    """Returns the mix for each kind of label. Adam trains each mix together with a probe on this mix."""
     count, layers, width = vectors.shape
     probes = initial_probes(layers, width, {kind.name: len(kind.classes) for kind in labels}, seed)
     steps = epochs * -(-count // BATCH)
@@ -243,5 +243,5 @@ def _right(
 
 
 def mix_shares(mix: Mapping[str, Array]) -> Float64[np.ndarray, " S"]:
-    """Returns the weights of the hidden states in a mix; they sum to 1."""
+    """Returns the weights of the hidden states in a mix. The weights sum to 1."""
     return np.asarray(jax.nn.softmax(mix["weights"]), np.float64)

@@ -1,5 +1,5 @@
-"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5). They predict the head of each word from all attention
-heads.
+"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5). The parsers predict the syntactic head of each word
+from all attention heads.
 
 The probability that word i is the head of word j is the softmax over i of
 
@@ -49,7 +49,8 @@ Weights = Mapping[str, Mapping[str, Array]]
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
     """Yields the sentences that have a tree and fit into the position table. The column "heads" has a value for each token: the
-    index of the head of the token's word, where [CLS] has index 0. It is NO_HEAD for words whose head is not predicted."""
+    index of the head of the token's word, where [CLS] has index 0. The value is NO_HEAD for words whose head is not
+    predicted."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
         if len(windows) != 1:

@@ -118,7 +118,7 @@ class TreeScores:
         self._edges += edges
         self._roots.append(root_is_found(depths, heads, punctuation))
         self._lengths.append(len(heads))
-        # if all distances of a probe are equal, its correlation counts as 0
+        # if a probe predicts equal distances, its correlation is NaN and counts as 0
         self._distances.append(np.nan_to_num(rank_correlations(distances, true[None])).mean(-1))
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
@@ -136,7 +136,7 @@ class TreeScores:
 
 
 def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.ndarray, " words"]]:
-    """Returns the distances and depths of a right-branching tree, in which each word's head is the word before it."""
+    """Returns the distances and depths of a right-branching tree, in which the head of each word is the word before."""
     places = np.arange(count, dtype=np.float64)
     return np.abs(places[:, None] - places[None]), places
 
@@ -190,7 +190,7 @@ def structural_loss(
     over the pairs of words of a sentence, averaged over the sentences. The loss of depth is the mean absolute difference over
     the words of a sentence, averaged in the same way.
 
-    trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets; -1 for missing words.
+    `trees` has the targets "distance" [B, Z, Z] and "depth" [B, Z]. They are -1 for missing words.
     """
     total = jnp.zeros(())
     for name, found in measured(probe, vectors, len(trees["depth"])).items():

@@ -24,9 +24,9 @@ from bert_jax.model.pretraining import NEVER_TRAINED
 READ = 50_000_000
 """The maximum number of tokens of a corpus to read."""
 SHORTEST = 3
-"""The minimum length of a listed word in characters; shorter words are seldom technical terms."""
+"""The minimum length of a listed word in characters. Shorter words are seldom technical terms."""
 _FEWEST = 5  # the minimum count of a listed word
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers are never 0 modulo 2^64
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # an odd number, so its powers are never 0 modulo 2^64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
         raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
     words = pieces = 0
     counts = collections.Counter[int]()
-    made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
+    made_of: dict[int, tuple[int, ...]] = {}  # the ids of each word, by its hash
     for shard in corpus.tokens.shards:
         ids = np.asarray(shard[: READ - pieces])
         starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the positions at which words start
@@ -119,7 +119,7 @@ class Piece:
     id: int
     piece: str
     text: str
-    """The piece without its mark for a continuation, or for a space before it."""
+    """The piece without the mark for a continuation or for a space before the piece."""
     kind: str
     continues: bool
     """Whether the piece continues a word."""
@@ -218,9 +218,9 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
 
 def letter_script(text: str) -> str:
-    """Returns the script of the letters of `text`. This is the first word of their Unicode names, such as "latin" or "cjk". It
-    is "mixed" for letters of several scripts, and "other" for letters that are symbols, such as the micro sign. Text without
-    letters is "digits" or "marks" (punctuation and symbols)."""
+    """Returns the script of the letters of `text`. The script is the first word of the letters' Unicode names, such as "latin"
+    or "cjk". It is "mixed" for letters of several scripts, and "other" for letters that are symbols, such as the micro sign.
+    Text without letters is "digits" or "marks" (punctuation and symbols)."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
     if not letters:
         return "digits" if any(letter.isnumeric() for letter in text) else "marks"
