@@ -1,5 +1,4 @@
-"""The steps that the commands of `analyse` share: opening files and the --output folder, loading the model, measuring
-controls."""
+"""The steps that the commands of `analyse` share: open the files and the --output folder, load the model, measure controls."""
 
 from __future__ import annotations
 

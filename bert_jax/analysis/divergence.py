@@ -28,7 +28,8 @@ def sampled_sources(
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
-    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats. j is the head k places after i, counted cyclically.
+    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats. Head j is k places after head i, counted
+    cyclically.
 
     Every pair of heads is covered once, or twice if k is half the number of heads. For k = 0, these are the entropies of the
     single heads.
@@ -60,8 +61,8 @@ def crosswise(
 
 
 def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:
-    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of each pair of heads, from their
-    `mixture_entropies`."""
+    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of each pair of heads. `mixtures` are the
+    `mixture_entropies` of the heads."""
     count = mixtures.shape[1]
     own = mixtures[0]
     divergences = np.zeros((count, count))

@@ -1,4 +1,4 @@
-"""Writes the directory of --output: tables, arrays, pages and figures, each one completely or not at all."""
+"""Writes the tables, arrays, pages and figures in the directory of --output. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Pending:
                 )
 
     def complete(self) -> None:
-        """Renames every file to its final name, once the contents of all files are on the disk."""
+        """Waits until the contents of all files are on the disk, and then renames every file to its final name."""
         for file in self.files.values():
             file.flush_to_disk()
         for file in self.files.values():
@@ -66,9 +66,9 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Makes the files of every `Folder` appear together at the end of the block, or not at all if the block fails. A directory
-    therefore never mixes new files with files of an earlier run. During the block, no other process can write to the same
-    folders."""
+    """Makes the files of every `Folder` appear together at the end of the block. If the block fails, no file appears. A
+    directory therefore never mixes new files with files of an earlier run. During the block, no other process can write to the
+    same folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:

@@ -29,8 +29,8 @@ Note = Callable[[str], None]
 class AnnotatedSource(abc.ABC):
     """A file with annotation, which is read again in each iteration.
 
-    A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a sentence
-    with file and line. It is reported only once, however often the file is read."""
+    A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a
+    sentence with file and line. Each problem is reported only once, even if the file is read several times."""
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
         self.path = os.fspath(path)
@@ -179,7 +179,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def line_progress(file: AnnotatedSource) -> Iterator[Note]:
-    """Yields a function that shows a note, with the progress through the lines of a file and the remaining time."""
+    """Yields a function that shows a note together with the progress through the lines of a file and the remaining time."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
         yield lambda note: progress.update(file.line, note)
@@ -187,7 +187,7 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields two values: an iterable over `texts` that counts the texts read, and a function that shows a note next to that
+    """Yields an iterable over `texts`, which counts the texts that are read, and a function that shows a note next to this
     count. The remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 

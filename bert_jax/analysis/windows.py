@@ -191,7 +191,7 @@ def read_windows(engine: Engine, text: str) -> Iterator[Window]:
 
 
 def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
-    """Yields the given words, each with its own pieces, in as many windows as the position table requires.
+    """Splits the given words into as many windows as the position table requires. Each word has its own pieces.
 
     Word i is word `i - window.start + 1` of its window, since [CLS] is word 0. A word without pieces becomes the unknown token.
     If a word is longer than the position table, only its first pieces are read."""

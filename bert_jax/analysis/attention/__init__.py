@@ -1,4 +1,5 @@
-"""The attention of every layer and head, for one text or pair, or for a source and its translation (encoder-decoder).
+"""Computes the attention of every layer and head, for a text or a pair of texts, or for a source and its translation
+(encoder-decoder).
 
 In: a window of words, or a source and a target. Out: the weights between pieces and between words, the word alignment of source
 and target, a page for the browser, JSON, figures.

@@ -1,4 +1,5 @@
-"""The command `attention`: the attention of every head for one text or pair, or for a source and its translation."""
+"""The command `attention`: shows the attention of every head for a text or a pair of texts, or for a source and its
+translation."""
 
 from __future__ import annotations
 

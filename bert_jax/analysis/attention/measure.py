@@ -1,4 +1,5 @@
-"""The attention weights of every layer and head, for one text or pair, or for a source and its translation."""
+"""Computes the attention weights of every layer and head, for a text or a pair of texts, or for a source and its
+translation."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from bert_jax.prediction.translating import Translate, translate
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The pieces and words of a text or pair, including the special tokens."""
+    """The pieces and words of a text or a pair of texts, including the special tokens."""
 
     tokens: tuple[str, ...]
     words: tuple[str, ...]
@@ -36,7 +37,7 @@ class Text:
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
-    """For each word, 0 if it is in the first text or the source, and 1 if it is in the second text or the target."""
+    """The text of each word: 0 for the first text or the source, 1 for the second text or the target."""
 
     def labels(self, in_words: bool = True) -> tuple[str, ...]:
         """Returns the words, or the pieces."""
@@ -116,8 +117,8 @@ class TranslationAttention:
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
-    """Returns the weights of all layers and heads for one window. Raises UserError if they are not finite, or if the model has no
-    attention."""
+    """Returns the weights of all layers and heads for one window. Raises UserError if the weights are not finite, or if the
+    model has no attention."""
     engine.require_attention("to show")
     item = window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
@@ -133,7 +134,7 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     The rows of "decoder" are the tokens that the decoder reads: the start token and the target. The rows of "cross" are the
     tokens that the decoder predicts at the same positions: the target and its end. The rows of "cross" therefore show which
     source words each target word was translated from. Raises UserError if the model is not an encoder-decoder, if a text has no
-    tokens or more tokens than positions, if the translation is empty, or if the weights are not finite."""
+    tokens or has more tokens than the position table, if the translation is empty, or if the weights are not finite."""
     config, tokenizer = engine.config, engine.model.tokenizer
     question = Translate()
     question.check(engine)

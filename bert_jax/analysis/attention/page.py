@@ -29,9 +29,9 @@ PRECISE = 1 << 22
 def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
     """Returns the page with the parts of a model. The page opens with the head `head` of the last part.
 
-    Weights are stored as square roots, so that small weights have a finer resolution: a weight w stored in b bits is exact to
-    about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512
-    tokens opens as quickly as a small one."""
+    Weights are stored as square roots, so that small weights have a finer resolution. A weight w that is stored in b bits is
+    exact to about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads
+    and 512 tokens opens as quickly as a small one."""
     bits = 16 if sum(found.pieces.values.size for found in parts) <= PRECISE else 8
     data: list[JsonObject] = []
     scripts: list[str] = []

@@ -1,10 +1,10 @@
-"""Linear centred kernel alignment (CKA) of the layers of two models, from sums over words.
+"""Computes the linear centred kernel alignment (CKA) of the layers of two models from sums over words.
 
-Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: two layers have the vectors X
-[n, D] and Y [n, I] for the same n words. CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2
-for centred columns. This estimate is biased, so with few words two unrelated layers look similar. The unbiased estimate is from
-Song et al. 2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both estimates
-use all words exactly, and memory does not grow with the number of words."""
+The estimate of Kornblith et al. 2019 ("Similarity of Neural Network Representations Revisited", arXiv:1905.00414) compares the
+vectors X [n, D] and Y [n, I] of the same n words. CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 /
+(n - 1)^2 for centred columns. This estimate is biased, so with few words two unrelated layers look similar. The unbiased
+estimate is from Song et al. 2012 ("Feature Selection via Dependence Maximization", section 2.2). It is also computed from sums
+over words. Both estimates use all words exactly, and memory does not grow with the number of words."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ _NAMES = 40
 
 
 def write_comparison(folder: Folder, found: Comparison) -> None:
-    """Writes all tables and figures. Tables of heads are written only if divergences were measured, tables of predictions only
-    if there are predictions, and `moved` only if both models have the same heads."""
+    """Writes all tables and figures. The tables of heads are written only if divergences were measured. The table of moved
+    heads also requires that both models have the same heads. The tables of predictions are written only if there are
+    predictions."""
     if n := found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         names, others = found.divergence["head"], found.divergence["other"]
@@ -92,7 +93,7 @@ def divergences_figure(found: Comparison) -> Figure:
 
 
 def moved_figure(found: Comparison) -> Figure:
-    """Draws the distance of every head to the head with the same name, as a grid of layers and heads."""
+    """Draws a grid of layers and heads with the distance of each head to the head of the same name in the other model."""
     layers = len({str(name).partition("-")[0] for name in found.divergence["head"]})
     grid = np.diag(distances(found)).reshape(layers, -1)
     title = f"distance between heads of the same name ({counted(found.n_divergence, 'word')})"

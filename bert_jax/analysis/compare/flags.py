@@ -19,7 +19,7 @@ class Comparing:
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
     """The fraction of words to mask, among the words that are one piece in both models."""
     seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
-    """Seed for choosing the masked words, and for the random weights of the control."""
+    """The seed of the masked words and of the random weights of the control."""
     divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
     """Number of words over which the divergences between heads are averaged. The cost grows with the number of pairs of
     heads."""

@@ -31,8 +31,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import NOT_FINITE
 
 MOST_PRODUCTS = 512 << 20
-"""Maximum bytes of the products of two models' layers that are transferred from the devices with each batch. For larger models,
-only evenly spaced layers are compared."""
+"""Maximum size in bytes of the products of layers that each batch transfers from the devices. For larger models, only evenly
+spaced layers are compared."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

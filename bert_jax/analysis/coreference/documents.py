@@ -55,8 +55,8 @@ class Text(abc.ABC):
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """Returns two lists for the mentions whose head word is in [own, last). If a mention has an antecedent in [first,
-        last), the first list has a question about it, with the candidates in [first, last). If all antecedents of a mention are
-        outside, the second list has the groups of the mention."""
+        last), the first list has a question about the mention, with the candidates in [first, last). If all antecedents of a
+        mention are outside, the second list has the groups of the mention."""
 
 
 class TextFile(AnnotatedSource):

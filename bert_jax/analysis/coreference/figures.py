@@ -60,7 +60,7 @@ def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
 
 
 def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Figure:
-    """Draws, for each group, the accuracy of the chosen head, of the rules and of controls, with 95 % intervals."""
+    """Draws the accuracy of the chosen head, of the rules and of the controls for each group, with 95 % intervals."""
     names = ["head", *(rate.chooser for rate in found.best[0].rules), *controls]
     width = max(6.4, 1.2 + 1.5 * len(found.best))  # the title is 6.2 inches wide
     figure = new_figure(width, 4.2, "antecedents that are found, with 95 % intervals over documents")
@@ -88,7 +88,7 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
 
 
 def heads_figure(found: Antecedents) -> Figure:
-    """Draws, for each group, the accuracy of all heads as a grid of layers and heads."""
+    """Draws a grid of layers and heads for each group, with the accuracy of each head."""
     groups = _by_group(found)
     layers = sorted({int(str(name).partition("-")[0]) for name in found.right["chooser"][: found.heads]})
     columns = min(4, len(groups))

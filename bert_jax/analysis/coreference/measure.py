@@ -1,8 +1,8 @@
 """Measures how often each head finds antecedents. The answer of a head is the candidate that the head attends to most
 (arXiv:1906.04341, section 4.3).
 
-For each group of mentions, a head is chosen on some documents. Its accuracy is measured on the other documents, with bootstrap
-intervals, and compared with rules."""
+For each group of mentions, a head is chosen on some documents. The accuracy of this head is measured on the other documents
+with bootstrap intervals, and compared with rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECTIONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Antecedents:
-    """The number of antecedents that each head and each rule finds, by document and group of mentions."""
+    """The number of antecedents that each head and each rule finds, in each document and for each group of mentions."""
 
     right: NamedArray
     """[document, group, chooser]: the number of mentions whose chosen candidate is an antecedent, int32. The choosers are the
@@ -140,8 +140,8 @@ def coreferent(text: Text) -> Text:
 
 @compiled
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
-    """Returns, for every query, the rank of the candidate that each head attends to most, and the attention to that candidate,
-    float32.
+    """Returns the rank of the candidate that each head attends to most, for every query. Also returns the attention to this
+    candidate, float32.
 
     The batch is built by `Section.item`. A query without candidates gets rank 0, the rank of [CLS].
     """

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import cut
 
 KINDS = ("pronoun", "proper", "common", "other")
-"""The kinds of mentions, by the part of speech of the head word."""
+"""The kinds of mentions. The kind depends on the part of speech of the head word."""
 EVERY_GENDER = frozenset(("masculine", "feminine", "neuter"))
 
 
@@ -206,9 +206,9 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, otherwise
-    its last part. Other constituents follow the rules of Collins for noun phrases (1999, appendix A), except that the noun
-    before a possessive 's is chosen."""
+    """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, or its last
+    part if it has no verb. For other constituents, the head is found by the rules of Collins for noun phrases (1999, appendix
+    A), except that the noun before a possessive 's is chosen."""
     part: Phrase | int = phrase
     while isinstance(part, Phrase):  # not recursive, since a file may nest deeper than Python's recursion limit
         part = _head_part(part, tags)

@@ -54,7 +54,7 @@ from bert_jax.tasks.readers.tables import Say
 
 
 def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextFile:
-    """Opens a file of CoNLL-U with `Entity=`, of CoNLL-2012 ("#begin document") or of GAP ("ID", TAB, "Text", ...).
+    """Opens a file in CoNLL-U with `Entity=`, in CoNLL-2012 ("#begin document") or in GAP ("ID", TAB, "Text", ...).
 
     Raises UserError if `path` is standard input, or if the file cannot be read or has a different format.
     """
@@ -242,7 +242,7 @@ class CorefudFile(TextFile):
 
 
 _UNNAMED: tuple[str, ...] = ("eid", "other")
-"""The fields of a mention if the file does not name them: the entity, which has no "-" in it, and the rest."""
+"""The fields of a mention if the file does not name the fields. The entity, which has no "-" in it, is followed by the rest."""
 _SEVERAL_FIELDS = re.compile(r"(?<=Entity=)\([^()|-]+-[^()|]*")
 
 
@@ -336,7 +336,7 @@ _NUMBER, _WORD, _TAG, _PARSE, _NAMED = 2, 3, 4, 5, 10
 
 
 class Conll2012File(TextFile):
-    """The documents of a CoNLL-2012 file, one for each part of a text.
+    """The documents of a CoNLL-2012 file. Each part of a text is a document.
 
     Raises UserError if the file cannot be read. If an iteration finds no document, it ends with a UserError.
     """

@@ -110,8 +110,8 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
 
 
 def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
-    """Returns the accuracy of every head for each relation in `rows`, in the direction that was better on the sentences on
-    which heads were chosen."""
+    """Returns the accuracy of every head for each relation in `rows`. For each relation and head, the direction is used that
+    was better on the sentences on which heads were chosen."""
     at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
     better = found.choosing.values[at].argmax(1)[:, None]
     return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)

@@ -60,9 +60,10 @@ class Dependents:
     """The index of the dependent's sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
-    """The distance from the dependent to its head, in words: 1 is the next word."""
+    """The distance from the dependent to its head, in words. The next word has distance 1."""
     hits: Int64[np.ndarray, "dependents 3"]
-    """For each group in PICKS, 1 if the attention head picked for the group finds the dependent's head."""
+    """For each group in PICKS, 1 if the attention head that was picked for the group finds the head of the dependent, otherwise
+    0."""
 
 
 @dataclasses.dataclass
@@ -218,7 +219,7 @@ class Best:
     high: float
     """The lower and upper end of the 95 % interval of the accuracy, from the bootstrap over sentences."""
     offset: int
-    """The chosen offset of the head from the dependent: 1 is the next word."""
+    """The chosen offset from the dependent to its head. The next word has offset 1."""
     baseline: float
     """The accuracy of the chosen offset."""
     gain_low: float
@@ -248,7 +249,8 @@ class DependencyScores:
     are NaN if there are no dependents."""
 
     best: tuple[Best, ...]
-    """The relations that occur in both parts of the sentences: "all" first, then by decreasing n."""
+    """The relations that occur in both parts of the sentences. "all" comes first, and the others are in order of decreasing
+    n."""
     accuracy: NamedArray
     """[relation, direction, layer, head] on the reported sentences."""
     choosing: NamedArray
@@ -263,7 +265,7 @@ class DependencyScores:
     """[relation]: the number of reported dependents whose heads are within the window of sliding layers. It is 0 for a model
     without sliding layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
+    """[relation, replicate]: the accuracy of the chosen head in each replicate of the bootstrap. The replicates of two models,
     or of a model and a control, can be paired if the sentences and the seed are the same."""
     sentences: int
     """The number of reported sentences."""

@@ -3,8 +3,8 @@
 The accuracies are printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
 github.com/clarkkev/attention-analysis). They were measured on the development set of the Penn Treebank in Stanford
 Dependencies. Heads are counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy
-is measured. Their "all" also counts punctuation and roots, and their "poss" predicts the head of a possessive noun from its
-"'s"."""
+is measured. The relation "all" of the paper also counts punctuation and roots. The relation "poss" of the paper predicts the
+head of a possessive noun from its "'s"."""
 
 from __future__ import annotations
 

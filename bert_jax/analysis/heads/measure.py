@@ -22,7 +22,8 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
-"""The entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the word before and the word after."""
+"""The first statistic is the entropy in nats. The others are the attention to [CLS], [SEP], punctuation, the word itself, the
+word before and the word after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
 """The number of windows per device that are measured together. A group is sampled for the divergences only if the earlier
@@ -55,7 +56,7 @@ class HeadStatistics:
 
 
 def head_names(layers: int, heads: int) -> list[str]:
-    """Returns the names of all heads, LAYER-HEAD from 1-1 on, as in the papers."""
+    """Returns the names of all heads, as in the papers. A name is LAYER-HEAD, starting at 1-1."""
     return [f"{layer}-{head}" for layer in range(1, layers + 1) for head in range(1, heads + 1)]
 
 

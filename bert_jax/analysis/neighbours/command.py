@@ -1,5 +1,5 @@
-"""The command `neighbours`: the pieces nearest to a word. With a text, also the words nearest to a word in context, and the
-word's senses."""
+"""The command `neighbours`: finds the pieces nearest to a word. With a text, also finds the words nearest to a word in context,
+and the senses of a word."""
 
 from __future__ import annotations
 

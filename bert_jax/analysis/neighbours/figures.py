@@ -55,7 +55,7 @@ class Drawn:
     points: tuple[Float64[np.ndarray, "words 2"], ...]
     """The points of each layer."""
     marked: tuple[Float64[np.ndarray, "_ 2"], ...]
-    """For each layer, the points of the words in context that are occurrences of `word`."""
+    """The points of the words in context that are occurrences of `word`, for each layer."""
     shares: tuple[float, ...]
     """The fraction of the variance that each plane explains."""
 

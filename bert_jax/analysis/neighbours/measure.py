@@ -1,8 +1,8 @@
 """Compares words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two
 words.
 
-The text is read as a stream: word vectors are computed in batches on all devices, and only the nearest words of each batch
-leave the devices, so memory does not grow with the text.
+The text is read as a stream. Word vectors are computed in batches on all devices, and only the nearest words of each batch
+leave the devices. Memory therefore does not grow with the text.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the index of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
-    of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
+    """Returns the index of the cluster of each vector. The largest cluster has index 1. Ward's method makes at most `count`
+    clusters of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
     joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
@@ -82,7 +82,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns, for each cluster, the index of the vector with the largest cosine to the cluster's mean."""
+    """Returns the central vector of each cluster, by index. It has the largest cosine to the mean of the cluster."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -190,7 +190,7 @@ class Neighbours:
     contexts: Mapping[tuple[int, int, int], str]
     """The nearest words, shown in their context, with the same indices as `cosines`."""
     random: NamedArray
-    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), as a reference for the other
+    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), for comparison with the other
     cosines."""
     words: int
     """The number of words in the text."""
@@ -275,8 +275,8 @@ class Nearest:
 
 
 class Sample:
-    """A random sample of `most` occurrences of a word, drawn in the order of the text (reservoir sampling, Vitter's algorithm
-    R)."""
+    """A random sample of `most` occurrences of a word. The occurrences are read in the order of the text (reservoir sampling,
+    Vitter's algorithm R)."""
 
     def __init__(self, most: int):
         self._most = most

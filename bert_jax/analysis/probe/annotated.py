@@ -1,4 +1,4 @@
-"""Reads CoNLL-U or CoNLL files as sentences with labels and trees, and picks sentences evenly spread over a file."""
+"""Reads CoNLL-U or CoNLL files as sentences with labels and trees, and picks sentences that are evenly spread over a file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Annotated:
 
     words: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]]
-    """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
+    """The kinds are "upos", "xpos" and "relation" for CoNLL-U, and "tag" for CoNLL. Words without a label have NO_LABEL."""
     heads: tuple[int, ...] = ()
     """For each word, the index of its head; -1 for the root. Empty if the sentence has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
-    """For each word, whether its universal part of speech is PUNCT; empty without heads."""
+    """For each word, whether its universal part of speech is PUNCT. Empty if `heads` is empty."""
 
 
 class AnnotatedFile:

@@ -27,9 +27,9 @@ BATCH = 256
 LEARNING_RATE = 2e-3
 """The learning rate of Adam on standardised vectors. It decays to 0 over all steps, as a cosine."""
 PENALTY = 2.5e-3
-"""The weight of the squared norm of the kernel, which is added to the mean cross-entropy in the loss. It makes the best probe
-unique. Without it, the kernel would grow without bound if the labels are separable, which is common with few words and many
-entries."""
+"""The weight of the squared norm of the kernel in the loss, where it is added to the mean cross-entropy. The penalty makes the
+best probe unique. Without it, the kernel would grow without bound if the labels are separable, which is common with few words
+and many entries."""
 ITERATIONS, TOLERANCE = 500, 1e-5
 """L-BFGS stops after this many iterations, or when the loss decreases by less than this fraction."""
 Probe = dict[str, PyTree[jax.Array]]
@@ -166,8 +166,8 @@ def _mix(mix: Mapping[str, Array], vectors: Array, scale: tuple[Array, Array]) -
 def converged(
     read: Float[Array, "R D"], labels: Int[np.ndarray, " R"], classes: int
 ) -> tuple[Float32[np.ndarray, "D C"], Float32[np.ndarray, " C"]]:
-    """Returns the kernel and the bias that minimise the mean cross-entropy over the words with a label, plus PENALTY times the
-    sum of the squares of the kernel."""
+    """Returns the kernel and the bias that minimise the loss. The loss is the mean cross-entropy over the words with a label,
+    plus PENALTY times the sum of the squares of the kernel."""
     width, own = read.shape[1], jnp.asarray(labels)
 
     def loss(flat: Float64[np.ndarray, " _"]) -> tuple[float, Float64[np.ndarray, " _"]]:
@@ -206,9 +206,9 @@ def train_mixes(
 
 @functools.lru_cache(maxsize=4)
 def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    """Returns the compiled training step, (state, vectors, targets, scale) -> state, and its optimizer. The optimizer is Adam
-    with a learning rate that decays to 0 as a cosine over `steps`. `loss` is a function of the probes, the standardised vectors
-    and the targets."""
+    """Returns the compiled training step and its optimizer. The step is a function (state, vectors, targets, scale) -> state.
+    The optimizer is Adam with a learning rate that decays to 0 as a cosine over `steps`. `loss` is a function of the probes,
+    the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit

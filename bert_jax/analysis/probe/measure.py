@@ -83,7 +83,7 @@ class ParserProbes:
     """Parsers on attention and on distance."""
 
     accuracy: NamedArray
-    """[parser]: the fraction of words whose head is found, for PARSERS and the two baselines without weights."""
+    """[parser]: the fraction of words whose head is found, for each of PARSERS and for two baselines without weights."""
     n: int
     """The number of words, without roots and punctuation."""
     distance: int

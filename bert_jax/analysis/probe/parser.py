@@ -5,10 +5,10 @@ The probability that word i is the head of word j is the softmax over i of
 
     sum_k w_k a_k(i, j) + u_k a_k(j, i)
 
-where a_k(i, j) is the attention of head k from word i to word j. In the parser on attention and words, w_k and u_k are linear in
-the input embeddings of the words i and j. Input embeddings (the mean over a word's pieces) replace the paper's GloVe vectors. The
-parsers on distance have the same form, with an indicator for each distance between i and j instead of attention. All parsers are
-log-linear in their weights, which start at 0, so nothing is random.
+where a_k(i, j) is the attention of head k from word i to word j. In the parsers with words, w_k and u_k are linear in the input
+embeddings of the words i and j. Input embeddings (the mean over a word's pieces) replace the paper's GloVe vectors. The parsers
+on distance have the same form, with an indicator for each distance between i and j instead of attention. All parsers are
+log-linear in their weights. The weights start at 0, so only the order of the sentences is random.
 
 Parsers predict the heads of all words except the root and punctuation. The candidates are all other words of the sentence. The
 attention of a batch is computed, used for training and discarded, so memory does not grow with the treebank."""
@@ -43,7 +43,7 @@ LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
 """The learning rates of Adam. They decay to 0 over all steps, as a cosine. Attention to a word is often far below 1, so the
 weights of the heads have to be large."""
 NO_HEAD = 0
-"""The value in "heads" for the root, punctuation and tokens that are not words of the text."""
+"""The value in "heads" for the root, for punctuation, and for tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 

@@ -1,4 +1,5 @@
-"""Structural probes (Hewitt and Manning 2019, section 2): tree distances and depths as norms of linearly mapped vectors.
+"""Structural probes (Hewitt and Manning 2019, section 2). They predict tree distances and depths as norms of linearly mapped
+vectors.
 
 One matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words.
 A second matrix is trained so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so
@@ -94,7 +95,8 @@ def mean_over_lengths(
 
 
 class TreeScores:
-    """Accumulates the scores of the predicted distances and depths of several probes, sentence by sentence."""
+    """Accumulates the scores of several probes, sentence by sentence. The scores compare the predicted distances and depths
+    with the tree."""
 
     def __init__(self) -> None:
         self._found: list[Int64[np.ndarray, " A"]] = []
@@ -169,7 +171,7 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """Returns the predictions of the probes of all hidden states and of the mix: "distance" [A, B, Z, Z] and "depth" [A, B, Z].
+    """Returns the predictions of the probes on all hidden states and on the mix: "distance" [A, B, Z, Z] and "depth" [A, B, Z].
     The R word vectors belong to B = `rows` sentences of Z words each."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
@@ -253,7 +255,8 @@ def train_structural(
     seed: int,
     say: Say = silent,
 ) -> Probe:
-    """Returns the maps of distances and depths for all hidden states and the mix, trained with Adam on the sentences with a tree.
+    """Returns the maps of distances and depths for all hidden states and the mix. The maps are trained with Adam on the
+    sentences with a tree.
 
     `say` is called with the number of finished sentences, and the total over all epochs.
     """

@@ -87,7 +87,7 @@ def lengths_figure(found: Vocabulary) -> Figure:
 
 
 def parameters_figure(found: Vocabulary) -> Figure:
-    """Draws the parameters of each part as a bar, divided into its arrays."""
+    """Draws the number of parameters of each part as a bar. The bar is divided into the arrays of the part."""
     parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
     total, widest = found.num_parameters, max(sum(arrays.values()) for arrays in parts.values())
     figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))
