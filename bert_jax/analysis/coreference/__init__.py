@@ -1,4 +1,4 @@
-"""Measures which heads find the antecedents of pronouns, names and nouns, compared with rules.
+"""Measures which heads find the antecedents of pronouns, names and nouns, and compares these heads with rules.
 
 In: a file of documents annotated with coreference. Out: the number of antecedents that each head and each rule finds.
 

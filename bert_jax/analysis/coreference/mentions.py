@@ -207,7 +207,7 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
     """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, or its last
-    part if it has no verb. For other constituents, the head is found by the rules of Collins for noun phrases (1999, appendix
+    part if there is neither. For other constituents, the head is found by the rules of Collins for noun phrases (1999, appendix
     A), except that the noun before a possessive 's is chosen."""
     part: Phrase | int = phrase
     while isinstance(part, Phrase):  # not recursive, since a file may nest deeper than Python's recursion limit
