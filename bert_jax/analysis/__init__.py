@@ -3,9 +3,9 @@
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 
     named.py       NamedArray: an array whose axes have names
-    windows.py     texts -> words with their pieces, in windows that fit the position table
+    windows.py     splits texts into words with their pieces, in windows that fit the position table
     reading.py     reads texts and annotated files, reports problems, shows progress; Treebank
-    maps.py        the attention of every layer and head, and the vectors, between pieces and between words
+    maps.py        the attention of every layer and head between pieces or words, and word vectors
     divergence.py  Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
     bootstrap.py   confidence intervals from a bootstrap over sentences, in one pass
     controls.py    random weights, shuffled words, permuted heads
@@ -16,11 +16,11 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     coreference/   which heads find antecedents
     probe/         probes on word vectors and attention: labels, trees, heads
     vocabulary/    the pieces of a vocabulary; the parameters of the model by part
-    neighbours/    the pieces and the words in context that are nearest to a word
+    neighbours/    the pieces that are nearest to a word, and the nearest words in context
     compare/       differences between two models: heads, layers, predictions
     analyser.py    Analyser: the same measurements from Python
     flags.py       the commands, and the flags that several commands share
     command.py     the steps that the commands share
 
-Each question has a folder: `measure.py`, `figures.py`, and its command in `flags.py` and `command.py`.
+Each command has a folder with `measure.py`, `figures.py`, `flags.py` and `command.py`.
 """

@@ -42,11 +42,11 @@ MOST_TOKENS = 4096
 class Analyser:
     """A loaded model, analysed on all devices of this machine.
 
-    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws them as matplotlib figures, and
-    `attention.page.attention_page` turns a list of `Attention` into an HTML page.
+    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws the results as matplotlib
+    figures, and `attention.page.attention_page` turns a list of `Attention` into an HTML page.
 
-    `show_progress` prints the progress to standard error, and the remaining time if the total is known. Texts may be any
-    iterable; they are read one by one.
+    If `show_progress` is True, the progress is printed to standard error, with the remaining time if the total is known. Texts
+    may be any iterable and are read one by one.
 
     >>> analyser = Analyser.load("runs/quickstart/model")
     >>> analyser.attention("The cat sat on the mat.").words.sel(layer=1, head=2).values     # float32 [from, to]
@@ -66,7 +66,7 @@ class Analyser:
         return cls(Engine(load_model(model)), show_progress=show_progress)
 
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
-        """Returns the statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
+        """Returns the statistics of all heads over texts of any number and length. `options` are the fields of `Heads`.
 
         Texts without tokens are left out. Raises UserError if no text has tokens.
         """
@@ -74,34 +74,34 @@ class Analyser:
             return measure_heads(self.engine, self._windows(read), Heads(**options), say)
 
     def neighbours(self, words: Sequence[str], texts: Iterable[str], **options: Any) -> Neighbours:
-        """Returns the words of `texts` nearest to words in context such as "the [bank] of the river", and all occurrences of
-        `words` in those texts: see `find_neighbours`. `options` are the fields of `Neighbouring`."""
+        """Returns the words of `texts` that are nearest to words in context, such as "the [bank] of the river". Also returns
+        all occurrences of `words` in these texts. See `find_neighbours`. `options` are the fields of `Neighbouring`."""
         with self._reading(texts) as (read, say):
             return find_neighbours(self.engine, words, self._windows(read), Neighbouring(**options), say)
 
     def nearest_pieces(self, words: Sequence[str], count: int = 10) -> list[WordPieces]:
-        """Returns the pieces nearest to each word by the cosine of their input embeddings: see `neighbours/measure.py`."""
+        """Returns the pieces nearest to each word by the cosine of their input embeddings. See `neighbours/measure.py`."""
         return nearest_pieces(self.engine.model, words, count)
 
     def attention(self, text: str, text_b: str | None = None) -> Attention:
         """Returns the attention weights of all layers and heads for a text, or for a pair.
 
-        Raises UserError if a text has no tokens, or more tokens than the position table.
+        Raises UserError if a text has no tokens, or if the texts have more tokens than the position table.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
 
     def translation_attention(self, source: str, target: str | None = None) -> TranslationAttention:
-        """Returns the attention weights of an encoder-decoder for a source and a target: see `read_translation_attention`.
+        """Returns the attention weights of an encoder-decoder for a source and a target. See `read_translation_attention`.
         Without a target, the model translates the source."""
         return read_translation_attention(self.engine, source, target)
 
     def dependencies(
         self, treebank: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
     ) -> DependencyScores:
-        """Returns the heads that find the relations of a CoNLL-U file; `options` are the fields of `Dependencies`.
+        """Returns the heads that find the relations of a CoNLL-U file. `options` are the fields of `Dependencies`.
 
-        Heads and offsets are chosen on the treebank `choose`. Without it, they are chosen on every other sentence, starting with
-        the first. Raises UserError if a file has no sentence with a tree.
+        Heads and offsets are chosen on the treebank `choose`. If `choose` is None, they are chosen on every other sentence of
+        `treebank`, starting with the first. Raises UserError if a file has no sentence with a tree.
         """
         reported = Treebank(treebank, needs_heads=True)
         choosing = None if choose is None else Treebank(choose, needs_heads=True)
@@ -110,11 +110,11 @@ class Analyser:
     def coreference(
         self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
     ) -> CoreferenceScores:
-        """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, CoNLL-2012 or GAP;
+        """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, CoNLL-2012 or GAP.
         `options` are the fields of `Coreference`.
 
-        Heads are chosen on the file `choose`. Without it, they are chosen on every other document, starting with the first.
-        Raises UserError if no mention in a file has an antecedent.
+        Heads are chosen on the file `choose`. If `choose` is None, they are chosen on every other document of `path`, starting
+        with the first. Raises UserError if no mention in a file has an antecedent.
         """
         choosing = None if choose is None else open_texts(choose)
         return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options), self._show)
@@ -122,8 +122,8 @@ class Analyser:
     def probes(
         self, training: str | os.PathLike[str], evaluation: str | os.PathLike[str], column: int = -1, **options: Any
     ) -> Probes:
-        """Trains probes of labels, trees and heads on one file of annotated words and scores them on another; `options` are the
-        fields of `Probing`.
+        """Trains probes of labels, trees and heads on one file of annotated words and scores them on another file. `options`
+        are the fields of `Probing`.
 
         The files are CoNLL-U (.conllu), or CoNLL with tags in `column`. Raises UserError if a file cannot be read, or lacks the
         annotation that the probes need.
@@ -139,13 +139,13 @@ class Analyser:
         *,
         with_splits: bool = False,
     ) -> Vocabulary:
-        """Returns the pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
+        """Returns the pieces of the vocabulary and the parameters of the model. See `read_vocabulary`."""
         directory = None if corpus is None else os.fspath(corpus)
         return read_vocabulary(self.engine.model, directory, names, with_splits=with_splits)
 
     def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
-        """Returns the differences between this model and another on the words of `texts`: see `compare_models`; `options` are the
-        fields of `Comparing`."""
+        """Returns the differences between this model and the model of `other` on the words of `texts`. See `compare_models`.
+        `options` are the fields of `Comparing`."""
         with self._reading(texts) as (read, say):
             pairs = (
                 pair
@@ -166,8 +166,8 @@ class Analyser:
 
     @contextlib.contextmanager
     def _reading(self, texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-        """Returns (`texts`, a function that receives progress messages). Raises UserError for a single string, which would be
-        read as a list of characters."""
+        """Yields `texts` and a function that receives progress messages. Raises UserError if `texts` is a string, which would
+        be read as a list of characters."""
         if isinstance(texts, str):
             raise UserError("texts is one text, not a list of texts; give [text]")
         if self.show_progress:

@@ -1,5 +1,4 @@
-"""The steps that the commands of `analyse` share: opening files and the --output folder, loading the model, measuring
-controls."""
+"""The steps that the commands of `analyse` share: open the files and the --output folder, load the model, measure controls."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Options = TypeVar("Options")
 Scores = TypeVar("Scores")
 
 NAME = 60
-"""Maximum number of characters of a model's name below a figure; the name is cut at the front."""
+"""Maximum number of characters of a model's name in the caption of a figure. Longer names are cut at the front."""
 
 
 def check_annotated(flags: argparse.Namespace, *names: str) -> None:
@@ -38,10 +37,10 @@ def check_annotated(flags: argparse.Namespace, *names: str) -> None:
 
 
 def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
-    """Opens --input and, if it is given, --choose, the file on which heads are chosen.
+    """Opens the file --input, and the file --choose if it is given. Heads are chosen on the file --choose.
 
-    Raises UserError if one of them is a pipe, or if both are the same file. `units` names the parts of --input in this error,
-    such as "sentences"."""
+    Raises UserError if one of the files is a pipe, or if both are the same file. The error message calls the parts of --input
+    `units`, such as "sentences"."""
     check_annotated(flags, "input", "choose")
     file = open_file(flags.input)
     choosing = open_file(flags.choose) if flags.choose else None
@@ -71,11 +70,11 @@ def exit_status(*files: AnnotatedSource | None) -> int:
 def open_folder(
     flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
 ) -> Folder:
-    """Opens the folder of --output, or its subfolder `under`. Every figure in it names the model and `others`, the models that
-    it is compared with.
+    """Opens the folder of --output, or its subfolder `under`. The caption of every figure names the model and `others`, the
+    models that it is compared with.
 
-    Raises UserError if the folder cannot be written, or if one of the input files `sources` would be overwritten by an output
-    file in `names`.
+    Raises UserError if the folder cannot be written, or if an output file in `names` would overwrite one of the input files
+    `sources`.
     """
     for source in (None, *sources):
         folder = Folder(pathlib.Path(flags.output) / under if under else flags.output, names, source, flags.format)
@@ -85,13 +84,13 @@ def open_folder(
 
 
 def load_analyser(flags: argparse.Namespace) -> Analyser:
-    """Returns the model of --model. Raises UserError if --output (`flags.place`, as the user wrote it) is the model's
+    """Loads the model of --model. Raises UserError if --output (`flags.place`, as the user wrote it) is the model's
     directory."""
     analyser = Analyser.load(flags.model)
     if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
-        if "activation" in note:  # the checkpoint does not record it, but it changes every number
+        if "activation" in note:  # the checkpoint does not record the activation, but it changes every result
             print(note, file=sys.stderr)
     return analyser
 

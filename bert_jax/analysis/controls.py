@@ -1,4 +1,5 @@
-"""Controls: models and texts with little or no structure to find. The same measurement is repeated on them."""
+"""Makes controls: models and texts with little or no structure to find. Measurements are repeated on the controls for
+comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from bert_jax.tasks.readers.conllu import Sentence
 
 
 def random_weights(model: Model, seed: int = 0) -> Model:
-    """Returns the model with random embeddings and layers, initialised as at the start of pretraining, without its task heads."""
+    """Returns the model without its task heads and with random embeddings and layers. They are initialised as at the start of
+    pretraining."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
     drawn = tuple(part for part in ("embeddings", "encoder") if part in model.params)  # a static model has no layers
     return with_new_parts(bare, NewParts(drawn, seed=seed))
@@ -28,7 +30,7 @@ def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:
 
 
 def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """Returns the sentence with its words and their annotation in a random order; every word keeps its head."""
+    """Returns the sentence with its words and their annotation in a random order. Every word keeps its head."""
     order = rng.permutation(len(sentence.words))
     place = np.argsort(order)
     heads = tuple(int(place[h]) if (h := sentence.heads[i]) >= 0 else -1 for i in order) if sentence.heads else ()
@@ -38,8 +40,8 @@ def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 
 
 def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """Returns the sentence with the heads of its words in a random order, except for the root; no word is its own head. The
-    result is usually not a tree."""
+    """Returns the sentence with the heads of its words in a random order. The root stays the root, and no word is its own head.
+    The result is usually not a tree."""
     heads = np.array(sentence.heads, np.int64)
     words = np.flatnonzero(heads >= 0)
     heads[words] = _none_at_home(words, rng.permutation(heads[words]), rng)
@@ -49,8 +51,9 @@ def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 def _none_at_home(
     words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " words"]:
-    """Returns the heads. If a word is its own head, its head is swapped with the head of another word. This is always possible:
-    the heads contain the word's head in the tree, which is a different word."""
+    """Returns the heads, changed so that no word is its own head. If a word is its own head, its head is swapped with the head
+    of another word. This is always possible because `heads` also contains the head of the word in the tree, which is a
+    different word."""
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):
         (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))

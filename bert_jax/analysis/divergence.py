@@ -1,4 +1,4 @@
-"""Jensen-Shannon divergences between heads, their dendrogram, and their coordinates in the plane."""
+"""Computes Jensen-Shannon divergences between heads, the dendrogram of the heads, and their coordinates in the plane."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
     """Chooses about `most` evenly spaced columns of each row. Returns two arrays for these columns: the attention of all heads
-    from them, and 1 where a column has a word, otherwise 0. Attention from a column without a word is set to zero.
+    from these columns, and 1 if a column has a word, otherwise 0. Attention from a column without a word is set to zero.
 
-    `sources` is 1 where a column has a word.
+    `sources` is 1 if a column has a word.
     """
     layers, _, heads, _, columns = maps.shape
     step = max(1, columns // power_of_two(most))
@@ -28,9 +28,11 @@ def sampled_sources(
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
-    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats. j is the head k places after i, counted cyclically.
+    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats. Head j is k places after head i, counted
+    cyclically.
 
-    This covers every pair of heads once (twice if k is half the number of heads); k = 0 gives the heads' own entropies.
+    Every pair of heads is covered once, or twice if k is half the number of heads. For k = 0, these are the entropies of the
+    single heads.
     """
 
     def mixed(k: Array) -> Float[Array, " heads"]:
@@ -40,7 +42,8 @@ def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"
 
 
 def cross_entropies(maps: Float[Array, "heads R Z"], others: Float[Array, "_ R Z"]) -> Float[Array, "_ heads"]:
-    """Returns [j, i]: the entropy of (p_i + q_j) / 2 summed over R, in nats, for heads of two models."""
+    """Returns [j, i]: the entropy of (p_i + q_j) / 2 summed over R, in nats. i is a head of the first model, and j is a head of
+    the second."""
     return jax.lax.map(lambda other: entropies((maps + other[None]) / 2), others)
 
 
@@ -52,14 +55,14 @@ def entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, " heads"]:
 def crosswise(
     mixtures: Float64[np.ndarray, "_ heads"], own: Float64[np.ndarray, " heads"], others: Float64[np.ndarray, " _"]
 ) -> Float64[np.ndarray, "heads _"]:
-    """Returns the Jensen-Shannon divergence between every head and every head of another model, from their `cross_entropies` and
-    their own entropies."""
+    """Returns the Jensen-Shannon divergence between every head and every head of another model. `mixtures` has the
+    `cross_entropies` of the heads, and `own` and `others` have their entropies."""
     return np.maximum(mixtures.T - (own[:, None] + others[None, :]) / 2, 0.0)
 
 
 def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:
-    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of each pair of heads, from their
-    `mixture_entropies`."""
+    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of each pair of heads. `mixtures` are the
+    `mixture_entropies` of the heads."""
     count = mixtures.shape[1]
     own = mixtures[0]
     divergences = np.zeros((count, count))
@@ -72,8 +75,8 @@ def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "
 
 
 def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "_ 4"]:
-    """Returns the average-linkage tree of heads, as scipy's `linkage` does, by their distances: the square roots of the
-    divergences."""
+    """Returns the average-linkage tree of heads, in the format of scipy's `linkage`. The distance between two heads is the
+    square root of their divergence."""
     condensed = scipy.spatial.distance.squareform(np.sqrt(divergence))
     return np.asarray(scipy.cluster.hierarchy.linkage(condensed, "average"), np.float64)
 

@@ -37,24 +37,25 @@ EXAMPLES = {
     "compare": "--input=texts.txt --with=MODEL",
     "vocabulary": "--corpus=DIR",
 }
-"""The example arguments of each command, to be added after the model and the output."""
+"""The example arguments of each command. In the help, they follow --model and --output."""
 
 CONTROLS = {
     "random-weights": "a model of the same shape with the random weights from which pretraining starts",
     "shuffled-words": "the model reads the words of each sentence in a random order; the heads move with their words",
     "permuted-heads": "the heads of each sentence are assigned to its words in a random order",
 }
-"""Control -> its description."""
+"""Maps the name of each control to its description."""
 Replicates = Annotated[int, Interval(ge=100, le=100_000)]
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """Prints the help and exits if the flags ask for help. Raises UserError if a flag is wrong."""
     parse_flags(description)
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """Returns the command and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the command and its flags. Raises UserError if a flag is wrong. If the flags ask for help, prints the help and
+    raises SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = choose_command("python -m bert_jax.analyse", description, COMMANDS, arguments)
     if name is None:

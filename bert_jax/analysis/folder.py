@@ -1,4 +1,4 @@
-"""Writes the directory of --output: tables, arrays, pages and figures, each one completely or not at all."""
+"""Writes the tables, arrays, pages and figures in the directory of --output. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _Pending:
         self._made: list[pathlib.Path] = []
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
-        """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is writing to
-        it."""
+        """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is already
+        writing to it."""
         if directory in self._locks:
             return
         self._made += [path for path in (directory, *directory.parents) if not path.exists()]
@@ -46,7 +46,7 @@ class _Pending:
                 )
 
     def complete(self) -> None:
-        """Renames every file to its final name, once the contents of all files are on the disk."""
+        """Waits until the contents of all files are on the disk, and then renames every file to its final name."""
         for file in self.files.values():
             file.flush_to_disk()
         for file in self.files.values():
@@ -58,7 +58,7 @@ class _Pending:
             file.close()
         for path in self._made:
             with contextlib.suppress(OSError):
-                path.rmdir()  # directories with files in them stay
+                path.rmdir()  # a directory with files in it stays
 
 
 _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pending", default=None)
@@ -66,8 +66,9 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Makes the files of every `Folder` appear together at the end of the block, or not at all if the block fails. A directory
-    therefore never mixes new files with files of an earlier run. During the block no other process writes to its folders."""
+    """Makes the files of every `Folder` appear together at the end of the block. If the block fails, no file appears. A
+    directory therefore never mixes new files with files of an earlier run. During the block, no other process can write to the
+    same folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:
@@ -81,8 +82,8 @@ def appearing_together() -> Iterator[None]:
 class Folder:
     """The output directory of a command, created together with its first file.
 
-    Raises UserError if it cannot be created or written. Also raises it if `source`, the file from which the texts are read,
-    would be overwritten by a file in `names`. Figures have names in .png. Figures are written in each of the `formats`.
+    Raises UserError if the directory cannot be created or written, or if a file in `names` would overwrite `source`, the file
+    from which the texts are read. The names of figures end in .png, but figures are written in each of the `formats`.
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class Folder:
         """The caption printed below every figure."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
-        """Writes a file, replacing an older one of the same name. Within `appearing_together`, it gets its final name at the end
-        of the block."""
+        """Writes a file, replacing an older one of the same name. Within `appearing_together`, the file gets its final name at
+        the end of the block."""
         pending = _pending.get()
         with writing(self._name), contextlib.ExitStack() as unfinished:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,8 @@ class Folder:
         return target
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Writes a TSV file: a header line, then a line for each row. Numbers have six digits; NaN is an empty field."""
+        """Writes a TSV file: a header line, then a line for each row. Floats have six significant digits, and NaN becomes an
+        empty field."""
         lines = ("\t".join(map(_cell, row)) for row in ([*header], *rows))
         self.write(name, "".join(f"{line}\n" for line in lines).encode())
 
@@ -150,7 +152,7 @@ class Folder:
         self.write(name, file.getvalue())
 
     def figure(self, name: str, figure: Figure) -> None:
-        """Writes a figure in each of the `formats`; `name` ends in .png."""
+        """Writes a figure in each of the `formats`. `name` ends in .png."""
         for written, form in zip(in_formats(name, self.formats), self.formats, strict=True):
             self.write(written, rendered(figure, form, tight=True, caption=self.caption))
 

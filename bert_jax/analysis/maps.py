@@ -1,7 +1,8 @@
-"""Turns the model's attention weights into maps between words, and its layers into word vectors, in compiled functions.
+"""Computes the attention between words, and word vectors, in compiled functions.
 
-A batch comes from `prediction/packing.py` with the columns of `Window.item`. Word z of a row is at the column of its first token.
-Attention between words is [Z, Z], where Z is the number of tokens in the row; columns without a word are empty."""
+Batches come from `prediction/packing.py` and have the columns of `Window.item`. A word is stored at the column of its first
+token. Attention between words therefore is [Z, Z], where Z is the number of tokens in a row. Columns without a word are
+empty."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Slots:
     """The words of each row at the columns of their first tokens."""
 
     members: Float[Array, "B L Z"]
-    """1 where token l is a piece of word z."""
+    """1 if token l is a piece of word z, otherwise 0."""
     sequence: Int[Array, "B Z"]
     """The index of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
@@ -41,7 +42,7 @@ class Slots:
 
     @property
     def is_word(self) -> Bool[Array, "B Z"]:
-        """Whether it is a word or a punctuation mark of a text, and not [CLS] or [SEP]."""
+        """Whether a column has a word or a punctuation mark, and not [CLS] or [SEP]."""
         return (self.kind == Kind.WORD.value) | (self.kind == Kind.PUNCTUATION.value)
 
     @property
@@ -68,9 +69,9 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
 
 
 def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | None = None) -> Float[Array, "B H _ Z"]:
-    """Returns the attention [from, to] between words: the sum over the pieces of the attended word, and the mean over the pieces
-    of the attending word. Each word's weights sum to 1; empty columns are 0. Without `to`, the attended words come from `slots`
-    too."""
+    """Returns the attention [from, to] between words. The weights are summed over the pieces of the attended word and averaged
+    over the pieces of the attending word, so the weights of an attending word sum to 1. Empty columns are 0. If `to` is None,
+    the attended words are also the words of `slots`."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
     to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, (to or slots).members, precision=exact)
@@ -80,7 +81,8 @@ def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | No
 def from_chosen_words(
     weights: Float[Array, "B H Q L"], slots: Slots, rows: Int[Array, " X"], columns: Int[Array, " X"]
 ) -> Float[Array, "X H Z"]:
-    """Returns `between_words` from chosen words only: [query, head, to]. A word is chosen by its row and its column."""
+    """Returns the result of `between_words` for some attending words only, [query, head, to]. Query x is the word at row
+    `rows[x]` and column `columns[x]`."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members[rows, :, columns]
     of_row = jax.nn.one_hot(rows, weights.shape[0])
@@ -99,9 +101,10 @@ def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, 
 def word_vectors(
     params: Params, batch: Batch, slots: Slots, config: ModelConfig, layers: Sequence[int]
 ) -> Float[Array, "S B Z D"]:
-    """Returns the word vectors of each of `layers`, float32: a word's vector is the mean over its pieces. Empty columns are 0.
+    """Returns the word vectors of each of `layers`, float32. The vector of a word is the mean over its pieces. Empty columns
+    are 0.
 
-    Layer 0 is the embeddings, including position and LayerNorm; layer N is the output of the last layer.
+    Layer 0 is the embeddings, including position and LayerNorm. Layer N is the output of the last layer.
     """
     hidden: Any
     _, hidden = Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
@@ -112,7 +115,8 @@ def word_vectors(
 
 @compiled
 def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
-    """Returns the attention weights of the batch's first row, float32: between its tokens, and between its words."""
+    """Returns (attention weights between the tokens, attention weights between the words) of the first row of the batch,
+    float32."""
     weights = attention_weights(params, config, Tokens.of(batch))
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])
@@ -123,11 +127,11 @@ def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Flo
 def first_pair(
     params: Params, batch: Batch, *, config: ModelConfig
 ) -> tuple[tuple[Float[Array, "N H _ _"], Float[Array, "N H _ _"]], ...]:
-    """Returns what `first_row` returns, for the first pair of the batch and each kind of attention: in the encoder, in the
-    decoder, and from the decoder to the encoder.
+    """Returns the attention weights of the first pair of the batch, as `first_row` does. There are three results: the attention
+    in the encoder, in the decoder, and from the decoder to the encoder.
 
-    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the target's columns have
-    the prefix PREDICTED."""
+    In `batch`, the arrays of the target have the prefix DECODER. The arrays of the tokens that the decoder predicts have the
+    prefix PREDICTED."""
     source, read, predicted = (
         word_slots({name: batch[f"{prefix}{name}"] for name in ("sequence_ids", "position_ids", "words", "kinds")})
         for prefix in ("", DECODER, PREDICTED)

@@ -17,10 +17,10 @@ Axes = Mapping[str, Sequence[Label]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NamedArray:
-    """An array with named axes. `axes` maps the name of each axis to the labels of its entries, in the order of the dimensions
-    of `values`.
+    """An array with named axes. `axes` maps the name of each axis to the labels of its entries. The axes are in the order of
+    the dimensions of `values`.
 
-    `xarray.DataArray(a.values, a.axes, list(a.axes))` is the same array in xarray.
+    `xarray.DataArray(a.values, a.axes, list(a.axes))` creates the same array in xarray.
 
     >>> weights["layer"]                                # the labels of an axis: (1, 2, ..., 12)
     >>> weights.sel(layer=8, head=10).values            # float32 [from, to]
@@ -47,8 +47,8 @@ class NamedArray:
         return tuple(np.shape(self.values))
 
     def sel(self, **labels: Label) -> NamedArray:
-        """Returns the part of the array at one label of each named axis, without these axes. Raises UserError if a label or an
-        axis does not exist."""
+        """Returns the part of the array at the given labels. The axes of these labels are dropped. Raises UserError if a label
+        or an axis does not exist."""
         values, axes = self.values, dict(self.axes)
         for axis, label in labels.items():
             if axis not in axes:

@@ -29,17 +29,17 @@ Note = Callable[[str], None]
 class AnnotatedSource(abc.ABC):
     """A file with annotation, which is read again in each iteration.
 
-    A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a sentence
-    with file and line. It is reported only once, however often the file is read."""
+    A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a
+    sentence with file and line. Each problem is reported only once, even if the file is read several times."""
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
         self.path = os.fspath(path)
         self._report = report or (lambda problem: note(f"error: {problem}"))
         self._reported: set[str] = set()
         self.line = 0
-        """The line that was read last, from 1, for the progress."""
+        """The number of the last line that was read, from 1. It is used to show the progress."""
         self.file: os.stat_result | None = None
-        """The file's status, if it is a regular file."""
+        """The status of the file, or None if the file is not a regular file."""
         self.count: Callable[[], int | None] = lambda: None
         """Returns the number of lines, or None if counting takes too long."""
 
@@ -48,7 +48,7 @@ class AnnotatedSource(abc.ABC):
 
     @property
     def failed(self) -> int:
-        """The number of problems so far."""
+        """The number of problems that have been reported."""
         return len(self._reported)
 
     def tell(self, problem: str) -> None:
@@ -68,8 +68,7 @@ class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
-    UserError if the file cannot be read. At the end of an iteration that found no sentence, raises a UserError that asks for
-    `wanted`.
+    UserError if the file cannot be read. If an iteration finds no sentence, it ends with a UserError that asks for `wanted`.
     """
 
     def __init__(
@@ -91,8 +90,8 @@ class Treebank(AnnotatedSource):
         return self._sentences()
 
     def half(self, which: int) -> Iterator[Sentence]:
-        """Returns every other sentence of the file: half 0 has the first, third, ..., half 1 the second, fourth, ... The other
-        half is not parsed, since parsing takes half of the time of reading a file."""
+        """Returns every other sentence of the file. Half 0 has the first, the third, ... sentence, and half 1 has the second,
+        the fourth, ... sentence. The other half is not parsed, since parsing is half of the time it takes to read a file."""
         return self._sentences(which)
 
     def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
@@ -125,7 +124,7 @@ class Treebank(AnnotatedSource):
 
 
 class Reading:
-    """Reads records as windows. Counts texts, unreadable lines and texts that are cut; shows progress."""
+    """Reads records as windows and shows the progress. Counts the texts and the records that cannot be read."""
 
     def __init__(self, engine: Engine, records: Records):
         self._engine, self._records = engine, records
@@ -134,11 +133,11 @@ class Reading:
         self.texts = self.failed = 0
 
     def windows(self) -> Iterator[Window]:
-        """Returns the windows of all texts; a record without a text is reported."""
+        """Yields the windows of all texts. Records that cannot be read are reported and left out."""
         return self.each(lambda text: read_windows(self._engine, text))
 
     def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
-        """Yields what `windows` returns for each text; a record without a text is reported."""
+        """Yields the items that `windows` returns for each text. Records that cannot be read are reported and left out."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
@@ -158,7 +157,8 @@ class Reading:
         self._progress.update(self._line, note, self._total)
 
     def summary(self, words: int, windows: int) -> str:
-        """Ends the progress line. Returns the numbers of texts and words and, if a text was cut, of windows."""
+        """Ends the progress line. Returns a message with the number of texts and words. If a text was cut, the message also has
+        the number of windows."""
         self._progress.close()
         said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
         if windows == self.texts:
@@ -168,7 +168,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A function from a file to a context manager. The manager yields a function that shows notes while the file is read."""
+"""Called with a file. Returns a context manager, which yields a function that shows notes while the file is read."""
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def line_progress(file: AnnotatedSource) -> Iterator[Note]:
-    """Yields a function that shows a note, with the progress through the lines of a file and the remaining time."""
+    """Yields a function that shows a note together with the progress through the lines of a file and the remaining time."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
         yield lambda note: progress.update(file.line, note)
@@ -187,7 +187,7 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields two values: an iterable over `texts` that counts the texts read, and a function that shows a note next to that
+    """Yields an iterable over `texts`, which counts the texts that are read, and a function that shows a note next to this
     count. The remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 
@@ -202,7 +202,8 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
 
 
 def stage_progress(stage: str, unit: str) -> Callable[[int, int], None]:
-    """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the remaining time."""
+    """Returns a function that shows the progress of a stage and the remaining time. The function is called with the amount done
+    and the total, in `unit`s."""
     progress: list[Progress] = []
 
     def say(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Splits texts into windows for the model, and maps each piece to its word, the unit of all measurements."""
+"""Splits texts into windows for the model, and maps each piece to its word."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from bert_jax.prediction.questions import shortened
 T = TypeVar("T")
 _MARK = re.compile(r"\[([^\[\]]*)\]")
 _NO_SPACE = re.compile(r" (?=[.,;:!?)%'\u2019])|(?<=[(\u2018]) ")
-"""The spaces between words that are left out when a text is written: before closing punctuation, and after opening brackets."""
+"""Matches the spaces that are removed when words are joined to a text: before closing punctuation, and after an opening bracket
+or quotation mark."""
 
 
 class Kind(enum.IntEnum):
@@ -52,14 +53,16 @@ class Window:
 
     words: tuple[Word, ...]
     segment_b: int = 0
-    """The index of the first word of the second text; 0 if there is no second text."""
+    """The index of the first word of the second text, or 0 if there is no second text."""
     start: int = 0
-    """The index in the text of the first word after [CLS]. If a text is cut, it is above 0 in all windows after the first."""
+    """The index in the text of the first word after [CLS]. If a text is cut into several windows, `start` is above 0 in all
+    windows after the first."""
 
     def item(self, of_pairs: bool = True) -> Item:
-        """Returns the pieces, with two columns: "words", the index of each piece's word, and "kinds", the word's kind.
+        """Returns the pieces of the window with two columns. "words" has the index of each piece's word, and "kinds" has the
+        kind of this word.
 
-        `of_pairs` is False for models with a single token type. Otherwise, the second text has token type 1.
+        If `of_pairs` is True, the second text has token type 1. It is False for models with a single token type.
         """
         numbers = [number for number, word in enumerate(self.words) for _ in word.ids]
         return Item(
@@ -69,15 +72,15 @@ class Window:
         )
 
     def context(self, number: int, reach: int = 8) -> str:
-        """Returns word `number` in brackets, with up to `reach` words of the text before and after it."""
+        """Returns the word with the index `number` in brackets, with up to `reach` words before and after it."""
         first, last = max(1, number - reach), min(len(self.words) - 1, number + reach + 1)
         shown = (f"[{word.text}]" if i == number else word.text for i, word in enumerate(self.words[:last]) if i >= first)
         return _NO_SPACE.sub("", " ".join(shown)).lstrip(" .,;:!?)")
 
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces. Punctuation marks are separate words; "[MASK]" in the text is the special
-    token."""
+    """Returns the words of `text` with their pieces. Punctuation marks are separate words. The name of a special token in the
+    text, such as "[MASK]", becomes that token."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
     mask = tokenizer.pieces[tokenizer.mask_id]
     words: list[Word] = []
@@ -92,7 +95,7 @@ def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces; the name of a special token in `text` is treated as ordinary text."""
+    """Returns the words of `text` with their pieces. The name of a special token in `text` is treated as ordinary text."""
     ids, offsets = tokenizer.encode_with_offsets(text)
     spans = tokenizer.word_spans(text)
     if not spans:
@@ -100,15 +103,15 @@ def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
-        # a mark for a space has no character of its own; it belongs to the word that follows
+        # A piece that only marks a space has no characters. It belongs to the word after the space.
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
-    """Returns the words of pieces that a model has written. If the tokenizer would split this text differently, a word starts
-    at each piece that does not continue a word."""
+    """Returns the words of a text that a model has written as the pieces `ids`. If the tokenizer would split this text into
+    other pieces, a word starts at each piece that does not continue a word."""
     text = tokenizer.decode(ids)
     if tokenizer.encode(text) == [*ids]:
         return plain_words(tokenizer, text)
@@ -124,7 +127,8 @@ def _kind(word: str) -> Kind:
 
 
 def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
-    """Returns a text or a pair as one window. Raises UserError if a text has no tokens, or more tokens than positions."""
+    """Returns a text or a pair as one window. Raises UserError if a text has no tokens, or if the window has more tokens than
+    the position table."""
     parts = [text_words(engine.model.tokenizer, part) for part in (text, text_b) if part is not None]
     for part, words in zip((text, text_b), parts, strict=False):
         if not words:
@@ -133,7 +137,7 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
 
 
 def _fitting(engine: Engine, window: Window, text: str) -> Window:
-    """Returns `window`. Raises UserError if it has more tokens than the position table."""
+    """Returns `window`. Raises UserError if the window has more tokens than the position table."""
     size, table = sum(len(word.ids) for word in window.words), engine.config.max_position
     if size > table:
         raise UserError(
@@ -145,10 +149,11 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     """Reads a text with one word in brackets, e.g. "the [bank] of the river". Returns the text without brackets as one window,
-    and the index of the word that was in brackets; None if no word is in brackets. The name of a special token, such as [MASK],
-    is not a word in brackets.
+    and the index of the word that was in brackets. Returns None if no word is in brackets. The name of a special token, such as
+    [MASK], is not a word in brackets.
 
-    Raises UserError if several words are in brackets, or if the text is longer than the position table.
+    Raises UserError if the text has several pairs of brackets, if the brackets do not contain exactly one word, or if the text
+    is longer than the position table.
     """
     tokenizer = engine.model.tokenizer
     names = {tokenizer.pieces[i] for i in tokenizer.special_ids}
@@ -166,27 +171,27 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
 
 
 def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields the `windows` in lists of `size`; the last list may be shorter."""
+    """Yields the `windows` in lists of `size` windows. The last list may be shorter."""
     waiting = iter(windows)
     while group := list(itertools.islice(waiting, size)):
         yield group
 
 
 def read_windows(engine: Engine, text: str) -> Iterator[Window]:
-    """Returns a text of any length in as many windows as the position table requires; the text is cut between words.
+    """Splits a text of any length into as many windows as the position table requires. The text is cut between words.
 
     Raises UserError if the text has no tokens.
     """
     words = text_words(engine.model.tokenizer, text)
     if not words:
         raise UserError(f"{shortened(text)} has no tokens; give text")
-    room = engine.config.max_position - 2  # a word that is longer than the position table is cut as well
+    room = engine.config.max_position - 2  # words that are longer than the position table are cut as well
     parts = (dataclasses.replace(word, ids=word.ids[i : i + room]) for word in words for i in range(0, len(word.ids), room))
     return _windows(engine, parts)
 
 
 def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
-    """Yields the given words, each with its own pieces, in as many windows as the position table requires.
+    """Splits the given words into as many windows as the position table requires. Each word has its own pieces.
 
     Word i is word `i - window.start + 1` of its window, since [CLS] is word 0. A word without pieces becomes the unknown token.
     If a word is longer than the position table, only its first pieces are read."""

@@ -1,4 +1,5 @@
-"""The command `attention`: the attention of every head for one text or pair, or for a source and its translation."""
+"""The command `attention`: shows the attention of every head for a text or a pair of texts, or for a source and its
+translation."""
 
 from __future__ import annotations
 
@@ -95,8 +96,8 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
 def write(
     flags: argparse.Namespace, folder: Folder, parts: Sequence[Attention], heads: Sequence[Head], facts: JsonObject
 ) -> None:
-    """Writes the attention arrays of the parts of a model, in the formats of --format; `facts` are additional fields of the JSON
-    file."""
+    """Writes the attention of the parts of a model as arrays and in the formats of --format. `facts` are additional fields of
+    the JSON file."""
     folder.arrays("attention.npz", **attention_arrays(parts))
     in_words = not flags.pieces
     if "html" in flags.format:
@@ -162,7 +163,7 @@ def _write_alignments(folder: Folder, found: TranslationAttention, every: Sequen
 
 
 def _print_alignment(found: TranslationAttention, alignment: Alignment) -> None:
-    """Prints each word of the target with its source word, and the weights in hundredths if they fit."""
+    """Prints each word of the target with its source word. Also prints the weights in hundredths if they fit into the line."""
     rows, columns = found.cross.rows.words, found.cross.columns.words
     first = max(map(_width, rows))
     aligned = max(_width(columns[j]) for _, j in alignment.pairs)
@@ -190,7 +191,8 @@ def _padded(text: str, width: int, side: str = "<") -> str:
 
 
 def the_only(records: Records) -> Record:
-    """Returns the only record. Raises UserError if there are none or several, or if it cannot be read."""
+    """Returns the only record. Raises UserError if there is no record, if there are several, or if the record cannot be
+    read."""
     found = [*itertools.islice(records, 2)]
     if not found:
         raise UserError("there is no text; give one text, or two as a pair")

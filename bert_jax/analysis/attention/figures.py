@@ -1,4 +1,4 @@
-"""Figures of the attention of one text, or of a translation: an overview of all heads, a head in full, and an alignment."""
+"""Draws the attention of one text, or of a translation: an overview of all heads, a single head, and an alignment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.interface.figures import BLUE, ORANGE, new_figure
 
 COLOURS = (BLUE, ORANGE)
-"""The colours of the words of the first and of the second text, or of the source and of the target."""
+"""The colours of the words of the first text and the second text, or of the source and the target."""
 SPECIAL = "#8a9099"
 NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder on encoder"}
-"""Part of the attention -> its name in titles."""
+"""Maps each part of the attention to its name in titles."""
 MOST_LINES = 80
 """Maximum number of words or pieces for which the figure draws lines."""
 LEAST = 0.01
-"""Smaller weights get no line."""
+"""No lines are drawn for smaller weights."""
 
 
 def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
@@ -41,8 +41,8 @@ def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
 
 
 def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
-    """Draws one head: lines from the words on the left to the words on the right, and the heat map. Long texts get only the heat
-    map."""
+    """Draws one head as lines from the words on the left to the words on the right, and as a heat map. Long texts get only the
+    heat map."""
     weights = found.weights(in_words).sel(layer=layer, head=head).values
     rows, columns = _labels(found.rows, in_words), _labels(found.columns, in_words)
     count = max(len(rows[0]), len(columns[0]))
@@ -58,8 +58,8 @@ def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = Tru
 
 
 def alignment_figure(found: TranslationAttention, alignment: Alignment) -> Figure:
-    """Draws the mean over the heads of a layer of the decoder, with the words of the target on the rows and the words of the
-    source on the columns. A dot marks the source word of each target word."""
+    """Draws the attention of a decoder layer, averaged over its heads. The rows are the words of the target, and the columns
+    are the words of the source. A dot marks the source word of each target word."""
     rows, columns = _labels(found.cross.rows), _labels(found.cross.columns)
     side = max(3.6, min(14.0, 0.2 * max(len(rows[0]), len(columns[0])) + 1.2))
     figure = new_figure(side, side + 0.4, f"alignment: the mean of the heads of layer {alignment.layer}")

@@ -13,7 +13,7 @@ PARTS = {
     "decoder": "target words attend to themselves and to earlier target words",
     "cross": "target words attend to source words",
 }
-"""The attention of an encoder-decoder (arXiv:1706.03762, section 3.2.3) -> a description."""
+"""Maps each part of the attention of an encoder-decoder (arXiv:1706.03762, section 3.2.3) to its description."""
 _LAYER = Interval(ge=1, le=2**31 - 1)
 
 

@@ -1,4 +1,5 @@
-"""The attention weights of every layer and head, for one text or pair, or for a source and its translation."""
+"""Computes the attention weights of every layer and head, for a text or a pair of texts, or for a source and its
+translation."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from bert_jax.prediction.translating import Translate, translate
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The pieces and words of a text or pair, including the special tokens."""
+    """The pieces and words of a text or a pair of texts, including the special tokens."""
 
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """For each piece, the index of its word."""
+    """The index of the word of each piece."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
-    """For each word, 0 if it is in the first text or the source, and 1 if it is in the second text or the target."""
+    """The text of each word: 0 for the first text or the source, 1 for the second text or the target."""
 
     def labels(self, in_words: bool = True) -> tuple[str, ...]:
         """Returns the words, or the pieces."""
@@ -45,18 +46,18 @@ class Text:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """The weights between the pieces and between the words of a text, or from a target to its source. The weights of each piece,
-    and of each word, sum to 1."""
+    """The attention weights between the pieces and between the words of a text, or from a target to its source. The weights
+    from each piece and from each word sum to 1."""
 
     model: str
     part: str
-    """One of PARTS; "" for an encoder-only model."""
+    """One of PARTS, or "" for an encoder-only model."""
     pieces: NamedArray
-    """float32 [layer, head, from, to]; `from` and `to` are labelled with the indices of the tokens of `rows` and `columns`,
+    """float32 [layer, head, from, to]. The labels of `from` and `to` are the indices of the tokens of `rows` and `columns`,
     starting at 0."""
     words: NamedArray
-    """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of
-    the attending word."""
+    """float32 [layer, head, from, to] between words. The weights are summed over the pieces of the attended word and averaged
+    over the pieces of the attending word."""
     rows: Text
     """The text that attends."""
     columns: Text
@@ -69,13 +70,13 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alignment:
-    """For each target word, the source word that it attends to most, averaged over the heads of one layer."""
+    """The source word that each target word attends to most, on average over the heads of one layer."""
 
     layer: int
     weights: NamedArray
-    """float32 [from, to]: the mean over the heads, between all words."""
+    """float32 [from, to] between all words, averaged over the heads."""
     pairs: tuple[tuple[int, int], ...]
-    """Pairs of (target word, its source word), as indices of the rows and columns of `weights`, without the end tokens."""
+    """Pairs of (target word, source word), as indices of the rows and columns of `weights`. The end tokens are left out."""
 
     @property
     def sharpness(self) -> float:
@@ -116,8 +117,8 @@ class TranslationAttention:
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
-    """Returns the weights of all layers and heads for one window. Raises UserError if they are not finite, or if the model has no
-    attention."""
+    """Returns the weights of all layers and heads for one window. Raises UserError if the weights are not finite, or if the
+    model has no attention."""
     engine.require_attention("to show")
     item = window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
@@ -133,7 +134,7 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     The rows of "decoder" are the tokens that the decoder reads: the start token and the target. The rows of "cross" are the
     tokens that the decoder predicts at the same positions: the target and its end. The rows of "cross" therefore show which
     source words each target word was translated from. Raises UserError if the model is not an encoder-decoder, if a text has no
-    tokens or more tokens than positions, if the translation is empty, or if the weights are not finite."""
+    tokens or has more tokens than the position table, if the translation is empty, or if the weights are not finite."""
     config, tokenizer = engine.config, engine.model.tokenizer
     question = Translate()
     question.check(engine)
@@ -201,7 +202,7 @@ def _attention(
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
     words = weights[1][:, :, firsts[0][:, None], firsts[1]]
-    if not np.isfinite(words).all():  # sums each word's weights over its pieces
+    if not np.isfinite(words).all():  # sums over pieces, so this covers `pieces` too
         raise UserError(f"{engine.name} returns {NOT_FINITE}")
     every = {"layer": range(1, len(pieces) + 1), "head": range(1, engine.config.num_heads + 1)}
     return Attention(
@@ -231,7 +232,7 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
 
 def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
     """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder,
-    each name starts with the part. For the arrays of a text, "rows" or "columns" follows."""
+    each name starts with the part. In the names of the arrays of a text, "rows" or "columns" follows the part."""
     if not found[0].part:
         return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
     arrays: dict[str, np.ndarray] = {}

@@ -21,17 +21,17 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.files import JsonObject
 
 THUMBNAIL = 64
-"""Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
+"""Maximum number of dots along each side of a thumbnail. A dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
-"""Up to this many weights are stored in 16 bits each; more weights are stored in 8 bits each."""
+"""The maximum number of weights that are stored in 16 bits each. If there are more, all weights are stored in 8 bits each."""
 
 
 def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
-    """Returns the page with the parts of a model; it opens with `head` of the last part.
+    """Returns the page with the parts of a model. The page opens with the head `head` of the last part.
 
-    Weights are stored as square roots, so that small weights have a finer resolution: a weight w stored in b bits is exact to
-    about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512
-    tokens opens as quickly as a small one."""
+    Weights are stored as square roots, so that small weights have a finer resolution. A weight w that is stored in b bits is
+    exact to about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads
+    and 512 tokens opens as quickly as a small one."""
     bits = 16 if sum(found.pieces.values.size for found in parts) <= PRECISE else 8
     data: list[JsonObject] = []
     scripts: list[str] = []
@@ -65,7 +65,7 @@ def _side(text: Text) -> JsonObject:
 
 
 def thumbnail(weights: Float32[np.ndarray, "Q L"]) -> UInt8[np.ndarray, "_ _"]:
-    """Returns a head as a small 8-bit image: each dot is the square root of the largest weight in its block."""
+    """Returns a head as a small 8-bit image. Each dot is the square root of the largest weight in its block."""
     for axis, size in enumerate(weights.shape):
         edges = np.unique(np.linspace(0, size, min(size, THUMBNAIL) + 1).astype(int)[:-1])
         weights = np.maximum.reduceat(weights, edges, axis=axis)

@@ -1,8 +1,8 @@
 """Aligns the words of two models with different pieces, so that one compiled function can compare both models word by word.
 
-A window has the same words for both models. The two models may split them into different numbers of pieces; in a batch, the
-window has as many columns as the larger number. Word z of a window is at column z of the window for both models, so attention
-and vectors refer to the same words."""
+A window has the same words for both models. The two models may split the words into different numbers of pieces. In a batch,
+the window has as many columns as the larger number. Word z of a window is at column z of the window for both models, so
+attention and vectors refer to the same words."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class WindowPair:
     other: Window
 
     def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] | None = None) -> Item:
-        """Returns one item for both models: the columns that `own_batch` and `other_batch` read. Both rows of pieces are filled
-        with `pads` to the same length.
+        """Returns one item for both models, with the columns that `own_batch` and `other_batch` read. The pieces of both models
+        are padded with `pads` to the same length.
 
-        The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are the positions of
-        these words in the first model. At these positions, the columns "target" and "other_target" hold their pieces, and
-        "other_position" holds their position in the second model."""
+        The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are the positions
+        of these words in the first model. At these positions, the columns "target" and "other_target" hold the pieces of the
+        words, and "other_position" holds the position of the words in the second model."""
         sides = zip((self.own, self.other), masks or pads, strict=True)
         first, second = (self._row(window, masked, mask) for window, mask in sides)
         length = max(len(first["ids"]), len(second["ids"]))
@@ -86,7 +86,8 @@ def own_batch(batch: Batch) -> dict[str, Any]:
 
 
 def other_batch(batch: Batch) -> dict[str, Any]:
-    """Returns the batch of the second model: the same windows at the same columns, with its own pieces."""
+    """Returns the batch of the second model. It has the same windows at the same columns, with the pieces of the second
+    model."""
     return {
         "input_ids": batch["other_ids"],
         "token_type_ids": jnp.zeros_like(batch["other_ids"]),
@@ -113,12 +114,12 @@ def aligned_slots(batch: Batch) -> Slots:
 
 
 def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
-    """Yields a text of any length as windows of the same words, split into the pieces of both models. Each window is short enough
-    for both position tables.
+    """Splits a text of any length into windows. Both models have the same words in a window, each with its own pieces. Each
+    window is short enough for both position tables.
 
-    The words come from the model that splits less: a SentencePiece model only splits at white space, other models also at
-    punctuation marks. If a word is longer than a position table, only its first pieces are read. Raises UserError if the text has
-    no tokens."""
+    The words come from the model that splits less. A SentencePiece model splits only at white space. Other models also split at
+    punctuation marks. If a word is longer than a position table, only its first pieces are read. Raises UserError if the text
+    has no tokens."""
     engines = (engine, other)
     by_spaces = [each for each in engines if each.model.tokenizer.vocabulary.kind == "sentencepiece"]
     words = text_words((by_spaces or [engine])[0].model.tokenizer, text)

@@ -1,10 +1,10 @@
-"""Linear centred kernel alignment (CKA) of the layers of two models, from sums over words.
+"""Computes the linear centred kernel alignment (CKA) of the layers of two models from sums over words.
 
-Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and
-Y [n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
-columns. This estimate is biased: with few words, two unrelated layers look similar. The unbiased estimate is from Song et al.
-2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both estimates use all
-words exactly, and memory does not grow with the number of words."""
+The estimate of Kornblith et al. 2019 ("Similarity of Neural Network Representations Revisited", arXiv:1905.00414) compares the
+vectors X [n, D] and Y [n, I] of the same n words. CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 /
+(n - 1)^2 for centred columns. This estimate is biased, so with few words two unrelated layers look similar. The unbiased
+estimate is from Song et al. 2012 ("Feature Selection via Dependence Maximization", section 2.2). It is also computed from sums
+over words. Both estimates use all words exactly, and memory does not grow with the number of words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, Float[Array, " ..."]]:
-    """Computes the sums over R for every pair of a layer of one model and a layer of the other; rows of zeros contribute nothing.
+    """Computes the sums over R for every layer x of one model and every layer y of the other model. Rows of zeros contribute
+    nothing.
 
     products [S, T, D, I]: x y'; norms [S, T]: |x|^2 |y|^2; left [S, T, D]: x |y|^2; right [S, T, I]: y |x|^2.
     """
@@ -34,15 +35,15 @@ def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, 
 
 
 def own_sums(x: Float[Array, "S R D"]) -> dict[str, Float[Array, " ..."]]:
-    """Returns the `cross_sums` of each layer with itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D],
-    the sum of x."""
+    """Returns the `cross_sums` of each layer with itself: products [S, D, D], norms [S], left and right [S, D]. Also returns
+    total [S, D], the sum of x."""
     found = jax.vmap(lambda one: jax.tree.map(lambda array: array.squeeze((0, 1)), cross_sums(one[None], one[None])))(x)
     return {**found, "total": x.sum(1)}
 
 
 def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], traces: tuple[float, float], n: float) -> float:
-    """Returns the unbiased HSIC of two layers from sums over n words: `sums` are their `cross_sums`, x and y the sums of their
-    vectors, `traces` the sums of their squared norms."""
+    """Returns the unbiased HSIC of two layers from sums over n words. `sums` are the `cross_sums` of the two layers, `x` and
+    `y` are the sums of their vectors, and `traces` are the sums of their squared norms."""
     product = sums["products"]
     together = (product**2).sum() - sums["norms"]
     apart = ((x**2).sum() - traces[0]) * ((y**2).sum() - traces[1]) / ((n - 1) * (n - 2))
@@ -56,8 +57,8 @@ def biased_hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray,
 
 
 def alignments(own: Sums, other: Sums, cross: Sums, n: float) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
-    """Returns (unbiased CKA, CKA as in the paper) for every pair of a layer of one model and a layer of the other. They are NaN
-    with fewer than four words, and for a layer that is the same for all words."""
+    """Returns (unbiased CKA, CKA as in the paper) for every layer of one model and every layer of the other model. Values are
+    NaN if there are fewer than four words, or if a layer has the same vector for all words."""
     models = (own, other)
     traces = [np.trace(sums["products"], axis1=1, axis2=2) for sums in models]
     found = np.full((2, len(traces[0]), len(traces[1])), np.nan)

@@ -1,4 +1,4 @@
-"""The command `compare`: where two models differ on the same text."""
+"""The command `compare`: measures where two models differ on the same text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and figures of `compare`; each figure shows the table with the same name."""
+"""Writes the tables and figures of `compare`. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _NAMES = 40
 
 
 def write_comparison(folder: Folder, found: Comparison) -> None:
-    """Writes all tables and figures. Tables of heads are written only if divergences were measured, tables of predictions only
-    if there are predictions, and `moved` only if both models have the same heads."""
+    """Writes all tables and figures. The tables of heads are written only if divergences were measured. The table of moved
+    heads also requires that both models have the same heads. The tables of predictions are written only if there are
+    predictions."""
     if n := found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         names, others = found.divergence["head"], found.divergence["other"]
@@ -60,7 +61,7 @@ def write_comparison(folder: Folder, found: Comparison) -> None:
 
 
 def distances(found: Comparison) -> Float64[np.ndarray, "heads _"]:
-    """Returns the Jensen-Shannon distances, the square roots of the divergences, between the heads of both models."""
+    """Returns the Jensen-Shannon distances between the heads of both models. They are the square roots of the divergences."""
     return np.sqrt(found.divergence.values)
 
 
@@ -75,7 +76,7 @@ def prediction_rows(found: Predictions) -> Iterator[tuple[str, float, int]]:
 
 
 def divergences_figure(found: Comparison) -> Figure:
-    """Draws the distances between all heads of both models; dots mark the matched heads."""
+    """Draws the distances between all heads of both models. Dots mark the matched heads."""
     title = f"Jensen-Shannon distances between heads ({counted(found.n_divergence, 'word')}); dots: matched"
     figure = new_figure(8.6, 7.6, title)
     axes = figure.subplots()
@@ -92,7 +93,7 @@ def divergences_figure(found: Comparison) -> Figure:
 
 
 def moved_figure(found: Comparison) -> Figure:
-    """Draws the distance of every head to the head with the same name, as a grid of layers and heads."""
+    """Draws a grid of layers and heads with the distance of each head to the head of the same name in the other model."""
     layers = len({str(name).partition("-")[0] for name in found.divergence["head"]})
     grid = np.diag(distances(found)).reshape(layers, -1)
     title = f"distance between heads of the same name ({counted(found.n_divergence, 'word')})"

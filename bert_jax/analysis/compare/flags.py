@@ -19,14 +19,14 @@ class Comparing:
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
     """The fraction of words to mask, among the words that are one piece in both models."""
     seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
-    """Seed for choosing the masked words, and for the random weights of the control."""
+    """The seed of the masked words and of the random weights of the control."""
     divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
-    """Number of words over which the divergences between heads are averaged. The cost grows with the product of the two models'
-    numbers of heads."""
+    """Number of words over which the divergences between heads are averaged. The cost grows with the number of pairs of
+    heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Number of words per row, evenly spaced, over which the divergences are averaged."""
+    """Number of evenly spaced words per row over which the divergences are averaged."""
     differences: CountOrZero = 20
-    """The number of masked words to keep, namely those with the largest difference between the models."""
+    """The number of masked words to keep. The words with the largest difference between the models are kept."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "compare")

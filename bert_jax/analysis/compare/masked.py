@@ -47,11 +47,11 @@ class Predictions:
     agreement: float
     """The fraction of words for which both models predict the same piece."""
     kl: float
-    """The mean KL(first | second) in nats; NaN if the vocabularies differ."""
+    """The mean KL(first | second) in nats, or NaN if the vocabularies differ."""
     other_kl: float
     """The mean KL(second | first)."""
     differences: tuple[Difference, ...]
-    """The words with the largest KL(first | second), largest first; none if the vocabularies differ."""
+    """The words with the largest KL(first | second), the largest first. Empty if the vocabularies differ."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))
@@ -92,19 +92,19 @@ def predictions(
 
 
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
-    """Returns, for each piece of the second vocabulary, the same piece of the first vocabulary, or -1 if there is none. Two
-    pieces are the same if they have the same letters and both start a word or both continue a word."""
+    """Returns, for each piece of the second vocabulary, the id of the same piece in the first vocabulary, or -1 if there is
+    none. Two pieces are the same if they have the same letters and both start a word or both continue a word."""
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
     return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)
 
 
 class MaskedWords:
-    """Masks words of a stream of windows, the same words for both models, and counts the predictions of both."""
+    """Masks the same words for both models in a stream of windows, and sums up how both models predict these words."""
 
     def __init__(self, engines: tuple[Engine, Engine], share: float, seed: int, most: int):
-        """share: the fraction of words to mask, among the words that are one known piece in both models. most: the number of
-        differences to keep. Raises UserError if a model has no trained head that predicts masked words."""
+        """`share` is the fraction of words to mask, among the words that are one known piece in both models. `most` is the
+        number of differences to keep. Raises UserError if a model has no trained head that predicts masked words."""
         for engine in engines:
             engine.require_direction("both", "predict masked words")
             engine.require(word_head(engine.config), "predict masked words")
@@ -119,8 +119,8 @@ class MaskedWords:
         self._differences: list[tuple[float, tuple[int, int], Difference]] = []
 
     def choose(self, pair: WindowPair) -> list[int]:
-        """Returns the indices of the words to mask in the next window: a random share of the words that are one known piece in
-        both models. The choice depends only on the seed and on the words read so far."""
+        """Returns the indices of the words to mask in the next window. They are a random share of the words that are one known
+        piece in both models. The choice depends only on the seed and on the words read so far."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
             number
@@ -133,7 +133,7 @@ class MaskedWords:
         return [number for number, chosen in zip(fit, bernoulli(self._share, bits), strict=True) if chosen]
 
     def read(self, pairs: Sequence[WindowPair], start: int) -> None:
-        """Predicts the masked words of the next windows; `start` is the index of the first window."""
+        """Predicts the masked words of the next windows. `start` is the index of the first of these windows."""
         chosen = [self.choose(pair) for pair in pairs]
         items = [
             with_column(pair.item(self._pads, masked, self._masks), "windows", place)
@@ -157,7 +157,7 @@ class MaskedWords:
             pieces = [t.tokens([int(found[name][x])])[0] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
             context = pairs[key[0] - start].own.context(key[1])
             self._differences.append((-float(kl[x]), key, Difference(context, pieces[0], pieces[1], float(kl[x]))))
-        self._differences = sorted(self._differences)[: self._most]  # no two have the same key
+        self._differences = sorted(self._differences)[: self._most]  # keys are unique, so differences are never compared
 
     def result(self) -> Predictions:
         """Returns the means. Raises UserError if no word was masked."""

@@ -31,8 +31,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import NOT_FINITE
 
 MOST_PRODUCTS = 512 << 20
-"""Maximum bytes of the products of two models' layers that are transferred from the devices with each batch. For larger models,
-only evenly spaced layers are compared."""
+"""Maximum size in bytes of the products of layers that each batch transfers from the devices. For larger models, only evenly
+spaced layers are compared."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,19 +40,19 @@ class Comparison:
     """The differences between two models on the same words."""
 
     divergence: NamedArray
-    """[head, other]: the mean Jensen-Shannon divergence between the attention of one head of each model, in nats; NaN if no words
-    were read for it."""
+    """[head, other]: the mean Jensen-Shannon divergence between the attention of a head of the first model and a head of the
+    second model, in nats. NaN if divergences were not measured."""
     n_divergence: int
     """The number of words over which the divergences are averaged."""
     cka: NamedArray
-    """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
+    """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`). Layer 0 is the embeddings."""
     biased_cka: NamedArray
     """[layer, other]: the biased estimate, as in the paper."""
     words: int
     windows: int
     predictions: Predictions | None
     missing: str
-    """The reason why there are no predictions; "" if there are some."""
+    """The reason why `predictions` is None, otherwise ""."""
 
     @property
     def same_shape(self) -> bool:
@@ -61,16 +61,17 @@ class Comparison:
 
 
 def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
-    """Returns head -> head of the other model. Heads are matched one to one, so that the sum of the distances (square roots of
-    the divergences) is minimal. This is the Hungarian method, scipy's `linear_sum_assignment`. If one model has more heads, some
-    of them have no partner."""
+    """Returns the partner of each head in the other model, by index. Heads are matched one to one, so that the sum of the
+    distances (square roots of the divergences) is minimal. This is the Hungarian method, scipy's `linear_sum_assignment`. If
+    one model has more heads than the other, some of its heads have no partner."""
     return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
 
 
 @flax.struct.dataclass
 class _Plan:
-    """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from their
-    word vectors. The subtraction keeps the means small; otherwise, the float32 sums of products would be inaccurate."""
+    """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from the
+    word vectors of each layer. The subtraction keeps the means small. With large means, the float32 sums of products would be
+    inaccurate."""
 
     other: Other
     shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
@@ -80,9 +81,10 @@ class _Plan:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
-    """Returns sums over the words of a batch: "words" [], their number; and "own", "other" and "cross", the sums of `cka.py`
-    over the word vectors. If `sampled` is not 0, heads are compared on about this many words of each row: "sampled" [], their
-    number; and "entropies", "other_entropies" and "mixtures", the sums of `divergence.py` over them."""
+    """Returns sums over the words of a batch. "words" [] is the number of words. "own", "other" and "cross" are the sums of
+    `cka.py` over the word vectors. If `plan.sampled` is not 0, heads are compared on about this many words of each row. Then
+    "sampled" [] is the number of these words, and "entropies", "other_entropies" and "mixtures" are the sums of `divergence.py`
+    over them."""
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
     words, _ = slots
@@ -109,8 +111,8 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
 
 
 def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the layers of both models to compare: all of them or, if their products would exceed MOST_PRODUCTS, evenly spaced
-    ones."""
+    """Returns the layers of both models to compare. These are all layers. If the products of all layers would exceed
+    MOST_PRODUCTS, they are evenly spaced layers."""
     counts = [config.num_layers + 1, other.num_layers + 1]
     most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
     while math.prod(counts) > most:
@@ -133,8 +135,8 @@ def compare_models(
     """Compares two models on the windows of `aligned.paired_windows`, which are read one by one. `say` is called with the number
     of words so far.
 
-    Raises UserError if heads are to be compared but a model has none, if there are no windows, or if a model returns numbers that
-    are not finite."""
+    Raises UserError if heads are to be compared but a model has no attention, if there are no windows, or if a model returns
+    numbers that are not finite."""
     for one in (engine, other):
         one.require_encoder()
     for one in (engine, other) if options.divergence_words else ():

@@ -1,4 +1,4 @@
-"""The command `coreference`: which heads find the antecedents of mentions."""
+"""The command `coreference`: measures which heads find the antecedents of mentions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores]) -> None:
-    """Prints, for each group of mentions, the chosen head with its accuracy and interval, the rules and the controls."""
+    """Prints the chosen head with its accuracy and interval, the rules and the controls, for each group of mentions."""
     reported, choice = (len(part.n["document"]) for part in (found.reported, found.choice))
     print(f"{counted(reported, 'document')}; heads were chosen on {choice:,} others")
     rules = [rate.chooser for rate in found.best[0].rules]
@@ -53,7 +53,7 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
 
 
 def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
-    """Yields sentences about mentions that the numbers do not cover."""
+    """Returns sentences about the mentions that the scores do not cover."""
     lines = []
     outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
     if outside:

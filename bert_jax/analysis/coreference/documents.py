@@ -18,7 +18,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""The groups of mentions with an antecedent: all of them, each kind of mention, third-person pronouns, and "it"."""
+"""The groups of mentions with an antecedent: all mentions, the mentions of each kind, third-person pronouns, and "it"."""
 NEITHER = "neither"
 """The group of pronouns that refer to neither of the two names (GAP)."""
 
@@ -28,20 +28,20 @@ class Question:
     """A mention whose antecedent the heads have to find."""
 
     head: int
-    """The index of its head word in the document."""
+    """The index of the mention's head word in the document."""
     limit: int
     """The candidates are the head words with a smaller index."""
     right: frozenset[int]
-    """The candidates that are antecedents; empty if none is correct."""
+    """The candidates that are antecedents. Empty if no candidate is correct."""
     guesses: tuple[int, ...]
     """The candidate that each rule chooses."""
     groups: tuple[str, ...]
-    """The groups of mentions in which it counts."""
+    """The groups in which the mention counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Text(abc.ABC):
-    """The words of a text, whatever its file format, and the questions about them."""
+    """The words of a text and the questions about them. This interface is the same for all file formats."""
 
     name: str
     words: tuple[str, ...]
@@ -55,8 +55,8 @@ class Text(abc.ABC):
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """Returns two lists for the mentions whose head word is in [own, last). If a mention has an antecedent in [first,
-        last), the first list has a question about it, with the candidates in [first, last). If all its antecedents are outside,
-        the second list has its groups."""
+        last), the first list has a question about the mention, with the candidates in [first, last). If all antecedents of a
+        mention are outside, the second list has the groups of the mention."""
 
 
 class TextFile(AnnotatedSource):
@@ -80,9 +80,10 @@ class TextFile(AnnotatedSource):
 
 @dataclasses.dataclass(frozen=True)
 class Document(Text):
-    """A text in which every mention may be an antecedent of a later one.
+    """A text in which every mention may be an antecedent of a later mention.
 
-    A mention is located at its head word: an antecedent is a mention of the same entity with an earlier head word.
+    Mentions are ordered by their head words. An antecedent of a mention is a mention of the same entity with an earlier head
+    word.
     """
 
     mentions: tuple[Mention, ...]
@@ -97,7 +98,7 @@ class Document(Text):
         asked, outside = [], []
         for mention in self._between(own, last):
             if mention.head == self._first_heads[mention.entity]:
-                continue  # the first mention of its entity
+                continue  # the first mention of an entity has no antecedent
             before = list(self._between(first, mention.head))[::-1]
             right = frozenset(other.head for other in before if other.entity == mention.entity)
             groups = ("all", mention.kind, *pronoun_groups(self.words[mention.head], mention.kind))
@@ -121,8 +122,8 @@ class Document(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a text that the model reads at once, and the questions about it. Word i of the text has the number i - `first` +
-    1 in the window, since [CLS] has 0. This number is the word's rank."""
+    """A part of a text that the model reads at once, and the questions about this part. The rank of a word is its index in the
+    window. Word i of the text has rank i - `first` + 1, since [CLS] has rank 0."""
 
     window: Window
     first: int
@@ -132,10 +133,12 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """Returns the pieces, with a query at the first piece of each question's word. A query's candidates have a rank below
-        its target. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
+        """Returns the pieces of the window, with a query for each question at the first piece of the mention's head word. The
+        candidates of a query are the candidates with a rank below the target of the query. The column "candidates" has the rank
+        of a candidate at each of its pieces, and 0 elsewhere.
 
-        order: for each position in the window, the index (from 0) of the word to put there; None keeps the text's order."""
+        `order` has, for each position in the window, the index (from 0) of the word to put there. None keeps the order of the
+        text."""
         words = self.window.words
         own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]
         placed = dataclasses.replace(self.window, words=tuple(words[i] for i in own))
@@ -158,7 +161,7 @@ class Section:
 def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
     """Yields the sections of a text, each of at most `tokens` tokens including [CLS] and [SEP].
 
-    Every word is new in exactly one section. That section asks about the mentions with this head word. It starts at the
+    Every word is new in exactly one section, which asks about the mentions with this head word. A section starts at the
     beginning of the text, or at most half a window before its first new word. Sections start and end between sentences if
     possible."""
     _, _, counts = engine.model.tokenizer.encode_words(text.words)
@@ -172,10 +175,10 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
 
 def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
     """Splits words of these sizes into windows of at most `room` tokens. Yields (first, own, last) for each window: words
-    [first, last) are read together, and words [own, last) are new. Before the new words come as many whole sentences as fit
-    into half of the room.
+    [first, last) are read together, and words [own, last) are new. The window starts with as many whole earlier sentences as
+    fit into half of the room.
 
-    sentences: the index of the first word of each sentence.
+    `sentences` has the index of the first word of each sentence.
     """
     count = len(sizes)
     ends = [0, *itertools.accumulate(sizes)]

@@ -1,4 +1,4 @@
-"""Tables and figures of `coreference`; each figure shows the table with the same name."""
+"""Writes the tables and figures of `coreference`. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def write_coreference(folder: Folder, found: CoreferenceScores, controls: Mappin
 
 
 def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Iterator[tuple[object, ...]]:
-    """For each group, yields a row for the chosen head, for each rule, and for the chosen head of each control."""
+    """Yields the rows of each group: a row for the chosen head, a row for each rule, and a row for the chosen head of each
+    control."""
     for best in found.best:
         rates = [("head", best, best.head), *(("rule", best, rate) for rate in best.rules)]
         others = ((name, best_in_group(control, best.group)) for name, control in controls.items())
@@ -46,12 +47,12 @@ def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScore
 
 
 def best_in_group(found: CoreferenceScores, group: str) -> Best | None:
-    """Returns the best head of a group; None if the group has none."""
+    """Returns the best head of a group, or None if the group has no best head."""
     return next((best for best in found.best if best.group == group), None)
 
 
 def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
-    """Returns group -> (accuracy of every head, n). Groups without mentions, or without a correct name, are left out."""
+    """Returns (accuracy of every head, n) for each group. The group NEITHER and groups without mentions are left out."""
     n = found.n.values.sum(0)
     right = found.right.values[:, :, : found.heads].sum(0)
     groups = [(g, str(group)) for g, group in enumerate(found.n["group"]) if n[g] and group != NEITHER]
@@ -59,7 +60,7 @@ def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
 
 
 def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Figure:
-    """Draws, for each group, the accuracy of the chosen head, of the rules and of controls, with 95 % intervals."""
+    """Draws the accuracy of the chosen head, of the rules and of the controls for each group, with 95 % intervals."""
     names = ["head", *(rate.chooser for rate in found.best[0].rules), *controls]
     width = max(6.4, 1.2 + 1.5 * len(found.best))  # the title is 6.2 inches wide
     figure = new_figure(width, 4.2, "antecedents that are found, with 95 % intervals over documents")
@@ -76,18 +77,18 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
         heights = [rate.accuracy for _, rate in shown]
         axes.bar([x for x, _ in shown], heights, bar, label=name, color=f"C{i}", yerr=ends, error_kw={"linewidth": 0.8})
         for x, rate in shown if name == "head" or name in controls else ():
-            low = rate.accuracy < 0.1  # the bar is too short for a name in it
+            low = rate.accuracy < 0.1  # the bar is too short for the name of the head
             place, colour = (x, rate.high + 0.01 if low else 0.01), "black" if low else "white"
             axes.annotate(rate.chooser, place, rotation=90, fontsize=7, ha="center", va="bottom", color=colour)
     axes.set_xticks(range(len(found.best)), [f"{best.group}\nn = {best.n:,}" for best in found.best])
     axes.set_ylim(0, 1)
     name_axes(axes, y="accuracy")
-    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # above this it would overlap the title
+    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # at the top, the legend would overlap the title
     return figure
 
 
 def heads_figure(found: Antecedents) -> Figure:
-    """Draws, for each group, the accuracy of all heads as a grid of layers and heads."""
+    """Draws a grid of layers and heads for each group, with the accuracy of each head."""
     groups = _by_group(found)
     layers = sorted({int(str(name).partition("-")[0]) for name in found.right["chooser"][: found.heads]})
     columns = min(4, len(groups))

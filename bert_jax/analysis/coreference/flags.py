@@ -17,7 +17,7 @@ CONTROLS = {
     "random-weights": OF_WORDS["random-weights"],
     "shuffled-words": "the model reads the words of each window in a random order; candidates and answers stay the same",
 }
-"""Control -> its description."""
+"""Maps the name of each control to its description."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Coreference:
     tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(
         2**20, "tokens per window (default: the size of the position table)", "TOKENS", "--window"
     )
-    """Maximum number of tokens in a window; the position table is the upper limit."""
+    """Maximum number of tokens in a window. Windows are never longer than the position table."""
     singletons: bool = flag(True, "leave out mentions of entities that are mentioned only once", name="--coreferent")
-    """Whether mentions of entities that are mentioned only once are candidates; CoNLL-2012 does not annotate such entities."""
+    """Whether mentions of entities that are mentioned only once are candidates. CoNLL-2012 does not annotate such entities."""
     control: str = ""
     """One of CONTROLS, or "" for none."""
     replicates: Replicates = flag(1000, "replicates of the bootstrap", "N")

@@ -1,8 +1,8 @@
-"""Measures how often each head finds antecedents. The answer of a head is the candidate that it attends to most
+"""Measures how often each head finds antecedents. The answer of a head is the candidate that the head attends to most
 (arXiv:1906.04341, section 4.3).
 
-For each group of mentions, a head is chosen on some documents. Its accuracy is measured on the other documents, with bootstrap
-intervals, and compared with rules."""
+For each group of mentions, a head is chosen on some documents. The accuracy of this head is measured on the other documents
+with bootstrap intervals, and compared with rules."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ SECTIONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Antecedents:
-    """The number of antecedents that each head and each rule finds, by document and group of mentions."""
+    """The number of antecedents that each head and each rule finds, in each document and for each group of mentions."""
 
     right: NamedArray
-    """[document, group, chooser]: the mentions whose chosen candidate is an antecedent; int32. The choosers are the heads, named
-    LAYER-HEAD, followed by the rules."""
+    """[document, group, chooser]: the number of mentions whose chosen candidate is an antecedent, int32. The choosers are the
+    heads, named LAYER-HEAD, followed by the rules."""
     n: NamedArray
-    """[document, group]: mentions with an antecedent in the window."""
+    """[document, group]: the number of mentions with an antecedent in the window."""
     outside: NamedArray
-    """[document, group]: mentions that have antecedents, but none in their window; they are not counted in `n`."""
+    """[document, group]: the number of mentions that have antecedents, but none in their window. They are not counted in
+    `n`."""
     attention: NamedArray | None
-    """[document, head]: the attention to the chosen candidate; float32. None unless every text has at most one question
+    """[document, head]: the attention to the chosen candidate, float32. None unless every text has at most one question
     (GAP)."""
     heads: int
-    """The number of heads; the remaining choosers are rules."""
+    """The number of heads. The remaining choosers are rules."""
     windows: int
 
     def part(self, documents: Sequence[int]) -> Antecedents:
-        """Returns the documents with these numbers."""
+        """Returns the counts of the documents with these indices."""
 
         def some(array: NamedArray) -> NamedArray:
             names = [array["document"][i] for i in documents]
@@ -84,7 +85,7 @@ def measure_antecedents(
         return [file.groups.index(group) for group in groups]
 
     def read() -> Iterator[tuple[int, Section]]:
-        """Yields (number of the document, section) for all texts, and counts the mentions whose antecedents are outside their
+        """Yields (index of the document, section) for all texts, and counts the mentions whose antecedents are outside their
         window."""
         for document, text in enumerate(file):
             names.append(text.name)
@@ -139,8 +140,8 @@ def coreferent(text: Text) -> Text:
 
 @compiled
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
-    """Returns, for every query, the rank of the candidate that each head attends to most, and the attention to that candidate,
-    float32.
+    """Returns the rank of the candidate that each head attends to most, for every query. Also returns the attention to this
+    candidate, float32.
 
     The batch is built by `Section.item`. A query without candidates gets rank 0, the rank of [CLS].
     """
@@ -170,7 +171,7 @@ class Rate:
     low: float
     high: float
     gain: float
-    """The chosen head's accuracy minus this accuracy, on the same documents."""
+    """The accuracy of the chosen head minus this accuracy, on the same documents."""
     gain_low: float
     gain_high: float
     on_choice: float
@@ -187,10 +188,10 @@ class Best:
     n: int
     """The number of mentions."""
     documents: int
-    """The number of documents with such mentions."""
+    """The number of documents with mentions of this group."""
     n_choice: int
     outside: int
-    """Mentions that are left out because their antecedents are in none of their windows."""
+    """The number of mentions that are left out because their antecedents are outside their window."""
     threshold: float = np.nan
     """If the attention to the chosen name is below this threshold, the answer is neither name. The threshold is chosen together
     with the head. NaN in other groups."""
@@ -201,8 +202,7 @@ class CoreferenceScores:
     """The scores of heads and rules on antecedents."""
 
     best: tuple[Best, ...]
-    """The scores by group of mentions. For GAP, there is also the group THREE_WAY, in which the answer may also be "neither
-    name"."""
+    """The scores by group of mentions. GAP has the additional group THREE_WAY, in which "neither name" is a possible answer."""
     choice: Antecedents
     """The counts over the documents on which heads are chosen."""
     reported: Antecedents
@@ -216,9 +216,9 @@ def score_coreference(
     options: Coreference,
     progress: Show = in_silence,
 ) -> CoreferenceScores:
-    """Chooses the heads that find antecedents and scores them on the documents of a file. Heads are chosen on the documents of
-    `choosing`. If it is None, they are chosen on every other document of the file, starting with the first. `progress` shows
-    notes for each file (see `reading.Show`).
+    """Chooses the heads that find antecedents, and scores these heads on the documents of `file`. Heads are chosen on the
+    documents of `choosing`. If `choosing` is None, heads are chosen on every other document of `file`, starting with the first,
+    and scored on the other documents. `progress` shows notes for each file (see `reading.Show`).
 
     Raises UserError if the model has no attention, if one of the two parts has no mention with an antecedent, or if the formats
     of the two files differ."""
@@ -236,8 +236,8 @@ def score_coreference(
 
 
 def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
-    """Splits the documents in two halves. Every other document, starting with the first, is for choosing heads; the rest are for
-    evaluation. Raises UserError if there is only one document."""
+    """Splits the documents in two halves. The first half has every other document, starting with the first, and is for choosing
+    heads. The second half has the other documents and is for scoring heads. Raises UserError if there is only one document."""
     count = len(found.n["document"])
     if count < 2:
         raise UserError(
@@ -248,8 +248,8 @@ def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
 
 
 def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
-    """Returns, for each group of mentions in both parts, the best head in `choice` (the first one if several are equal) and its
-    accuracy in `reported`."""
+    """Returns the best head in `choice` and its accuracy in `reported`, for each group of mentions that occurs in both. If
+    several heads are equally good, the first one is chosen."""
     units = range(len(reported.n["document"]))
     weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
     found = []
@@ -277,7 +277,8 @@ def _rates(
     n: Num[np.ndarray, " units"],
     weights: Float64[np.ndarray, "units replicates"],
 ) -> list[Rate]:
-    """Returns the accuracy of each column of `right`. Its gain is the first column's accuracy minus its own."""
+    """Returns the accuracy of each column of `right`. The gain of a column is the accuracy of the first column minus the
+    accuracy of this column."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = (right.T @ weights) / (n @ weights)
     rates = right.sum(0) / n.sum()
@@ -288,9 +289,9 @@ def _rates(
 
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
-    """Returns the scores for texts with one question, with "neither name" as a third answer. A head gives this answer if its
-    attention to the chosen name is below a threshold. The head and the threshold are chosen together: the pair with the most
-    correct answers in `choice`."""
+    """Returns the scores for texts with one question if "neither name" is a third possible answer. A head gives this answer if
+    its attention to the chosen name is below a threshold. The head and the threshold are chosen together, so that the most
+    answers in `choice` are correct."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None

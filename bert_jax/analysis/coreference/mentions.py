@@ -1,5 +1,5 @@
-"""Mentions of entities: head word, kind and agreement, found from tags, features, parse trees and English pronouns; rules that
-resolve mentions."""
+"""Finds the head word, the kind and the traits of mentions from tags, features, parse trees and English pronouns. Also defines
+the rules that choose the antecedent of a mention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import cut
 
 KINDS = ("pronoun", "proper", "common", "other")
-"""The kinds of mentions, by the part of speech of the head word."""
+"""The kinds of mentions. The kind depends on the part of speech of the head word."""
 EVERY_GENDER = frozenset(("masculine", "feminine", "neuter"))
 
 
@@ -27,7 +27,7 @@ class Traits:
     """The possible genders."""
 
     def agree(self, other: Traits) -> bool:
-        """Returns whether the two agree, i.e. no trait that is known for both differs."""
+        """Returns whether the two agree. They do not agree if a trait is known for both and differs."""
         same_number = not (self.number and other.number) or self.number == other.number
         same_person = not (self.person and other.person) or self.person == other.person
         return same_number and same_person and bool(self.genders & other.genders)
@@ -39,9 +39,9 @@ class Mention:
 
     entity: str
     words: tuple[int, ...]
-    """The indices of its words in the document, in order; a discontinuous mention has gaps."""
+    """The indices of the mention's words in the document, in order. A discontinuous mention has gaps."""
     head: int
-    """The index of its head word."""
+    """The index of the mention's head word."""
     kind: str
     """One of KINDS."""
     traits: Traits = Traits()
@@ -84,7 +84,7 @@ _OF_ONE_GENDER = {
 
 
 def mention_kind(upos: str, xpos: str) -> str:
-    """Returns the kind of a mention with a head word of these tags ("_" for a missing tag): one of KINDS."""
+    """Returns the kind, one of KINDS, of a mention whose head word has these tags ("_" for a missing tag)."""
     if upos == "PRON" or (upos in ("DET", "_") and xpos in _PRONOUN_TAGS):
         return "pronoun"
     if upos == "PROPN" or (upos == "_" and xpos in ("NNP", "NNPS")):
@@ -95,13 +95,14 @@ def mention_kind(upos: str, xpos: str) -> str:
 def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
     """Returns the traits of a mention that consists of `words`.
 
-    tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" if it is not annotated.
+    `tags` is (XPOS, features) of the head word. `entity_type` is the annotated type of the entity, such as "person", or "" if
+    no type is annotated.
     """
     xpos, features = tags
     given = dict(feature.partition("=")[::2] for feature in features.split("|"))
     if kind == "pronoun":
         known = PRONOUNS.get(head.lower(), Traits())
-    else:  # a title shows the gender of a name
+    else:  # the first word of a name may be a title, which shows the gender
         known = Traits(person="3", genders=_noun((words[0], head) if kind == "proper" else (head,), entity_type))
     number = _NUMBERS.get(given.get("Number", ""), known.number)
     if kind != "pronoun" and not number:
@@ -111,8 +112,8 @@ def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str
 
 
 def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
-    """Returns the possible genders of a noun phrase: the gender of the first of `words` that has only one, otherwise the
-    genders of its annotated type."""
+    """Returns the possible genders of a noun phrase. If some of `words` have only one possible gender, this is the gender of
+    the first of them. Otherwise, the genders follow from the annotated type of the entity."""
     for word in words:
         if word.lower() in _OF_ONE_GENDER:
             return _OF_ONE_GENDER[word.lower()].genders
@@ -129,10 +130,11 @@ def pronoun_groups(word: str, kind: str) -> tuple[str, ...]:
 
 
 def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
-    """Returns the head word of a mention: the word whose syntactic head is outside the mention. If there are several, the one
-    nearest to the root is chosen, then the first.
+    """Returns the head word of a mention. This is the word whose syntactic head is outside the mention. If there are several,
+    it is the word nearest to the root, or the first of the nearest words.
 
-    words: their indices in the sentence. heads: for each word of the sentence the index of its head, -1 for the root.
+    `words` has the indices of the mention's words in the sentence. `heads` has the index of the head of every word in the
+    sentence, -1 for the root.
     """
     inside = set(words)
 
@@ -160,13 +162,13 @@ class Phrase:
     first: int
     last: int
     parts: list[Phrase | int] = dataclasses.field(default_factory=list)
-    """Its constituents and words, in order."""
+    """The constituents and words of the phrase, in order."""
 
 
 def read_parse(bits: Sequence[str]) -> Phrase | None:
-    """Returns the sentence's tree from the parse column; None if the column is empty ("-" or "*" everywhere).
+    """Returns the tree of a sentence from its parse column, or None if the column is empty ("-" or "*" everywhere).
 
-    Raises UserError if its brackets do not match.
+    Raises UserError if the brackets in the column do not match.
     """
     if not any("(" in text for text in bits):
         return None
@@ -189,8 +191,9 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """Returns the constituent that covers exactly the words [first, last], or the outermost one if there are several. If there
-    is none, takes the smallest constituent that contains these words, and returns its parts within them as one constituent."""
+    """Returns the constituent that covers exactly the words [first, last]. If there are several such constituents, returns the
+    outermost. If there is none, returns a new constituent: the parts of the smallest constituent around these words that lie
+    within [first, last]."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):
@@ -203,9 +206,9 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, otherwise
-    its last part. Other constituents follow the rules of Collins for noun phrases (1999, appendix A), except that the noun
-    before a possessive 's is chosen."""
+    """Returns the head word of a constituent. The head of a clause or verb phrase is its first verb or verb phrase, or its last
+    part if there is neither. For other constituents, the head is found by the rules of Collins for noun phrases (1999, appendix
+    A), except that the noun before a possessive 's is chosen."""
     part: Phrase | int = phrase
     while isinstance(part, Phrase):  # not recursive, since a file may nest deeper than Python's recursion limit
         part = _head_part(part, tags)
@@ -229,8 +232,8 @@ def _head_part(phrase: Phrase, tags: Sequence[str]) -> Phrase | int:
 
 
 def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
-    """Returns the head word of the words [first, last] from their tags alone: the last noun before a preposition, a relative
-    pronoun or a comma; otherwise the last noun; otherwise the last word."""
+    """Returns the head word of the words [first, last] from their tags alone. This is the last noun before a preposition, a
+    relative pronoun or a comma. If there is no such noun, it is the last noun. If there is no noun, it is the last word."""
     end = next((i for i in range(first + 1, last + 1) if tags[i] in _BEGIN_MODIFIER), last + 1)
     for words in (range(first, end), range(first, last + 1)):
         nouns = [i for i in words if tags[i].startswith(("NN", "PRP"))]
@@ -253,13 +256,14 @@ def _ends(part: Phrase | int) -> tuple[int, int]:
 
 
 RULES = ("nearest mention", "same head word", "sieve")
-"""Three rules: the nearest mention; the nearest mention with the same head word, or the nearest one if there is none; `sieve`."""
+"""Three rules. The first chooses the nearest mention. The second chooses the nearest mention with the same head word, or the
+nearest mention if there is none. The third is `sieve`."""
 
 
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
     """Returns the head word that each of RULES chooses for a mention.
 
-    before: the candidates, nearest first; there is at least one. words: the words of the document.
+    `before` has the candidates (at least one), the nearest first. `words` are the words of the document.
     """
     same_head = _same_head(mention, words)
     nearest = before[0].head
@@ -267,9 +271,10 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """Returns the head word of the antecedent that three tests choose, as in Lee et al. 2011: all words are the same; the head
-    word is the same; number, gender and person agree. The first test that any candidate passes decides: the antecedent is the
-    nearest candidate that passes it. If no candidate passes a test, it is the nearest candidate."""
+    """Returns the head word of the antecedent that three tests choose, as in Lee et al. 2011. The tests are whether all words
+    are the same, whether the head word is the same, and whether number, gender and person agree. The first test that any
+    candidate passes decides, and the nearest candidate that passes this test is the antecedent. If no candidate passes a test,
+    the nearest candidate is the antecedent."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

@@ -1,20 +1,20 @@
 """Reads files with coreference as documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP. The format is recognised by the first
 line that is not a comment.
 
-CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
-first is the entity. The head word of a mention comes from the tree. In a file without trees, the head word is the last word of
-the mention's minimal span (`minspan`), or of the whole mention if it has no minimal span. The parts of a discontinuous mention
-("(e1[1/2]-...") are one mention. If an entity has split antecedents (`SplitAnte=`), no single mention refers to all of them.
-They do not count as antecedents, so the first mention of the entity has none. Mentions on empty nodes are left out together
-with the nodes.
+CoNLL-U is read as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud). The comment `# global.Entity` names the fields of an
+opening bracket. The first field is the entity. The head word of a mention comes from the tree. In a file without trees, the
+head word is the last word of the mention's minimal span (`minspan`), or of the whole mention if there is no minimal span. The
+parts of a discontinuous mention ("(e1[1/2]-...") are one mention. If an entity has split antecedents (`SplitAnte=`), no single
+mention refers to all of them. The split antecedents therefore do not count as antecedents, and the first mention of the entity
+has no antecedent. Mentions on empty nodes are left out together with the nodes.
 
-CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head
-of its constituent in the parse column. If that column is empty, the head word is the mention's last noun. This format annotates
-only entities with two or more mentions.
+CoNLL-2012 is the format of the *_conll files of OntoNotes (https://cemantix.org/conll/2012/data.html). The head word of a
+mention is the head of its constituent in the parse column. If this column is empty, the head word is found by `last_noun`. This
+format annotates only entities with two or more mentions.
 
-GAP (Webster et al. 2018): a text with a pronoun and two names; the pronoun refers to one of them, or to neither. The candidates
-are the head words of the two names, which may precede or follow the pronoun. The head word of a name is its last word that is not
-"Jr." or a similar suffix. If a pronoun refers to neither name, no candidate is correct."""
+An example of GAP (Webster et al. 2018) is a text with a pronoun and two names. The pronoun refers to one of the names, or to
+neither name. The candidates are the head words of the two names, which may precede or follow the pronoun. The head word of a
+name is its last word that is not "Jr." or a similar suffix. If a pronoun refers to neither name, no candidate is correct."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ from bert_jax.tasks.readers.tables import Say
 
 
 def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextFile:
-    """Opens a file of CoNLL-U with `Entity=`, of CoNLL-2012 ("#begin document") or of GAP ("ID", TAB, "Text", ...).
+    """Opens a file in CoNLL-U with `Entity=`, in CoNLL-2012 ("#begin document") or in GAP ("ID", TAB, "Text", ...).
 
-    Raises UserError for standard input, and if the file cannot be read.
+    Raises UserError if `path` is standard input, or if the file cannot be read or has a different format.
     """
     if os.fspath(path) == "-":
         raise UserError("--input=- is standard input, but the format is recognised by the first line of a file; give a file")
@@ -68,7 +68,7 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
             return GapFile(path, report)
         if columns[0].startswith("#"):  # comments may precede the first document
             continue
-        if not columns[0][:1].isdecimal():  # a sentence of CoNLL-U begins with the number of a word
+        if not columns[0][:1].isdecimal():  # a sentence of CoNLL-U begins with the index of a word
             begins = f"{os.fspath(path)}, line {record.number}: {cut(columns[0])!r}"
             raise UserError(f"{begins} does not begin {_KNOWN}; give one of these")
         break
@@ -81,7 +81,7 @@ _SIGNS = ("(", ")", "|", "")
 
 
 class Bracket(NamedTuple):
-    """A bracket at a word. It opens a mention ("(key"), closes it ("key)"), or does both ("(key)")."""
+    """A bracket at a word. The bracket opens a mention ("(key"), closes a mention ("key)"), or does both ("(key)")."""
 
     key: str
     opens: bool
@@ -89,7 +89,7 @@ class Bracket(NamedTuple):
 
 
 def read_brackets(text: str) -> tuple[list[Bracket], str]:
-    """Reads the brackets in the field of a word, in order, and returns them with the rest of the field. Runs in linear time."""
+    """Returns the brackets in the field of a word, in order, and the rest of the field. Runs in linear time."""
     found: list[Bracket] = []
     rest = []
     parts = [*_BRACKETS.findall(text), "", ""]
@@ -115,15 +115,15 @@ class Opened(NamedTuple):
     place: str
     sentence: int
     first: int
-    """The position of its first word in the sentence."""
+    """The index of the mention's first word in the sentence."""
     fields: Mapping[str, str]
     """The fields of the bracket after the key, by name."""
     number: int
-    """Its position in the order in which the brackets of the document were opened."""
+    """The index of the bracket, in the order in which the brackets of the document are opened."""
 
 
 class _DocumentReader:
-    """Collects the words, sentences and mentions of one document as they are read; brackets may be nested and may overlap."""
+    """Collects the words, sentences and mentions of one document as they are read. Brackets may be nested and may overlap."""
 
     def __init__(self, name: str, report: Say):
         self._name, self._report = name, report
@@ -139,9 +139,9 @@ class _DocumentReader:
         self._words += words
 
     def match(self, text: str, i: int, place: str, fields: Sequence[str] | None = None) -> tuple[list[Opened], str]:
-        """Reads the brackets of word `i` of the sentence. Returns (the mentions that end there, the rest of the text).
+        """Reads the brackets of word `i` of the sentence. Returns (the mentions that end at this word, the rest of the text).
 
-        fields: the names of the items of an opening bracket, which "-" separates. None if a bracket has only a key.
+        `fields` names the items of an opening bracket, which are separated by "-". It is None if brackets have only a key.
         """
         ended, number = [], len(self._starts) - 1
         brackets, rest = read_brackets(text)
@@ -170,7 +170,7 @@ class _DocumentReader:
         self._mentions.append(dataclasses.replace(mention, words=words, head=start + mention.head))
 
     def document(self) -> Document:
-        """Returns the document once all of it has been read, and reports mentions that are still open."""
+        """Returns the document after all of its sentences have been read. Reports the mentions that are still open."""
         for opened in sorted(itertools.chain(*self._open.values()), key=lambda opened: opened.number):
             self._report(f"{opened.place}the mention ({cut(opened.key)} is never closed; it is left out")
         mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
@@ -184,7 +184,7 @@ _MOST_PARTS = 1_000
 
 
 class CorefudFile(TextFile):
-    """The documents of a CoNLL-U file; a file without `# newdoc` is one document. Raises UserError in the same cases as
+    """The documents of a CoNLL-U file. A file without `# newdoc` is one document. Raises UserError in the same cases as
     `Treebank`."""
 
     groups = GROUPS
@@ -242,7 +242,7 @@ class CorefudFile(TextFile):
 
 
 _UNNAMED: tuple[str, ...] = ("eid", "other")
-"""The fields of a mention if the file does not name them: the entity, which has no "-" in it, and the rest."""
+"""The fields of a mention if the file does not name the fields. The entity, which has no "-" in it, is followed by the rest."""
 _SEVERAL_FIELDS = re.compile(r"(?<=Entity=)\([^()|-]+-[^()|]*")
 
 
@@ -277,7 +277,7 @@ class _CorefudReader(_DocumentReader):
                 self._report(f"{sentence.places[i]}Entity={cut(value)} has no valid brackets of mentions; correct it")
 
     def document(self) -> Document:
-        """Returns the document once all of it has been read."""
+        """Returns the document after all of its sentences have been read. Also reports the mentions that lack parts."""
         document = super().document()
         for parts in sorted(itertools.chain(*self._parts.values()), key=lambda parts: parts.first.number):
             had = f"has {parts.found} of its {parts.count} parts"
@@ -336,9 +336,9 @@ _NUMBER, _WORD, _TAG, _PARSE, _NAMED = 2, 3, 4, 5, 10
 
 
 class Conll2012File(TextFile):
-    """The documents of a CoNLL-2012 file, one for each part of a text.
+    """The documents of a CoNLL-2012 file. Each part of a text is a document.
 
-    Raises UserError if the file cannot be read, and at the end of an iteration that found no document.
+    Raises UserError if the file cannot be read. If an iteration finds no document, it ends with a UserError.
     """
 
     groups = GROUPS
@@ -357,7 +357,7 @@ class Conll2012File(TextFile):
             columns = _split(record)
             mark = " ".join(columns) if columns and columns[0] in ("#begin", "#end") else ""
             if columns and columns[0].startswith("#") and not mark:
-                continue  # a comment: the first column is the name of the document
+                continue  # a comment, since the lines of words begin with the name of the document
             if record.problem or not (ends_sentence(record.values.get("line", "")) or mark):
                 rows.append(record)
                 continue
@@ -421,8 +421,8 @@ def _split(record: Record) -> list[str]:
 
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
-    """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read. Also raises
-    it if the word indices start again, since the empty line between two sentences is then missing."""
+    """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read, or if the
+    word indices start again. In that case, the empty line between two sentences is missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:
@@ -460,7 +460,7 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
 
 
 def _named(column: Sequence[str]) -> list[str]:
-    """Returns, for each word, the type of the named entity that contains it; "" for none."""
+    """Returns, for each word, the type of the named entity that contains the word, or "" if there is none."""
     found = []
     inside = ""
     for text in column:
@@ -493,7 +493,7 @@ class PronounText(Text):
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """If the pronoun is in [own, last) and has a label, returns the question about it. If [first, last) does not contain
-        the head words of both names, returns the question's groups instead."""
+        the head words of both names, returns the groups of the question instead."""
         if not own <= self.pronoun < last or self.label is None:
             return [], []
         groups = (NEITHER,) if self.label == NEITHER else ("all", *((self.gender,) if self.gender else ()))
@@ -509,13 +509,13 @@ class PronounText(Text):
 class GapFile(TextFile):
     """The texts of a GAP file.
 
-    Raises UserError if the file cannot be read or lacks columns, and at the end of an iteration if no row can be read.
+    Raises UserError if the file cannot be read, if it lacks columns, or if no row can be read.
     """
 
     groups = ("all", "masculine", "feminine", NEITHER)
     rules = ("nearest name", "name before", "first name")
-    """Three rules: the name that is fewer words away; the nearest name before the pronoun, or the nearest name if there is none
-    before it; the first name in the text."""
+    """Three rules. The first chooses the name that is nearest to the pronoun. The second chooses the nearest name before the
+    pronoun, or the nearest name if no name precedes the pronoun. The third chooses the first name in the text."""
     asks_once = True
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
@@ -532,7 +532,8 @@ class GapFile(TextFile):
 
 
 def pronoun_text(example: PronounExample) -> PronounText:
-    """Returns the words of an example and of its mentions. A mention that starts inside a word is assigned to that word."""
+    """Returns the words of an example, and the indices of its pronoun and of its names. A mention that starts inside a word is
+    assigned to that word."""
     spans = [match.span() for match in _GAP_WORD.finditer(example.text)]
 
     def inside(start: int, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The command `dependencies`: which heads find the relations of a treebank."""
+"""The command `dependencies`: measures which heads find the relations of a treebank."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
-    """Prints the relations with at least `least` dependents: the chosen head with its accuracy and interval, the offset, and the
-    controls."""
+    """Prints the chosen head with its accuracy and interval, the offset, and the controls, for each relation with at least
+    `least` dependents."""
     print(f"{counted(found.sentences, 'sentence')}; heads and offsets were chosen on "
           f"{counted(found.sentences_choosing, 'other')}")
     print(f"{'relation':14} {'head':>5}  {'direction':17} {'accuracy':>8}  {'95 % interval':14} {'offset':>6} {'baseline':>8} n")

@@ -1,4 +1,4 @@
-"""Tables and figure of `dependencies`."""
+"""Writes the tables and the figure of `dependencies`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONTROL_COLUMNS = (
 
 
 def write_dependencies(folder: Folder, found: DependencyScores, controls: Mapping[str, DependencyScores], least: int) -> None:
-    """Writes all tables, and the figure of the relations with at least `least` dependents if there are any."""
+    """Writes all tables. If some relations have at least `least` dependents, also writes the figure of these relations."""
     rows = (
         (one.relation, one.name, one.layer, one.head, one.direction, one.accuracy, one.low, one.high, f"{one.offset:+}",
          one.baseline, one.accuracy - one.baseline, one.gain_low, one.gain_high, one.chosen_at, one.n_choosing, one.n)
@@ -68,7 +68,7 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
 
 
 def write_fits(folder: Folder, found: DependencyScores) -> None:
-    """Writes, for each relation, how many dependents have their head within the window of the sliding layers."""
+    """Writes how many dependents of each relation have their head within the window of the sliding layers."""
     rows = ((name, near, n) for name, near, n in zip(found.n["relation"], found.near.values, found.n.values, strict=True) if n)
     folder.table("dependency_windows.tsv", ("relation", "within_window", "n"), rows)
 
@@ -79,15 +79,16 @@ def frequent(found: DependencyScores, least: int) -> list[Best]:
 
 
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
-    """Returns the interval of the difference between the accuracy of a relation's head and the accuracy of the control's head."""
+    """Returns the interval of an accuracy difference: the accuracy of the head chosen for a relation, minus the accuracy of the
+    head that was chosen on the control."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """Draws the accuracy of each head for each relation as a heat map, in the direction of `heat_map`. Next to it are the
-    chosen heads with their intervals, and the chosen offsets."""
+    """Draws the accuracy of each head for each relation as a heat map, in the direction that `heat_map` picks. Next to the heat
+    map are the chosen heads with their intervals, and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
@@ -109,8 +110,8 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
 
 
 def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
-    """Returns the accuracy of every head for each relation in `rows`, in the direction that was better on the sentences on
-    which heads were chosen."""
+    """Returns the accuracy of every head for each relation in `rows`. For each relation and head, the direction is used that
+    was better on the sentences on which heads were chosen."""
     at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
     better = found.choosing.values[at].argmax(1)[:, None]
     return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)

@@ -1,4 +1,4 @@
-"""Scores heads on the dependency relations of a treebank: they are chosen on some sentences and scored on others."""
+"""Scores attention heads on the dependency relations of a treebank. Heads are chosen on some sentences and scored on others."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DIRECTIONS = ("dependent -> head", "head -> dependent")
 MOST_RELATIONS = 255
 """The maximum number of relations in a treebank. Universal Dependencies has about 60, including the subtypes of one language."""
 PICKS = ("own", "family", "whole")
-"""The groups to which a dependent belongs: its own relation, its relation with all subtypes, and all relations."""
+"""The groups to which a dependent belongs: its relation, its relation with all subtypes, and all relations."""
 
 
 class Relations:
-    """Numbers the relations in order of appearance from 1; 0 marks a word that is not counted."""
+    """Numbers the relations from 1 in order of appearance. Index 0 marks words that are not counted."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -54,20 +54,21 @@ class Relations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dependents:
-    """The counted dependents of one batch; every array has one entry per dependent."""
+    """The counted dependents of one batch. Every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
-    """The index of its sentence."""
+    """The index of the dependent's sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
-    """The distance from the dependent to its head, in words: 1 is the next word."""
+    """The distance from the dependent to its head, in words. The next word has distance 1."""
     hits: Int64[np.ndarray, "dependents 3"]
-    """For each group in PICKS, 1 if the attention head picked for the group finds the dependent's head."""
+    """For each group in PICKS, 1 if the attention head that was picked for the group finds the head of the dependent, otherwise
+    0."""
 
 
 @dataclasses.dataclass
 class HitCounts:
-    """Sums over the dependents of some sentences, by the index of their relation."""
+    """Sums over the dependents of some sentences, by the index of the relation."""
 
     hits: Int64[np.ndarray, "2 N H relations"]
     """Hits by direction, layer and attention head."""
@@ -76,11 +77,11 @@ class HitCounts:
     counts: Int64[np.ndarray, " relations"]
     """The number of dependents."""
     near: Int64[np.ndarray, " relations"]
-    """The number of dependents that are close enough to their head for sliding layers: a piece of the dependent is within the
-    window of a piece of the head."""
+    """The number of dependents that are close enough to their head for sliding layers. A piece of such a dependent is within
+    the window of a piece of its head."""
     sentences: int = 0
     across: int = 0
-    """Dependents that are not counted because the sentence was cut and their head is in another window."""
+    """The number of dependents that are not counted because the sentence was cut and their head is in another window."""
 
     @property
     def size(self) -> str:
@@ -98,9 +99,9 @@ def count_hits(
 ) -> HitCounts:
     """Returns the sums over `sentences`, which are read one by one.
 
-    picks: for each relation and each of its groups, the attention head picked for the group, as an index in a flat [2, N, H],
-    from 1; 0 for none. use: called after each batch with the sums so far and the dependents of the batch. Raises UserError if
-    the model returns numbers that are not finite.
+    `picks` has the attention head that was picked for each group of each relation, as an index in the flat [2, N, H]. The index
+    counts from 1, and 0 stands for no head. `use` is called after each batch with the sums so far and the dependents of the
+    batch. Raises UserError if the model returns numbers that are not finite.
     """
     config, size = engine.config, MOST_RELATIONS + 1
     found = HitCounts(
@@ -119,7 +120,7 @@ def count_hits(
             for window in word_windows(engine, sentence.words):
                 item = window.item(config.has_segments)
                 inside = range(window.start, window.start + len(window.words) - 2)
-                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 if its head is not in the window
+                heads, own = np.zeros((2, len(window.words)), np.int64)  # 0 for a word whose head is not in the window
                 for word, i in enumerate(inside, 1):
                     if sentence.heads[i] in inside:
                         heads[word] = sentence.heads[i] - inside.start + 1
@@ -129,7 +130,7 @@ def count_hits(
                 words = np.flatnonzero(own)
                 first, last = np.searchsorted(word_of, words), np.searchsorted(word_of, words, "right")
                 its_first, its_last = np.searchsorted(word_of, heads[words]), np.searchsorted(word_of, heads[words], "right")
-                gap = np.maximum(its_first - last, first - its_last) + 1  # the smallest distance between their pieces
+                gap = np.maximum(its_first - last, first - its_last) + 1  # the distance between their nearest pieces
                 np.add.at(found.near, own[words][gap <= config.sliding_radius], 1)
                 columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
                 columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
@@ -151,12 +152,16 @@ def count_hits(
 
 @compiled
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
-    """Returns the hits of all attention heads, summed over a batch, and for each dependent the hits of the heads picked for it.
+    """Returns the hits of all attention heads, summed over a batch. Also returns the hits of the attention heads that were
+    picked for each dependent.
 
-    In addition to the columns of words, the batch has columns about each token's word: "heads", the index of its syntactic head
-    in the window; "relations", the index of its relation, 0 for a word that is not counted; "sentences", the index of its
-    sentence; and the columns named in PICKS. Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not
-    counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
+    In addition to the columns of words, the batch has columns about the word of each token. "heads" is the index of the word's
+    syntactic head in the window. "relations" is the index of the word's relation, or 0 for a word that is not counted.
+    "sentences" is the index of the word's sentence. The columns in PICKS have the attention heads that were picked for the
+    word.
+
+    Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 for words that are not counted; sentence and distance [B, Z];
+    hits [B, Z, 3]; finite [].
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
@@ -181,11 +186,11 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Returns, for each word, whether the weight between it and its syntactic head is larger than the weights between it and
-    all other words. `gold` [.., word, head] is the syntactic head; `others` are all other words of the text.
+    """Returns, for each word, whether the weight between the word and its syntactic head is larger than the weights between the
+    word and all other words. `gold` [.., word, head] marks the syntactic head, and `others` marks all other words of the text.
 
-    axis: the axis of `attention` that has the syntactic heads: 3 if words attend to their heads, 2 if heads attend to their
-    words.
+    `axis` is the axis of `attention` that has the syntactic heads. It is 3 if words attend to their heads, and 2 if heads
+    attend to their words.
     """
     rest = others & ~gold
     place = gold.argmax(2)
@@ -214,7 +219,7 @@ class Best:
     high: float
     """The lower and upper end of the 95 % interval of the accuracy, from the bootstrap over sentences."""
     offset: int
-    """The chosen offset of the head from the dependent: 1 is the next word."""
+    """The chosen offset from the dependent to its head. The next word has offset 1."""
     baseline: float
     """The accuracy of the chosen offset."""
     gain_low: float
@@ -240,11 +245,12 @@ class Best:
 @dataclasses.dataclass(frozen=True, eq=False)
 class DependencyScores:
     """The accuracies of all attention heads by relation. A relation with subtypes has a row for each subtype ("nsubj",
-    "nsubj:pass") and one for all of them together ("nsubj:*"); "all" covers everything except punctuation. NaN if there are no
-    dependents."""
+    "nsubj:pass") and a row for all of them together ("nsubj:*"). The row "all" covers everything except punctuation. Accuracies
+    are NaN if there are no dependents."""
 
     best: tuple[Best, ...]
-    """The relations that occur in both parts of the sentences: "all" first, then by decreasing n."""
+    """The relations that occur in both parts of the sentences. "all" comes first, and the others are in order of decreasing
+    n."""
     accuracy: NamedArray
     """[relation, direction, layer, head] on the reported sentences."""
     choosing: NamedArray
@@ -256,28 +262,30 @@ class DependencyScores:
     n_choosing: NamedArray
     """[relation]: the number of dependents on which heads are chosen."""
     near: NamedArray
-    """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
-    such layers."""
+    """[relation]: the number of reported dependents whose heads are within the window of sliding layers. It is 0 for a model
+    without sliding layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models,
+    """[relation, replicate]: the accuracy of the chosen head in each replicate of the bootstrap. The replicates of two models,
     or of a model and a control, can be paired if the sentences and the seed are the same."""
     sentences: int
     """The number of reported sentences."""
     sentences_choosing: int
     across: int
-    """Dependents of both parts that are left out because the sentence was cut and the head is in another window."""
+    """The number of dependents in both parts that are left out because the sentence was cut and their head is in another
+    window."""
 
 
 def score_dependencies(
     engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
 ) -> DependencyScores:
-    """Chooses the attention heads that find the relations of a treebank and scores them. They are chosen on the treebank
-    `choosing`. If it is None, they are chosen on every other sentence of the treebank, starting with the first. `progress`
-    shows notes for each file (see `reading.Show`).
+    """Chooses the attention heads that find the relations of a treebank, and scores these heads. Heads are chosen on the
+    treebank `choosing`. If `choosing` is None, heads are chosen on every other sentence of `treebank`, starting with the first.
+    `progress` shows notes for each file (see `reading.Show`).
 
-    For each group of relations, the head and the offset with the highest accuracy are chosen, the first one if several are
-    equal. Their accuracies and intervals are measured on the other sentences. Raises UserError if the model has no attention,
-    if one of the two parts has no word with a head, or if the parts have no relation in common."""
+    For each group of relations, the head and the offset with the highest accuracy are chosen. If several are equal, the first
+    one is chosen. Their accuracies and intervals are measured on the sentences that were not used to choose. Raises UserError
+    if the model has no attention, if one of the two parts has no word with a head, or if the parts have no relation in
+    common."""
     engine.require_attention("that can find relations")
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)
@@ -294,8 +302,8 @@ def score_dependencies(
     if not chosen.counts.any():
         raise UserError("no word has a syntactic head in the sentences on which attention heads are chosen; give more sentences")
     groups, of_relation = _groups(relations.names.copy())
-    of_relation[relations.number(PUNCTUATION, ""), 2] = -1  # not in "all", also if only the reported sentences have it
-    # [group, relation]: 1 where a relation belongs to a group
+    of_relation[relations.number(PUNCTUATION, ""), 2] = -1  # never in "all", even if only the reported sentences have it
+    # [group, relation]: 1 if the relation belongs to the group
     members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
     offsets = (members @ chosen.distances).argmax(1) - options.reach
     heads = (members @ chosen.hits.reshape(-1, MOST_RELATIONS + 1).T).argmax(1)
@@ -303,7 +311,8 @@ def score_dependencies(
     sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        """Adds, for each sentence, the dependents of every group, and how many of these the group's head and offset find."""
+        """Adds three counts for each sentence and group: the dependents, those that the group's attention head finds, and those
+        that the group's offset finds."""
         say(found.size)
         units, unit = np.unique(dependents.sentence, return_inverse=True)
         values = np.zeros((len(units), 3, len(groups)), np.int64)
@@ -360,7 +369,7 @@ def score_dependencies(
 
 
 def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
-    """Returns (the names of all groups; for each relation, the indices of its groups in PICKS)."""
+    """Returns (the names of all groups, the indices of the groups of each relation in the order of PICKS)."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.partition(":")[0], []).append(name)

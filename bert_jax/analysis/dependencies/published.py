@@ -1,9 +1,10 @@
-"""The attention heads of BERT-Base as published by Clark et al., and their relations' names in Universal Dependencies.
+"""The attention heads of BERT-Base as published by Clark et al., with the names of their relations in Universal Dependencies.
 
-The accuracies are those printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
-github.com/clarkkev/attention-analysis). They are for the development set of the Penn Treebank in Stanford Dependencies, with
-heads counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy is measured. Their
-"all" also counts punctuation and roots, and their "poss" predicts the head of a possessive noun from its "'s"."""
+The accuracies are printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
+github.com/clarkkev/attention-analysis). They were measured on the development set of the Penn Treebank in Stanford
+Dependencies. Heads are counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy
+is measured. The relation "all" of the paper also counts punctuation and roots. The relation "poss" of the paper predicts the
+head of a possessive noun from its "'s"."""
 
 from __future__ import annotations
 
@@ -46,9 +47,10 @@ npadvmod 186 44.6 34.9 -2 2-6 < | obl:npmod obl:unmarked | near | obl:unmarked a
 neg 167 72.5 68.3 +1 4-10 > | | other | is advmod
 prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
-"""Relation, number of dependents (0: not published), accuracy in percent, accuracy of the best offset, that offset, head,
-direction: ">" is dependent -> head, "<" head -> dependent. The next columns have the relation in Universal Dependencies 2 (or
-several relations, one of which occurs in a treebank), how close the two relations are, and their difference."""
+"""The columns before the first "|" are the relation, the number of dependents (0: not published), the accuracy in percent, the
+accuracy of the best offset, this offset, the head, and the direction. The direction ">" is dependent -> head, and "<" is head
+-> dependent. The other columns have the relation in Universal Dependencies 2 (or several relations, one of which occurs in a
+treebank), how close the two relations are, and how they differ."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
     "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
@@ -57,8 +59,9 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """Returns (the relation in a treebank's `names` that is nearest to the Stanford relation `relation`, or "" if there is
-    none; "same", "near" or "other"; how the two differ). `columns` are the last three columns of the table.
+    """Returns (counterpart, nearness, difference) of the Stanford relation `relation`. The counterpart is the nearest relation
+    in a treebank's `names`, or "" if there is none. The nearness is "same", "near" or "other". `columns` are the last three
+    columns of the table.
 
     A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so the counterpart is the relation itself."""
     if relation != "all" and {"pobj", "dobj", "nn"} & {*names}:
@@ -68,8 +71,8 @@ def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[
 
 
 def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """Yields a row of PUBLISHED_COLUMNS for each relation of the table: the published head, and the head in `found` for the
-    nearest relation."""
+    """Yields a row of PUBLISHED_COLUMNS for each relation of the table. The row has the published head, and the head in `found`
+    for the nearest relation."""
     heads = {row.relation: row for row in found.best}
     for line in TABLE.strip().splitlines():
         theirs, *nearest = (column.strip() for column in line.split("|"))

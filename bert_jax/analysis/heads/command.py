@@ -32,7 +32,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_strongest(found: HeadStatistics) -> None:
-    """Prints, for each statistic, the three heads with the highest values, and the value for uniform attention."""
+    """Prints the three heads with the highest values of each statistic, and the value for uniform attention."""
     print(f"{'statistic':20} {'heads with the most':45} uniform")
     array = found.statistics
     for s, statistic in enumerate(array["statistic"]):

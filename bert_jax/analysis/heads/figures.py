@@ -1,4 +1,4 @@
-"""Tables and figures of the heads' statistics; each figure shows the table with the same name."""
+"""Writes the tables and figures of the heads' statistics. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ FILES = (
 
 
 def write_heads(folder: Folder, found: HeadStatistics) -> None:
-    """Writes all tables and figures. A model with one head, or a result without divergences, gets no tree and no plane."""
+    """Writes all tables and figures. The divergences, the tree and the plane are left out if the model has one head, or if no
+    divergences were measured."""
     every = [(i, j, f"{layer}-{head}", layer, head) for i, layer in enumerate(found.statistics["layer"])
              for j, head in enumerate(found.statistics["head"])]  # fmt: skip
     rows = (
@@ -81,7 +82,7 @@ def statistics_figure(found: HeadStatistics) -> Figure:
 
 
 def distances_figure(found: HeadStatistics) -> Figure:
-    """Draws the mean attention to the word at each distance: a line for each head, a panel for each layer."""
+    """Draws the mean attention to the word at each distance, with a panel for each layer and a line for each head."""
     array = found.profile
     layers, distances = array["layer"], [int(distance) for distance in array["distance"]]
     columns = min(4, len(layers))
@@ -96,13 +97,13 @@ def distances_figure(found: HeadStatistics) -> Figure:
         axes.plot(distances, found.uniform_profile.values, color="black", linewidth=0.8, linestyle=":", label="uniform")
         axes.set_title(f"layer {layer}", fontsize=9, loc="left")
         axes.set_ylim(0, 1)
-        axes.tick_params(labelsize=7, labelbottom=i + columns >= len(layers))  # no panel is below it
+        axes.tick_params(labelsize=7, labelbottom=i + columns >= len(layers))  # labels only below the last panel of a column
     figure.legend(*every[0].get_legend_handles_labels(), fontsize=7, loc="outside right upper", frameon=False)
     return figure
 
 
 def tree_figure(found: HeadStatistics) -> Figure:
-    """Draws the dendrogram of the heads; a name has the colour of its layer."""
+    """Draws the dendrogram of the heads. The name of each head has the colour of its layer."""
     names = [str(name) for name in found.divergence["head"]]
     drawn = scipy.cluster.hierarchy.dendrogram(tree(found.divergence.values), no_plot=True, labels=names)
     title = f"Jensen-Shannon distances between heads, average linkage ({counted(found.n_divergence, 'word')})"
@@ -133,7 +134,7 @@ def plane_figure(found: HeadStatistics) -> Figure:
 
 
 def _colours(figure: Figure, found: HeadStatistics) -> dict[str, str]:
-    """Returns the colour of each head's layer, and adds a legend of the layers."""
+    """Returns the colour of each head, which is the colour of its layer. Adds a legend of the layers to the figure."""
     layers = found.statistics["layer"]
     shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, len(layers)))
     by_layer = {str(layer): to_hex(shade) for layer, shade in zip(layers, shades, strict=True)}

@@ -17,15 +17,15 @@ class Heads:
     """The options of the command `heads`."""
 
     in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
-    """Whether attention is measured between words; otherwise between pieces."""
+    """Whether attention is measured between words instead of pieces."""
     reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "the largest distance in the distance profile", "WORDS")
     """The largest distance in the distance profile, in words. A batch needs memory for twice this many numbers per pair of
-    words: at most 540 MB on a CPU, for rows of 512 tokens."""
+    words. For rows of 512 tokens, this is at most 540 MB on a CPU."""
     divergence_words: CountOrZero = flag(10_000, "words over which divergences between heads are averaged", "N")
     """Number of words over which the divergences between heads are averaged. The cost grows with the square of the number of
     heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Number of words per row, evenly spaced, over which the divergences are averaged."""
+    """Number of evenly spaced words per row over which the divergences are averaged."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "heads")

@@ -22,26 +22,27 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
-"""The entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the word before and the word after."""
+"""The first statistic is the entropy in nats. The others are the attention to [CLS], [SEP], punctuation, the word itself, the
+word before and the word after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
-"""The number of windows per device that are measured together. Words are sampled for the divergences until a group ends with
-enough of them."""
+"""The number of windows per device that are measured together. A group is sampled for the divergences only if the earlier
+groups have too few sampled words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadStatistics:
-    """Means over the words of all texts. Attention to [CLS] and [SEP] is counted; attention from them is not."""
+    """Means over the words of all texts. Attention to [CLS] and [SEP] is counted, but attention from [CLS] and [SEP] is not."""
 
     statistics: NamedArray
     """[statistic, layer, head], with the entries of STATISTICS."""
     profile: NamedArray
-    """[distance, layer, head]: the mean attention to the word at that distance, over the words that have one; negative distances
-    are earlier words."""
+    """[distance, layer, head]: the mean attention to the word at that distance, over all words that have a word at that
+    distance. Negative distances are earlier words."""
     uniform: NamedArray
     """[statistic]: the statistics of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance]: the mean attention of this uniform head, by distance."""
+    """[distance]: the mean attention of the uniform head to the word at each distance."""
     n: NamedArray
     """[statistic]: the number of words in the mean."""
     n_profile: NamedArray
@@ -51,11 +52,11 @@ class HeadStatistics:
     n_divergence: int
     """The number of words over which the divergences are averaged."""
     windows: int
-    """The number of texts; texts longer than the position table count once for each part."""
+    """The number of windows. A text that is longer than the position table counts once for each of its windows."""
 
 
 def head_names(layers: int, heads: int) -> list[str]:
-    """Returns the names of all heads, LAYER-HEAD from 1-1 on, as in the papers."""
+    """Returns the names of all heads, as in the papers. A name is LAYER-HEAD, starting at 1-1."""
     return [f"{layer}-{head}" for layer in range(1, layers + 1) for head in range(1, heads + 1)]
 
 
@@ -95,10 +96,11 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns sums over the words of a batch, and numbers of words; the statistics are computed from both. float32.
+    """Returns sums over the words of a batch, and counts of words, float32. The statistics are computed from both.
 
-    words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
-    for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
+    Returns words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and
+    counts [F] for the same targets. If `sampled` is not 0, also returns mixtures (`mixture_entropies`) of about this many words
+    of each row, and their count sampled [].
     """
     slots = word_slots(batch, in_words)
     maps = layer_maps(params, batch, slots, config, in_words)
@@ -121,8 +123,9 @@ def head_sums(
 
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
-    """Returns 1 for each relation between two words of a text, [.., from, to, ..]. The relations are: `to` is [CLS], [SEP] or
-    punctuation; or both are words at a given distance, from -`reach` to `reach` (0 is the word itself)."""
+    """Returns 1 if a relation holds between two words of a text, otherwise 0, [.., from, to, relation]. In the first three
+    relations, `to` is [CLS], [SEP] or punctuation. In the others, both are words, and `to` is at a distance from -`reach` to
+    `reach` (0 is the word itself)."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])
@@ -150,7 +153,7 @@ def _statistics(
     reach, words = options.reach, totals["words"]
     layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
     kinds, middle = len(_KINDS), len(_KINDS) + reach
-    # a word without [SEP] or punctuation in its text still counts in the mean, with an attention of 0
+    # a word whose text has no [SEP] or no punctuation counts in the mean with an attention of 0
     counts = np.concatenate([np.full(kinds, words), totals["counts"][kinds:]])
     with np.errstate(invalid="ignore"):
         means = np.moveaxis(totals["relations"] / counts, -1, 0)

@@ -1,5 +1,5 @@
-"""The command `neighbours`: the pieces nearest to a word. With a text, also the words nearest to a word in context, and the
-word's senses."""
+"""The command `neighbours`: finds the pieces nearest to a word. With a text, also finds the words nearest to a word in context,
+and the senses of a word."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def print_pieces(found: list[WordPieces]) -> None:
     """Prints the nearest pieces of each word."""
     for word in found:
         is_itself = [piece.lstrip("\u2581\u0120").casefold() for piece in word.pieces] == [word.word.casefold()]
-        own = "" if is_itself else f" ({' '.join(word.pieces)})"  # also for [UNK]
+        own = "" if is_itself else f" ({' '.join(word.pieces)})"  # an unknown word is shown as [UNK]
         near = ", ".join(f"{piece.piece} {piece.cosine:.3f}" for piece in word.nearest[:8])
         print(f"{word.word}{own}: {near}")
 
 
 def print_nearest(found: Neighbours) -> None:
-    """Prints, for the last of the compared layers, the three nearest words of each word in context."""
+    """Prints the three nearest words of each word in context, at the last of the compared layers."""
     layers = found.random["layer"]
     s = len(layers) - 1
     print(f"layer {layers[s]}: the mean cosine of any two words is {found.random.values[s]:.3f}")
@@ -71,7 +71,8 @@ def print_nearest(found: Neighbours) -> None:
 
 
 def print_missing(found: Neighbours, source: str) -> int:
-    """Reports each word that does not occur in the text, unless it was also given in a context. Returns their number."""
+    """Reports each word that does not occur in the text, unless it was also given in a context. Returns the number of these
+    words."""
     missing = [own.word for own in found.occurrences if not own.n and not own.marked]
     for word in missing:
         print(f"error: {word!r} is not in {source}, so it has no senses; give another text or word", file=sys.stderr)

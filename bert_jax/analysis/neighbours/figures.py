@@ -1,4 +1,4 @@
-"""Tables and figures of `neighbours`; each figure shows the table with the same name."""
+"""Writes the tables and figures of `neighbours`. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Measure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """The occurrences of a word: points in the principal plane of each layer, and clusters of their last-layer vectors."""
+    """The occurrences of a word as points in the principal plane of each layer, with clusters of their vectors in the last
+    layer."""
 
     word: str
     occurrences: Occurrences
@@ -54,7 +55,7 @@ class Drawn:
     points: tuple[Float64[np.ndarray, "words 2"], ...]
     """The points of each layer."""
     marked: tuple[Float64[np.ndarray, "_ 2"], ...]
-    """For each layer, the points of the words in context that are occurrences of `word`."""
+    """The points of the words in context that are occurrences of `word`, for each layer."""
     shares: tuple[float, ...]
     """The fraction of the variance that each plane explains."""
 
@@ -102,8 +103,8 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
 
 
 def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measure]:
-    """Yields the mean cosines of each layer: between any two words, between the occurrences of a word, between words in context,
-    and between a word in context and its nearest word."""
+    """Yields the mean cosines of each layer. They are between any two words, between the occurrences of a word, between words
+    in context, and between a word in context and its nearest word."""
     for s, name in enumerate(found.random["layer"]):
         layer = int(name)
         yield Measure("any two words", layer, float(found.random.values[s]), found.words * (found.words - 1) // 2)
@@ -122,7 +123,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
 
 
 def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[object, ...]]:
-    """Yields a row for each point of the figure; for a word in context, number and sense are empty."""
+    """Yields a row for each point of the figure. In the rows of words in context, the occurrence and the sense are empty."""
     for own in drawn:
         n = len(own.senses)
         for s, layer in enumerate(found.random["layer"]):
@@ -150,8 +151,8 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
 
 
 def senses_figure(found: Neighbours, drawn: Sequence[Drawn]) -> Figure:
-    """Draws the occurrences of each word in the plane, with a panel for each layer. Colours are senses; stars are words in
-    context."""
+    """Draws the occurrences of each word in the plane, with a panel for each layer. Colours mark the senses, and stars mark the
+    words in context."""
     layers = [int(layer) for layer in found.random["layer"]]
     rows = -(-len(layers) // _ACROSS)
     across = min(len(layers), _ACROSS)
@@ -189,7 +190,7 @@ def _short(text: str) -> str:
 
 
 def summary(own: Drawn) -> Iterator[str]:
-    """Returns lines about a word: its count in the text, and the central occurrence of each sense."""
+    """Yields lines about a word: its count in the text, and the central occurrence of each sense."""
     kept = len(own.senses)
     sample = f", {kept:,} of them drawn at random" if kept < own.occurrences.n else ""
     yield f"{own.word}: {counted(own.occurrences.n, 'occurrence')}{sample}"

@@ -24,7 +24,7 @@ class Neighbouring:
     count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "the number of nearest words to keep", "N")
     """The number of nearest words to keep for each word in context and layer."""
     occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "the maximum number of occurrences of a word to draw", "N")
-    """The maximum number of occurrences of each word to keep; if there are more, a random sample is kept."""
+    """The maximum number of occurrences of each word to keep. If there are more, a random sample is kept."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "neighbours")

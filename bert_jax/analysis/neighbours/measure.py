@@ -1,8 +1,8 @@
 """Compares words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two
 words.
 
-The text is read as a stream: word vectors are computed in batches on all devices, and only the nearest words of each batch
-leave the devices, so memory does not grow with the text.
+The text is read as a stream. Word vectors are computed in batches on all devices, and only the nearest words of each batch
+leave the devices. Memory therefore does not grow with the text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Vectors = Float[np.ndarray, "words D"]
 
 
 def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
-    """Scales the vectors to length 1; zero vectors stay zero."""
+    """Scales the vectors to length 1. Zero vectors stay zero."""
     exact = np.asarray(vectors, np.float64)
     return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
 
@@ -42,8 +42,9 @@ def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape 
 def principal_plane(
     vectors: Vectors, marked: Float[np.ndarray, "_ D"]
 ) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
-    """Returns (the first two principal components of the vectors scaled to length 1; the points of `marked` in the same plane;
-    the fraction of the variance that the plane explains, NaN if there is no variance).
+    """Projects the vectors, scaled to length 1, to their first two principal components. Returns (the points of the vectors,
+    the points of `marked` in the same plane, the fraction of the variance that the plane explains). The fraction is NaN if
+    there is no variance.
 
     Distances between vectors of length 1 are sqrt(2 - 2 cosine).
     """
@@ -59,8 +60,8 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the index of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
-    of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
+    """Returns the index of the cluster of each vector. The largest cluster has index 1. Ward's method makes at most `count`
+    clusters of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
     joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
@@ -71,8 +72,8 @@ def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
 
 
 def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
-    """Returns the mean cosine of pairs of different vectors, and the number of pairs: for "any" pair, for pairs in the "same"
-    cluster, and for pairs in "other" clusters. The mean is NaN if there are no pairs."""
+    """Returns (mean cosine, number of pairs) over pairs of different vectors. "any" is over all pairs, "same" over pairs in the
+    same cluster, and "other" over pairs in different clusters. The mean is NaN if there are no pairs."""
     points = unit(vectors)
     upper = np.triu_indices(len(points), 1)
     cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
@@ -81,7 +82,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns, for each cluster, the index of the vector with the largest cosine to the cluster's mean."""
+    """Returns the central vector of each cluster, by index. It has the largest cosine to the mean of the cluster."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -96,9 +97,9 @@ class NearPiece:
 
     piece: str
     cosine: float
-    """The cosine between its input embedding and the word's."""
+    """The cosine between the input embeddings of the piece and the word."""
     norm: float
-    """The length of its input embedding."""
+    """The length of the input embedding of the piece."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +108,12 @@ class WordPieces:
 
     word: str
     pieces: tuple[str, ...]
-    """The word's own pieces; its embedding is the mean of their embeddings."""
+    """The word's own pieces. The embedding of the word is the mean of their embeddings."""
     norm: float
-    """The length of this mean."""
+    """The length of the embedding of the word."""
     nearest: tuple[NearPiece, ...]
     n: int
-    """The number of pieces that were compared: all except its own."""
+    """The number of pieces that were compared: all except the word's own pieces."""
 
 
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
@@ -129,8 +130,8 @@ def one_word(tokenizer: Tokenizer, text: str) -> Word:
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
     """Returns the `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
 
-    A word of several pieces is represented by the mean of their embeddings. A word's own pieces are not among its neighbours.
-    Raises UserError for a text that is not exactly one word.
+    A word of several pieces is represented by the mean of the embeddings of these pieces. A word's own pieces are not among its
+    neighbours. Raises UserError if a text is not exactly one word.
     """
     tokenizer = model.tokenizer
     if model.config.spells_words:
@@ -142,7 +143,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # written like most words in a text
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # most words in a text follow a space
         ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
@@ -157,7 +158,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
 
 
 Key = tuple[int, int]
-"""A word of the text: (the index of its window, its index within the window)."""
+"""A word of the text, as (index of the window, index of the word in the window)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,7 +167,7 @@ class Occurrences:
 
     word: str
     n: int
-    """How often it occurs."""
+    """How often the word occurs."""
     contexts: tuple[str, ...]
     """The contexts of the occurrences that are kept, in the order of the text."""
     vectors: NamedArray
@@ -177,19 +178,19 @@ class Occurrences:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Words in context, and the words of a text that are nearest to them."""
+    """Words in context, and the words of a text that are nearest to these words."""
 
     marked: tuple[str, ...]
     """The words in context: sentences with one word in brackets, as given."""
     vectors: NamedArray
     """[layer, marked, dimension]: the vectors of the words in context, float32."""
     cosines: NamedArray
-    """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN for ranks beyond the number of words of
-    the text."""
+    """[layer, marked, rank]: the cosines of the nearest words of the text, float32. NaN if the text has fewer words than the
+    rank."""
     contexts: Mapping[tuple[int, int, int], str]
     """The nearest words, shown in their context, with the same indices as `cosines`."""
     random: NamedArray
-    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), as a reference for the other
+    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), for comparison with the other
     cosines."""
     words: int
     """The number of words in the text."""
@@ -220,8 +221,8 @@ def nearest_words(
         cosines, window, number [S, Q, count]  the words nearest to each query; the cosine of a missing word is -inf
         total [S, D], words []                 the sum of the word vectors scaled to length 1, and the number of words
         occurrences [S, X, D]                  the vectors of the words at the query positions
-        occurrence_window [X]                  the indices of their windows; -1 where there is no word
-        occurrence_number [X]                  their indices in the window
+        occurrence_window [X]                  the index of the window of each of these words; -1 if there is no word
+        occurrence_number [X]                  the index of each word in its window
     """
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
@@ -257,7 +258,7 @@ class Nearest:
     def add(
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
-        """Adds neighbours, and keeps the nearest of all so far."""
+        """Adds neighbours, and keeps only the nearest of all neighbours so far."""
         pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
         joined = [np.concatenate(pair, axis=-1) for pair in pairs]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
@@ -269,13 +270,13 @@ class Nearest:
         return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
 
     def describe(self, context: Callable[[Key], str]) -> None:
-        """Stores the contexts of all words that are kept, and drops all others."""
+        """Stores the contexts of all words that are kept, and drops all other contexts."""
         self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
 
 
 class Sample:
-    """A random sample of `most` occurrences of a word, drawn in the order of the text (reservoir sampling, Vitter's algorithm
-    R)."""
+    """A random sample of `most` occurrences of a word. The occurrences are read in the order of the text (reservoir sampling,
+    Vitter's algorithm R)."""
 
     def __init__(self, most: int):
         self._most = most
@@ -318,9 +319,10 @@ def find_neighbours(
 ) -> Neighbours:
     """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in the windows.
 
-    words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
-    between the mean vectors of the words' pieces. Two words count as the same if they have the same pieces. Raises UserError if
-    the text in brackets is not one word, if a layer does not exist, or if there are no windows.
+    Each of `words` is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines
+    are computed between word vectors, which are means over the pieces of a word. Two words count as the same if they have the
+    same pieces. Raises UserError if the text in brackets is not one word, if a layer does not exist, or if there are no
+    windows.
     """
     engine.require_encoder()
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size

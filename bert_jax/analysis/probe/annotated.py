@@ -1,4 +1,4 @@
-"""Reads CoNLL-U or CoNLL files as sentences with labels and trees, and picks sentences evenly spread over a file."""
+"""Reads CoNLL-U or CoNLL files as sentences with labels and trees, and picks sentences that are evenly spread over a file."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ TAG = "tag"
 
 @dataclasses.dataclass(frozen=True)
 class Annotated:
-    """A sentence: its words and, for each kind of label, a label for each word."""
+    """A sentence with its words, and with a label of each kind for each word."""
 
     words: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]]
-    """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
+    """The kinds are "upos", "xpos" and "relation" for CoNLL-U, and "tag" for CoNLL. Words without a label have NO_LABEL."""
     heads: tuple[int, ...] = ()
     """For each word, the index of its head; -1 for the root. Empty if the sentence has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
-    """For each word, whether its universal part of speech is PUNCT; empty without heads."""
+    """For each word, whether its universal part of speech is PUNCT. Empty if `heads` is empty."""
 
 
 class AnnotatedFile:
-    """The sentences of a file. If its name ends in .conllu (possibly compressed), it is read as CoNLL-U, otherwise as CoNLL
-    with a tag in one column.
+    """The sentences of a file. If the name of the file ends in .conllu (possibly compressed), the file is read as CoNLL-U.
+    Other files are read as CoNLL with a tag in one column.
 
-    Each iteration reads a CoNLL-U file anew; a CoNLL file is held in memory. A CoNLL-U sentence that cannot be read is reported
-    to `report` (default: standard error), counted in `failed` and left out. Raises UserError if the file cannot be read.
+    A CoNLL-U file is read again in each iteration. A CoNLL file is held in memory. A CoNLL-U sentence that cannot be read is
+    reported to `report` (default: standard error), counted in `failed` and left out. Raises UserError if the file cannot be
+    read.
     """
 
     def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
@@ -63,17 +64,17 @@ class AnnotatedFile:
 
     @property
     def failed(self) -> int:
-        """The number of sentences so far that could not be read."""
+        """The number of sentences that could not be read so far."""
         return self._treebank.failed if self._treebank else 0
 
 
 def is_conllu(path: str) -> bool:
-    """Returns whether this is the name of a CoNLL-U file, possibly compressed."""
+    """Returns whether `path` is the name of a CoNLL-U file, possibly compressed."""
     return bare_name(pathlib.Path(path).name).endswith(CONLLU)
 
 
 def annotated(sentence: Sentence) -> Annotated:
-    """Returns a CoNLL-U sentence with its labels and its tree; there is no tree if several words are roots."""
+    """Returns a CoNLL-U sentence with its labels and its tree. The tree is left out unless exactly one word is a root."""
     labels = {"upos": sentence.upos, "xpos": sentence.xpos, "relation": sentence.relations}
     if sentence.heads.count(-1) != 1:
         return Annotated(sentence.words, labels)
@@ -81,7 +82,7 @@ def annotated(sentence: Sentence) -> Annotated:
 
 
 def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
-    """Yields evenly spread `sentences` with at most `words` words in total, or all of them if they have at most that many
+    """Yields evenly spread `sentences` that have at most `words` words in total. Yields all sentences if they do not have more
     words. Long sentences are as likely as short ones. `sentences` is iterated over twice."""
     total = sum(len(sentence.words) for sentence in sentences)
     share, taken = min(words, total), 0
@@ -94,7 +95,7 @@ def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
 
 
 NONE = -1
-"""The index for "no label": such a word counts neither in training nor in the score."""
+"""The index of words without a label. These words count neither in training nor in the score."""
 Type = tuple[int, ...]
 """The pieces of a word, which identify its type."""
 
@@ -107,10 +108,10 @@ class Labels:
     classes: tuple[str, ...]
     """The labels in the training part, in alphabetical order."""
     training: Int32[np.ndarray, " _"]
-    """A label for each word, from 0; NONE for no label."""
+    """The label of each word, counted from 0; NONE for words without a label."""
     evaluation: Int32[np.ndarray, " _"]
-    """The same for the evaluation part. A label that does not occur in the training part cannot be found by any probe; its
-    index is the number of classes."""
+    """The labels of the evaluation part, in the same form. A label that does not occur in the training part has the number of
+    classes as its index, which no probe can predict."""
 
     @property
     def n(self) -> int:
@@ -124,7 +125,7 @@ class Labels:
 
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
-    """Returns the labels of one kind as indices of its classes."""
+    """Returns the labels of the kind `name` as indices of the classes."""
     known = [label for sentence in training for label in sentence.labels.get(name, ())]
     classes = sorted({*known} - {NO_LABEL})
     numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}
@@ -138,8 +139,9 @@ def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Anno
 
 
 def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type], seed: int) -> Labels:
-    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type gets one label,
-    drawn at random from the label distribution of the training part. Words without a label get none here either."""
+    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2). Each word type gets one label,
+    which is drawn at random from the label distribution of the training part. Words without a label have no label in the
+    control task either."""
     counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
     ends = np.cumsum(counts) / counts.sum()
     drawn: dict[Type, int] = {}
@@ -165,8 +167,8 @@ def _uniform(word: Type, seed: int) -> float:
 
 
 def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
-    """Returns the accuracy of predicting the most frequent label of each word type; for unseen types, the most frequent label
-    overall is predicted."""
+    """Returns the accuracy of predicting the most frequent label of each word type. For unseen types, the most frequent label
+    of all words is predicted."""
     labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
     by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for word, label in labelled:
@@ -180,5 +182,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """Returns the most frequent item. If several are equally frequent, returns the first of them."""
+    """Returns the most frequent item. If several items are equally frequent, returns the first of them."""
     return max(counts, key=counts.__getitem__)

@@ -1,4 +1,4 @@
-"""The command `probe`: which linguistic properties probes find in vectors and attention, layer by layer."""
+"""The command `probe`: trains probes of linguistic properties on vectors and attention, layer by layer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _read(found: Probes) -> str:
 
 
 def print_found(found: Probes) -> None:
-    """Prints, for each score, its best layer, the mix and the baseline. Also prints the accuracy of each parser."""
+    """Prints the best layer, the mix and the baseline for each score. Also prints the accuracy of each parser."""
     if found.labels:
         print(f"{'label':24} layer  accuracy  control  selectivity    mix  word type")
         (mean, _), (gap, _) = over_seeds(found.labels.accuracy), over_seeds(selectivity(found.labels))

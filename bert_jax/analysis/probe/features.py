@@ -34,12 +34,12 @@ class Features:
     """The vectors of the words of some sentences."""
 
     vectors: Float16[np.ndarray, "R S D"]
-    """For every word, its embedding and the output of every layer."""
+    """The embedding and the output of every layer, for each word."""
     starts: Int64[np.ndarray, " sentence_bounds"]
-    """The index of the first word of each sentence, and at the end the total number of words."""
+    """The index of the first word of each sentence, followed by the total number of words."""
     sentences: list[Annotated]
     types: list[tuple[int, ...]]
-    """The pieces of each word: words with the same pieces have the same type."""
+    """The pieces of each word. Words with the same pieces have the same type."""
     cut: list[bool]
     """For each sentence, whether it is longer than the position table and was read in windows."""
 
@@ -51,8 +51,8 @@ class Features:
 
 @compiled
 def layer_vectors(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
-    """Returns the embeddings and the output of every layer for each word, as the mean over its pieces, at the column of its first
-    token."""
+    """Returns the embedding and the output of every layer for each word, averaged over its pieces. Each word is at the column
+    of its first token."""
     found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
     return jnp.moveaxis(found, 0, 2)
 
@@ -63,7 +63,7 @@ def read_features(
     words: int,
     say: Say = silent,
 ) -> Features:
-    """Returns the vectors of all words of `sentences`, in which there are at most `words` words.
+    """Returns the vectors of all words of `sentences`, which must have at most `words` words in total.
 
     Raises UserError if there are no words, or if the model returns numbers that are not finite.
     """
@@ -78,7 +78,7 @@ def read_features(
             for window in own:
                 firsts = _first_tokens(window)
                 found = next(answers)[firsts]
-                with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are rejected below
+                with np.errstate(over="ignore"):  # values too large for float16 become infinite and are rejected below
                     vectors[done : done + len(firsts)] = found
                 done += len(firsts)
                 types += [word.ids for word in window.words[1:-1]]
@@ -95,7 +95,7 @@ def read_features(
 
 
 def _first_tokens(window: Window) -> list[int]:
-    """Returns the columns of the words' first tokens, without [CLS] and [SEP]."""
+    """Returns the column of the first token of each word, without [CLS] and [SEP]."""
     ends = itertools.accumulate(len(word.ids) for word in window.words)
     columns = [0, *ends]
     return [column for column, word in zip(columns, window.words, strict=False) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]
@@ -110,12 +110,12 @@ class Scale:
 
 
 ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
-"""An entry counts as constant if its deviation is at most ROUNDING times its mean, or at most SMALLEST. Vectors are held in
-float16; rounding to float16 can cause half of that deviation."""
+"""An entry counts as constant if its deviation is at most ROUNDING times its mean, or at most SMALLEST. The vectors are held in
+float16, and rounding alone can cause half of this deviation."""
 
 
 def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
-    """Returns the scale of these vectors; entries that are constant, up to the rounding of float16, get deviation 1."""
+    """Returns the scale of these vectors. Entries that are constant up to the rounding of float16 get deviation 1."""
     chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
     mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)
     variance = sum(((chunk - mean) ** 2).sum(0) for chunk in chunks) / len(vectors)
@@ -125,7 +125,7 @@ def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
 
 
 def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
-    """Yields the elements of `order`, `size` at a time; the last batch is padded with -1."""
+    """Yields the elements of `order` in batches of `size`. The last batch is padded with -1."""
     for start in range(0, len(order), size):
         batch = np.full(size, -1, np.int64)
         batch[: len(order[start : start + size])] = order[start : start + size]

@@ -1,4 +1,4 @@
-"""The tables and figures of probes; each figure shows the table with the same name."""
+"""Writes the tables and figures of probes. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_probes(folder: Folder, found: Probes) -> None:
 
 
 def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (mean, standard deviation) over the seeds, the last axis. With one seed the deviation is NaN."""
+    """Returns (mean, standard deviation) over the last axis, the seeds. With one seed, the deviation is NaN."""
     values = np.asarray(array.values)
     count = values.shape[-1]
     deviation = values.std(-1, ddof=1) if count > 1 else np.full(values.shape[:-1], np.nan)
@@ -73,7 +73,8 @@ def selectivity(found: LabelProbes) -> NamedArray:
 
 
 def labels_figure(found: LabelProbes) -> Figure:
-    """Draws, for each kind of label, the accuracy and the control over the layers, and the baseline of word types."""
+    """Draws a panel for each kind of label, with the accuracy, the control accuracy and the selectivity over the layers, and
+    the baseline of word types."""
     labels = found.accuracy["label"]
     figure = new_figure(4.2 * len(labels) + 0.6, 3.8, "linear probes of labels, by layer (0: embeddings)")
     every = panels(figure, len(labels), len(labels), sharey=True)
@@ -91,7 +92,7 @@ def labels_figure(found: LabelProbes) -> Figure:
 
 
 def structure_figure(found: StructureProbes) -> Figure:
-    """Draws each score over the layers, and its value for right-branching trees."""
+    """Draws each score over the layers, and the same score for right-branching trees."""
     scores = found.scores["score"]
     figure = new_figure(3.2 * len(scores) + 0.6, 3.4, "structural probes, by layer (0: embeddings; dotted: right-branching)")
     mean, deviation = over_seeds(found.scores)
@@ -106,7 +107,7 @@ def structure_figure(found: StructureProbes) -> Figure:
 
 
 def parsers_figure(found: ParserProbes) -> Figure:
-    """Draws the fraction of words whose head is found, by parser."""
+    """Draws the fraction of words whose head each parser finds."""
     names = [str(name) for name in found.accuracy["parser"]]
     figure = new_figure(7.5, 0.4 * len(names) + 1.2, f"heads found by parsers, of {counted(found.n, 'word')}")
     axes = figure.subplots()

@@ -21,17 +21,17 @@ class Probing:
     """The options of the command `probe`."""
 
     probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), _OF_PROBES, "P,P")
-    """The probes to train; () trains all probes for which the files have annotation."""
+    """The probes to train. () trains all probes for which the files have annotation."""
     words: Annotated[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "the maximum number of words per file", "N")
-    """The maximum number of words in each of the two files; whole sentences are chosen, evenly spread. Their vectors are held in
-    float16."""
+    """The maximum number of words that are read from each of the two files. Whole sentences are chosen, evenly spread over the
+    file. Their vectors are held in float16."""
     rank: Annotated[int, Interval(ge=1, le=4_096)] = flag(64, "the rank of structural probes", "N")
     """The rank of structural probes."""
     epochs: Annotated[int, Interval(ge=1, le=10_000)] = flag(10, "epochs of structural probes and of averages of layers", "N")
     """Epochs of structural probes and of the mixes that linear probes read. The linear probes themselves are trained to
     convergence."""
     passes: Annotated[int, Interval(ge=1, le=10_000)] = flag(2, "epochs of parsers", "N")
-    """Epochs of parsers over the training sentences; the model reads the sentences again in each epoch."""
+    """Epochs of parsers over the training sentences. The model reads the sentences again in each epoch."""
     seeds: Annotated[int, Interval(ge=1, le=100)] = flag(3, "the number of seeds that each probe is trained with", "N")
     """The number of times that linear and structural probes are trained, each time with a different seed."""
     seed: Seed = flag(0, "the first seed, and the seed of the control", "N")

@@ -1,5 +1,5 @@
-"""Linear probes: softmax regressions of labels on word vectors, one for each layer and one for a learned weighted average of
-the layers, the mix (ELMo's scalar mix).
+"""Linear probes: softmax regressions of labels on word vectors. There is one probe for each layer, and one for the mix, which
+is a learned weighted average of the layers (ELMo's scalar mix).
 
 The mixes are trained with Adam. Then all regressions are trained to convergence with L-BFGS. A probe that stops early would
 underfit the control task, and the selectivity would be too large.
@@ -25,10 +25,11 @@ from bert_jax.model.features import LayerMix
 BATCH = 256
 """The number of words in a step."""
 LEARNING_RATE = 2e-3
-"""The learning rate of Adam on standardised vectors; a cosine decays it to 0 over all steps."""
+"""The learning rate of Adam on standardised vectors. It decays to 0 over all steps, as a cosine."""
 PENALTY = 2.5e-3
-"""The weight of the squared norm of the kernel, which is added to the mean cross-entropy in the loss. It makes the best probe
-unique: with few words and many entries, the labels are separable, and the kernel would grow without bound."""
+"""The weight of the squared norm of the kernel in the loss, where it is added to the mean cross-entropy. The penalty makes the
+best probe unique. Without it, the kernel would grow without bound if the labels are separable, which is common with few words
+and many entries."""
 ITERATIONS, TOLERANCE = 500, 1e-5
 """L-BFGS stops after this many iterations, or when the loss decreases by less than this fraction."""
 Probe = dict[str, PyTree[jax.Array]]
@@ -38,14 +39,14 @@ State = tuple[Any, Any]
 def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
     """Returns the vectors of all layers, standardised so that each entry of each layer has mean 0 and deviation 1.
 
-    They are used in float32. NumPy converts them from float16, since XLA cannot compile float16 for CPUs without instructions for
-    it."""
+    The vectors must be float32. NumPy converts the stored float16 vectors, since XLA cannot compile float16 for CPUs without
+    float16 instructions."""
     mean, deviation = scale
     return (jnp.moveaxis(vectors, 1, 0) - mean[:, None]) / deviation[:, None]
 
 
 def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[Array, "A R D"]:
-    """Returns the vectors of all hidden states, followed by their learned mix; A = S + 1."""
+    """Returns the vectors of all hidden states, followed by the learned mix of these vectors. A is S + 1."""
     mixed: Any = LayerMix(len(vectors)).apply({"params": mix}, vectors[:, None])
     return jnp.concatenate([vectors, mixed])
 
@@ -56,7 +57,7 @@ def initial_mix(layers: int) -> dict[str, jax.Array]:
 
 
 def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, "A R C"]:
-    """Returns the logits of the probes of all hidden states and of the mix."""
+    """Returns the logits of the probes on all hidden states and on the mix."""
     inputs = with_mix(probe["mix"], vectors)
     exact = jax.lax.Precision.HIGHEST
     return jnp.einsum("ARD,ADC->ARC", inputs, probe["kernel"], precision=exact) + probe["bias"][:, None]
@@ -65,7 +66,8 @@ def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, 
 def mix_loss(
     probes: Mapping[str, Probe], vectors: Float[Array, "S R D"], labels: Mapping[str, Int[Array, " R"]]
 ) -> Float[Array, ""]:
-    """Returns the mean cross-entropy of the probe on the mix over the words with a label, summed over the kinds of labels."""
+    """Returns the cross-entropy of the probes on the mix, averaged over the words with a label and summed over the kinds of
+    labels."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(())
     for name, own in labels.items():
@@ -83,8 +85,8 @@ def _mean_loss(logits: Float[Array, "R C"], labels: Int[Array, " R"]) -> Float[A
 
 
 def initial_probes(layers: int, width: int, classes: Mapping[str, int], seed: int) -> dict[str, Probe]:
-    """Returns, for each kind of label, a mix and a probe on it with this number of `classes`. Kernels are normal with deviation
-    0.01."""
+    """Returns a mix and a probe on the mix for each kind of label. `classes` has the number of classes of each kind. Kernels
+    are drawn from a normal distribution with deviation 0.01."""
     keys = dict(zip(classes, jax.random.split(jax.random.key(seed), len(classes)), strict=True))
     return {
         name: {
@@ -105,11 +107,11 @@ def train_linear(
     say: Say = silent,
     layers: Mapping[str, Probe] | None = None,
 ) -> dict[str, Probe]:
-    """Returns the converged probes of all kinds of labels by name. Only the mixes depend on the `seed`: in each of the `epochs`,
-    Adam reads the words in a different order.
+    """Returns the converged probes of all kinds of labels by name. Only the mixes and the probes on the mixes depend on `seed`.
+    The mixes are trained with Adam for `epochs` epochs. They start with random probes and read the words in random order.
 
-    layers: the result for another seed. For the kinds of labels that it contains, its probes on single layers are reused. `say`
-    is called with the number of finished probes and the number of all probes."""
+    `layers` is the result for another seed. Its probes on single layers are reused for the kinds of labels that it contains.
+    `say` is called with the number of finished probes and the number of all probes."""
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)
     _, hidden, width = vectors.shape
@@ -146,8 +148,8 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """Returns the mix of the standardised vectors, standardised again, and the mean and deviation of its entries before
-    that."""
+    """Returns the mix of the standardised vectors, standardised again. Also returns the mean and the deviation of the entries
+    before the second standardisation."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
@@ -164,8 +166,8 @@ def _mix(mix: Mapping[str, Array], vectors: Array, scale: tuple[Array, Array]) -
 def converged(
     read: Float[Array, "R D"], labels: Int[np.ndarray, " R"], classes: int
 ) -> tuple[Float32[np.ndarray, "D C"], Float32[np.ndarray, " C"]]:
-    """Returns the kernel and the bias that minimise the mean cross-entropy over the words with a label, plus PENALTY times the
-    sum of the squares of the kernel."""
+    """Returns the kernel and the bias that minimise the loss. The loss is the mean cross-entropy over the words with a label,
+    plus PENALTY times the sum of the squares of the kernel."""
     width, own = read.shape[1], jnp.asarray(labels)
 
     def loss(flat: Float64[np.ndarray, " _"]) -> tuple[float, Float64[np.ndarray, " _"]]:
@@ -180,7 +182,7 @@ def converged(
 @jax.jit
 @jax.value_and_grad
 def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: Int[Array, " R"]) -> Float[Array, ""]:
-    """Returns the loss of `converged`; the last row of `probe` is the bias."""
+    """Returns the loss of `converged`. The last row of `probe` is the bias."""
     logits = jnp.matmul(read, probe[:-1], precision=jax.lax.Precision.HIGHEST) + probe[-1:]
     return _mean_loss(logits, labels) + PENALTY * jnp.square(probe[:-1]).sum()
 
@@ -188,7 +190,7 @@ def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: In
 def train_mixes(
     vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """Returns the mix for each kind of label, trained with Adam together with a probe on it."""
+    """Returns the mix for each kind of label. Adam trains each mix together with a probe on this mix."""
     count, layers, width = vectors.shape
     probes = initial_probes(layers, width, {kind.name: len(kind.classes) for kind in labels}, seed)
     steps = epochs * -(-count // BATCH)
@@ -204,9 +206,9 @@ def train_mixes(
 
 @functools.lru_cache(maxsize=4)
 def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    """Returns the compiled training step, (state, vectors, targets, scale) -> state, and its optimizer. The optimizer is Adam
-    with a learning rate that decays to 0 as a cosine over `steps`. `loss` is a function of the probes, the standardised vectors
-    and the targets."""
+    """Returns the compiled training step and its optimizer. The step is a function (state, vectors, targets, scale) -> state.
+    The optimizer is Adam with a learning rate that decays to 0 as a cosine over `steps`. `loss` is a function of the probes,
+    the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit
@@ -222,7 +224,8 @@ def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Cal
 def linear_accuracy(
     probes: Mapping[str, Probe], vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale
 ) -> dict[str, Float64[np.ndarray, " A"]]:
-    """Returns the fraction of labelled words whose most likely class is correct, for all hidden states and the mix."""
+    """Returns the fraction of labelled words whose most likely class is correct, for the probes on all hidden states and on the
+    mix."""
     right: dict[str, Any] = {kind.name: 0 for kind in labels}
     for chosen in in_batches(range(len(vectors)), BATCH):
         own = {kind.name: np.where(chosen >= 0, kind.evaluation[chosen], NONE) for kind in labels}
@@ -240,5 +243,5 @@ def _right(
 
 
 def mix_shares(mix: Mapping[str, Array]) -> Float64[np.ndarray, " S"]:
-    """Returns the weights of the hidden states in a mix; they sum to 1."""
+    """Returns the weights of the hidden states in a mix. The weights sum to 1."""
     return np.asarray(jax.nn.softmax(mix["weights"]), np.float64)

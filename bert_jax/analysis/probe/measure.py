@@ -1,4 +1,4 @@
-"""Trains and scores all probes of a model: options and results."""
+"""Trains and scores all probes of a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
 Progress = Callable[[str, str], Say]
-"""Returns a function that shows the progress of a stage, given the stage's name and the unit of its counts, such as "words"."""
+"""Called with the name of a stage and the unit of its counts, such as "words". Returns a function that shows the progress of
+the stage."""
 
 
 def silent_stage(stage: str, unit: str) -> Say:
@@ -49,7 +50,8 @@ class LabelProbes:
     """Linear probes of labels."""
 
     accuracy: NamedArray
-    """[label, task, probe, seed]: accuracies on the label and on its control task; their difference is the selectivity."""
+    """[label, task, probe, seed]: the accuracy on the label and on its control task. The difference of the two is the
+    selectivity."""
     mix: NamedArray
     """[label, layer, seed]: the weight of each hidden state in the learned mix."""
     majority: NamedArray
@@ -59,7 +61,7 @@ class LabelProbes:
     n_training: NamedArray
     """[label]: the number of training words."""
     unseen: NamedArray
-    """[label]: the number of scored words whose label no training word has, so that no probe can find it."""
+    """[label]: the number of scored words whose label does not occur in the training part, so no probe can find it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ class StructureProbes:
     scores: NamedArray
     """[score, probe, seed] of SCORES."""
     right_branching: NamedArray
-    """[score] for trees in which each word's head is the word before it."""
+    """[score]: the scores of trees in which the head of each word is the word before it."""
     n: NamedArray
     """[score]: the number of edges for "uuas", otherwise the number of sentences."""
     n_training: int
@@ -81,24 +83,25 @@ class ParserProbes:
     """Parsers on attention and on distance."""
 
     accuracy: NamedArray
-    """[parser]: the fraction of words whose head is found, for PARSERS and the two baselines without weights."""
+    """[parser]: the fraction of words whose head is found, for each of PARSERS and for two baselines without weights."""
     n: int
     """The number of words, without roots and punctuation."""
     distance: int
-    """The distance that the baseline FIXED always predicts, the most frequent one in the training part; -1 is the word before."""
+    """The distance that the baseline FIXED always predicts. It is the most frequent distance to a head in the training part; -1
+    is the word before."""
     n_training: int
     """The number of training words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probes:
-    """All probes of a model; probes that were not trained are None."""
+    """All probes of a model. Probes that were not trained are None."""
 
     labels: LabelProbes | None
     structure: StructureProbes | None
     parsers: ParserProbes | None
     words: tuple[int, int]
-    """The number of words of the training and of the evaluation part."""
+    """The number of words of the training part and of the evaluation part."""
     cut: int
     """The number of sentences longer than the position table. They were read in windows, and their trees are left out."""
     size: int

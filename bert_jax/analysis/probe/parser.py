@@ -1,13 +1,14 @@
-"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5): the head of each word, from all heads of attention.
+"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5). The parsers predict the syntactic head of each word
+from all attention heads.
 
 The probability that word i is the head of word j is the softmax over i of
 
     sum_k w_k a_k(i, j) + u_k a_k(j, i)
 
-where a_k(i, j) is the attention of head k from word i to word j. In the parser on attention and words, w_k and u_k are linear in
-the input embeddings of the words i and j. Input embeddings (the mean over a word's pieces) replace the paper's GloVe vectors. The
-parsers on distance have the same form, with an indicator for each distance between i and j instead of attention. All parsers are
-log-linear in their weights, which start at 0, so nothing is random.
+where a_k(i, j) is the attention of head k from word i to word j. In the parsers with words, w_k and u_k are linear in the input
+embeddings of the words i and j. Input embeddings (the mean over a word's pieces) replace the paper's GloVe vectors. The parsers
+on distance have the same form, with an indicator for each distance between i and j instead of attention. All parsers are
+log-linear in their weights. The weights start at 0, so only the order of the sentences is random.
 
 Parsers predict the heads of all words except the root and punctuation. The candidates are all other words of the sentence. The
 attention of a batch is computed, used for training and discarded, so memory does not grow with the treebank."""
@@ -35,20 +36,21 @@ from bert_jax.prediction.packing import Item
 
 PARSERS = ("attention and words", "attention", "distance and words", "distance")
 REACH = 10
-"""Each distance up to this one has an indicator. Longer distances share the last one."""
+"""The largest distance with an indicator. Longer distances count as this distance."""
 ROWS = 4
 """The maximum number of rows in a step."""
 LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
-"""The learning rates of Adam; a cosine decays them to 0 over all steps. Attention to a word is often far below 1, so the weights
-of the heads have to be large."""
+"""The learning rates of Adam. They decay to 0 over all steps, as a cosine. Attention to a word is often far below 1, so the
+weights of the heads have to be large."""
 NO_HEAD = 0
-"""The value in "heads" for the root, punctuation and tokens that are not words of the text."""
+"""The value in "heads" for the root, for punctuation, and for tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
-    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the index of the
-    head of the token's word, where [CLS] is 0; NO_HEAD for words whose head is not predicted."""
+    """Yields the sentences that have a tree and fit into the position table. The column "heads" has a value for each token: the
+    index of the head of the token's word, where [CLS] has index 0. The value is NO_HEAD for words whose head is not
+    predicted."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
         if len(windows) != 1:
@@ -62,9 +64,10 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 
 @compiled
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
-    """Returns the inputs of parsers: "attention" [B, H, Z, Z] between words, for the heads of all layers; "words" [B, Z, D], the
-    input embeddings; and [B, Z]: "sequence", the index of the text from 1, or 0 where there is no word of a text; "number",
-    the index of the word in its text; and "heads", the index of its head."""
+    """Returns the inputs of parsers. "attention" [B, H, Z, Z] is the attention between words of the heads of all layers.
+    "words" [B, Z, D] are the input embeddings. "sequence" [B, Z] is the index of the text from 1, or 0 for columns without a
+    word of a text. "number" [B, Z] is the index of the word in its text. "heads" [B, Z] is the index of the head of the
+    word."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
@@ -79,16 +82,16 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """Returns one map for each distance from -REACH to REACH: 1 if the second word is at that distance from the first. The
-    first and the last map also cover all longer distances."""
+    """Returns one map for each distance from -REACH to REACH. An entry is 1 if the second word is at this distance from the
+    first word, otherwise 0. The first and the last map also cover all longer distances."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
 
 
 def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
-    """Returns zeros: "bias" [2, H] for w and u. The parsers on words also have "head" and "dependent" [2, D, H], the parts of w
-    and u that are linear in the words i and j."""
+    """Returns weights of 0. Each parser has "bias" [2, H] for w and u. The parsers on words also have "head" and "dependent"
+    [2, D, H], the parts of w and u that are linear in the words i and j."""
     weights = {}
     for name in PARSERS:
         count = heads if name.startswith("attention") else 2 * REACH + 1
@@ -99,7 +102,8 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the score of each word i [.., i, ..] as the head of each word j [.., j]: the sum in the module's docstring."""
+    """Returns the score of each word i [.., i, ..] as the head of each word j [.., j]. The score is the sum in the docstring of
+    this module."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):
@@ -114,8 +118,8 @@ def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: F
 
 
 def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, Float[Array, "B Z Z"]]:
-    """Returns, by parser, the log probability that word i [.., i, ..] is the head of word j [.., j], among the words of the same
-    text. `read` is the result of `parser_inputs`."""
+    """Returns the log probability that word i [.., i, ..] is the head of word j [.., j], for each parser. The candidates are
+    the other words of the same text. `read` is the result of `parser_inputs`."""
     sequence = read["sequence"]
     same = (sequence[:, :, None] == sequence[:, None, :]) & (sequence > 0)[:, None, :]
     candidates = same & ~jnp.eye(sequence.shape[1], dtype=bool)[None]
@@ -126,7 +130,7 @@ def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, 
 
 
 def is_head(read: Mapping[str, Array]) -> Float[Array, "B Z Z"]:
-    """Returns 1 where word i [.., i, ..] is the head of word j [.., j], if j is scored."""
+    """Returns 1 if word i [.., i, ..] is the head of word j [.., j] and j is scored, otherwise 0."""
     same = read["sequence"][:, :, None] == read["sequence"][:, None, :]
     asked = (read["heads"] != NO_HEAD) & (read["sequence"] > 0)
     return (same & (read["number"][:, :, None] == read["heads"][:, None, :]) & asked[:, None, :]).astype(jnp.float32)
@@ -142,7 +146,8 @@ def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]
 def train_parsers(
     engine: Engine, sentences: Sequence[Annotated], passes: int, seed: int, say: Say = silent
 ) -> dict[str, dict[str, jax.Array]]:
-    """Returns the weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in a different order.
+    """Returns the weights of PARSERS, trained with Adam in `passes` passes over the sentences. The sentences are shuffled in
+    each pass.
 
     `say` is called with the number of words read so far, and the total over all passes.
     """
@@ -169,8 +174,8 @@ def _optimizer() -> optax.GradientTransformation:
 
 @jax.jit
 def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Array, ""]]) -> State:
-    """Returns the state after one step for every ROWS rows of a batch, or for every row if ROWS does not divide their
-    number."""
+    """Returns the state after one step for every ROWS rows of a batch, or for every row if the number of rows is not a multiple
+    of ROWS."""
     rows = read["sequence"].shape[0]
     size = ROWS if rows % ROWS == 0 else 1
     parts = {name: x.reshape(rows // size, size, *x.shape[1:]) for name, x in read.items()}
@@ -188,8 +193,8 @@ def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Ar
 def parser_accuracy(
     engine: Engine, weights: Weights, sentences: Sequence[Annotated], say: Say = silent
 ) -> tuple[dict[str, float], int]:
-    """Returns (the unlabelled attachment score of each parser: the fraction of words whose most likely head is correct; the
-    number of words)."""
+    """Returns (the unlabelled attachment score of each parser, the number of words). The score is the fraction of words whose
+    most likely head is correct."""
     right = dict.fromkeys(weights, 0)
     n = done = 0
     total = sum(len(sentence.words) for sentence in sentences)
@@ -212,7 +217,8 @@ def _right(weights: Weights, read: Mapping[str, Array]) -> tuple[dict[str, Array
 
 
 def offset_counts(engine: Engine, sentences: Iterable[Annotated]) -> collections.Counter[int]:
-    """Counts the words whose head parsers predict, by the distance to their head. It is negative if the head comes first."""
+    """Counts the words whose head parsers predict, by the distance to their head. The distance is negative if the head precedes
+    the word."""
     offsets: collections.Counter[int] = collections.Counter()
     for item in parser_items(engine, sentences):
         asked = dict(zip(item.columns["words"], item.columns["heads"], strict=True))

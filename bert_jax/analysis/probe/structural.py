@@ -1,4 +1,5 @@
-"""Structural probes (Hewitt and Manning 2019, section 2): tree distances and depths as norms of linearly mapped vectors.
+"""Structural probes (Hewitt and Manning 2019, section 2). They predict tree distances and depths as norms of linearly mapped
+vectors.
 
 One matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words.
 A second matrix is trained so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so
@@ -22,8 +23,8 @@ from bert_jax.analysis.probe.linear import Probe, initial_mix, probe_step, stand
 from bert_jax.prediction.packing import power_of_two
 
 LENGTHS = range(5, 51)
-"""Rank correlations are first averaged over the sentences of each length; then these averages are averaged over the lengths from
-5 to 50."""
+"""Rank correlations are averaged over the sentences of each length. These averages are averaged again over the lengths from 5
+to 50."""
 
 
 def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
@@ -40,7 +41,7 @@ def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
 
 def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int, int]]:
     """Returns the edges (a, b), a < b, of the minimum spanning tree over all words."""
-    # the solver skips edges of weight 0; adding a constant does not change the tree
+    # The solver skips edges of weight 0. A constant is added to all weights, which does not change the tree.
     positive = np.triu(distances - distances.min() + 1.0, 1)
     a, b = scipy.sparse.csgraph.minimum_spanning_tree(positive).nonzero()
     return {(int(i), int(j)) for i, j in zip(a, b, strict=True)}
@@ -49,8 +50,8 @@ def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int,
 def found_edges(
     distances: Float[np.ndarray, "A words words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> tuple[Int64[np.ndarray, " A"], int]:
-    """Returns the two counts of UUAS, without punctuation: the number of the tree's edges that each spanning tree contains, and
-    the number of the tree's edges."""
+    """Returns two counts for UUAS, without punctuation. The first is the number of edges of the tree that each spanning tree
+    contains. The second is the number of all edges of the tree."""
     kept = [word for word, mark in enumerate(punctuation) if not mark]
     places = {word: place for place, word in enumerate(kept)}
     pairs = ((places[word], places[heads[word]]) for word in kept if heads[word] in places)
@@ -64,7 +65,7 @@ def found_edges(
 def rank_correlations(
     a: Float[np.ndarray, "*shape words"], b: Float[np.ndarray, "*#shape words"]
 ) -> Float64[np.ndarray, "*shape"]:
-    """Returns Spearman's correlations over the last axis; NaN if either array is constant."""
+    """Returns Spearman's correlations over the last axis, or NaN if one of the two arrays is constant."""
     ranks = [scipy.stats.rankdata(x, axis=-1) for x in (a, b)]
     x, y = (rank - rank.mean(-1, keepdims=True) for rank in ranks)
     with np.errstate(invalid="ignore"):
@@ -82,7 +83,8 @@ def root_is_found(
 def mean_over_lengths(
     lengths: Sequence[int], correlations: Sequence[Float[np.ndarray, " A"]]
 ) -> tuple[Float64[np.ndarray, " A"], int]:
-    """Returns (the mean over LENGTHS of the mean correlation of the sentences of each length; the number of these sentences)."""
+    """Averages the correlations over the sentences of each length, and these averages over LENGTHS. Returns (the mean, the
+    number of sentences of these lengths)."""
     chosen = [length for length in LENGTHS if length in lengths]
     if not chosen:
         return np.full(correlations[0].shape if len(correlations) else 1, np.nan), 0
@@ -93,7 +95,8 @@ def mean_over_lengths(
 
 
 class TreeScores:
-    """Accumulates the scores of the predicted distances and depths of several probes, sentence by sentence."""
+    """Accumulates the scores of several probes, sentence by sentence. The scores compare the predicted distances and depths
+    with the tree."""
 
     def __init__(self) -> None:
         self._found: list[Int64[np.ndarray, " A"]] = []
@@ -110,21 +113,20 @@ class TreeScores:
         heads: Sequence[int],
         punctuation: Sequence[bool],
     ) -> None:
-        """Adds a sentence: its distances and depths as predicted by each probe, and its tree."""
+        """Adds a sentence with the distances and depths that each probe predicts, and with its tree."""
         true = tree_distances(heads)
         found, edges = found_edges(distances, heads, punctuation)
         self._found.append(found)
         self._edges += edges
         self._roots.append(root_is_found(depths, heads, punctuation))
         self._lengths.append(len(heads))
-        # if all distances of a probe are equal, its correlation counts as 0
+        # if a probe predicts equal distances, its correlation is NaN and counts as 0
         self._distances.append(np.nan_to_num(rank_correlations(distances, true[None])).mean(-1))
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
     def results(self) -> dict[str, tuple[Float64[np.ndarray, " A"], int]]:
-        """Returns, for each score, (its value for each probe, n). n is the number of edges for UUAS, and the number of
-        sentences for the correlation of distances, the fraction of roots found and the correlation of depths. Values are NaN if
-        n is 0."""
+        """Returns (the value for each probe, n) for each score. n is the number of edges for UUAS, and the number of sentences
+        for the other scores. Values are NaN if n is 0."""
         with np.errstate(invalid="ignore"):
             uuas = np.sum(self._found, axis=0) / np.float64(self._edges)
         return {
@@ -136,7 +138,7 @@ class TreeScores:
 
 
 def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.ndarray, " words"]]:
-    """Returns the distances and depths of a right-branching tree, in which each word's head is the word before it."""
+    """Returns the distances and depths of a right-branching tree, in which the head of each word is the word before."""
     places = np.arange(count, dtype=np.float64)
     return np.abs(places[:, None] - places[None]), places
 
@@ -146,13 +148,13 @@ WORDS = 512
 SHORTEST = 16
 """The minimum length of the rows of a step."""
 LEARNING_RATE = 1e-3
-"""The learning rate of Adam; a cosine decays it to 0 over all steps."""
+"""The learning rate of Adam. It decays to 0 over all steps, as a cosine."""
 Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """Returns the indices of the sentences that were read as a whole and have a tree of at least two words, not all of them
-    punctuation."""
+    """Returns the indices of the sentences that were read as a whole and have a tree. The tree must have two or more words,
+    which are not all punctuation."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]
 
@@ -169,8 +171,8 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """Returns the predictions of the probes of all hidden states and of the mix: "distance" [A, B, Z, Z] and "depth" [A, B, Z].
-    The R word vectors are B = `rows` sentences of Z words."""
+    """Returns the predictions of the probes on all hidden states and on the mix: "distance" [A, B, Z, Z] and "depth" [A, B, Z].
+    The R word vectors belong to B = `rows` sentences of Z words each."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
         name: jnp.einsum("ARD,ADO->ARO", with_mix(own["mix"], vectors), own["map"], precision=exact)
@@ -187,10 +189,10 @@ def structural_loss(
     probe: Probe, vectors: Float[Array, "S R D"], trees: Mapping[str, Float[Array, "B Z *_"]]
 ) -> Float[Array, ""]:
     """Returns the losses of distance and depth, summed over all probes. The loss of distance is the mean absolute difference
-    over the pairs of words of a sentence, averaged over the sentences. The loss of depth is the same over the words of a
-    sentence.
+    over the pairs of words of a sentence, averaged over the sentences. The loss of depth is the mean absolute difference over
+    the words of a sentence, averaged in the same way.
 
-    trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
+    `trees` has the targets "distance" [B, Z, Z] and "depth" [B, Z]. They are -1 for missing words.
     """
     total = jnp.zeros(())
     for name, found in measured(probe, vectors, len(trees["depth"])).items():
@@ -215,8 +217,8 @@ class Sentences:
 
 
 def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
-    """Yields the sentences with these numbers in batches. All rows of a batch have the same length, a power of two of at least
-    SHORTEST. Sentences with the same row length keep their order."""
+    """Yields the sentences with the indices `numbers` in batches. All rows of a batch have the same length, a power of two of
+    at least SHORTEST. Sentences with the same row length keep their order."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
         length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))
@@ -253,7 +255,8 @@ def train_structural(
     seed: int,
     say: Say = silent,
 ) -> Probe:
-    """Returns the maps of distances and depths for all hidden states and the mix, trained with Adam on the sentences with a tree.
+    """Returns the maps of distances and depths for all hidden states and the mix. The maps are trained with Adam on the
+    sentences with a tree.
 
     `say` is called with the number of finished sentences, and the total over all epochs.
     """
@@ -274,7 +277,7 @@ def train_structural(
 
 
 def structural_scores(probe: Probe, features: Features, scale: Scale) -> TreeScores:
-    """Returns the scores of the probes of all hidden states and the mix, in this order."""
+    """Returns the scores of the probes on all hidden states and on the mix, in this order."""
     scores = TreeScores()
     for batch in batches(features, tree_sentences(features)):
         answers = _measured(probe, batch.vectors, (scale.mean, scale.deviation), len(batch.trees["depth"]))

@@ -1,4 +1,4 @@
-"""The command `vocabulary`: the pieces of a vocabulary, and the parameters of a model."""
+"""The command `vocabulary`: lists the pieces of a vocabulary and the parameters of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and figures of a vocabulary; each figure shows the table with the same name."""
+"""Writes the tables and figures of a vocabulary. Each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = (
 
 
 def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
-    """Writes all tables and figures; unseen.tsv only with a corpus."""
+    """Writes all tables and figures. unseen.tsv is written only if pieces were counted in a corpus."""
     size, tokens = len(found.pieces), found.corpus_tokens
     header = ("id", "piece", "kind", "script", "characters", "name", "count", "n")
     said = {True: "yes", False: "no", None: ""}
@@ -49,8 +49,8 @@ def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
 
 
 def write_splits(folder: Folder, splits: Splits, new_words: int) -> None:
-    """Writes the words that the vocabulary splits to splits.tsv, and the `new_words` most frequent of them to words.txt, one per
-    line, the format of `convert --add-tokens`."""
+    """Writes the words that the vocabulary splits to splits.tsv. Writes the `new_words` most frequent of these words to
+    words.txt, one per line, as `convert --add-tokens` reads them."""
     rows = ((one.word, " ".join(one.pieces), one.count, splits.words) for one in splits.split)
     folder.table("splits.tsv", ("word", "pieces", "count", "n"), rows)
     folder.write("words.txt", "".join(f"{one.word}\n" for one in splits.split[:new_words]).encode())
@@ -87,7 +87,7 @@ def lengths_figure(found: Vocabulary) -> Figure:
 
 
 def parameters_figure(found: Vocabulary) -> Figure:
-    """Draws the parameters of each part as a bar, divided into its arrays."""
+    """Draws the number of parameters of each part as a bar. The bar is divided into the arrays of the part."""
     parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
     total, widest = found.num_parameters, max(sum(arrays.values()) for arrays in parts.values())
     figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))
@@ -97,7 +97,7 @@ def parameters_figure(found: Vocabulary) -> Figure:
         left = 0
         for i, (name, count) in enumerate(arrays.items()):
             axes.barh(row, count, left=left, color=shades[i % len(shades)], edgecolor="white")
-            if count > 0.07 * widest:  # there is room for its name
+            if count > 0.07 * widest:  # the bar has room for the name of the array
                 axes.text(left + count / 2, row, name.replace("_embeddings", ""), ha="center", va="center", fontsize=8)
             left += count
         axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)

@@ -1,4 +1,4 @@
-"""Sorts the pieces of a vocabulary by kind, script, length and names, and counts the parameters of the model by part."""
+"""Groups the pieces of a vocabulary by kind, script, length and names, and counts the parameters of the model by part."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from bert_jax.model.pretraining import NEVER_TRAINED
 READ = 50_000_000
 """The maximum number of tokens of a corpus to read."""
 SHORTEST = 3
-"""The minimum length of a listed word in characters; shorter words are seldom technical terms."""
-_FEWEST = 5  # how often a word must occur to be listed
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers are never 0 modulo 2^64
+"""The minimum length of a listed word in characters. Shorter words are seldom technical terms."""
+_FEWEST = 5  # the minimum count of a listed word
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # an odd number, so its powers are never 0 modulo 2^64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SplitWord:
     word: str
     pieces: tuple[str, ...]
     count: int
-    """How often it occurs in the corpus."""
+    """How often the word occurs in the corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Splits:
     words: int
     """The number of words read, including single punctuation marks."""
     pieces: int
-    """The number of their pieces."""
+    """The number of pieces of these words."""
     split: tuple[SplitWord, ...]
-    """The words of two or more pieces that occur at least five times, most frequent first."""
+    """The words of two or more pieces, most frequent first. They have at least SHORTEST letters and occur at least five
+    times."""
 
     @property
     def pieces_per_word(self) -> float:
@@ -63,7 +64,7 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
         raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
     words = pieces = 0
     counts = collections.Counter[int]()
-    made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
+    made_of: dict[int, tuple[int, ...]] = {}  # the ids of each word, by its hash
     for shard in corpus.tokens.shards:
         ids = np.asarray(shard[: READ - pieces])
         starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the positions at which words start
@@ -96,8 +97,9 @@ def _hashes(
 
 
 KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
-"""Every piece belongs to the first kind that fits: a name in brackets such as [CLS]; one character at the start of a word, or
-inside a word; digits and other numerals; the start of a word, which is mostly a whole word; the continuation of a word."""
+"""Every piece belongs to the first kind that fits. "reserved" is a special token, or a name in brackets such as [CLS].
+"character" and "character inside words" are single characters. "number" consists of digits and other numerals. "word" starts a
+word and is mostly a whole word, and "continuation" continues a word."""
 _RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
 _NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
 """The Unicode names of some letters start with one of these words, which do not name a script."""
@@ -117,18 +119,18 @@ class Piece:
     id: int
     piece: str
     text: str
-    """The piece without its mark for a continuation, or for a space before it."""
+    """The piece without the mark for a continuation or for a space before the piece."""
     kind: str
     continues: bool
-    """Whether it continues a word."""
+    """Whether the piece continues a word."""
     script: str
     """The result of `letter_script`; "none" for reserved pieces."""
     is_name: bool | None = None
-    """Whether the piece is a name. If there is a list of names: whether the list contains the piece. In a cased vocabulary
-    without a list: whether the piece starts with a capital and its lower-cased form is not a piece. In an uncased vocabulary
-    without a list: None."""
+    """Whether the piece is a name. If there is a list of names, a piece is a name if the list contains it. In a cased
+    vocabulary without a list, a piece is a name if it starts with a capital and its lowercase form is not a piece. None in an
+    uncased vocabulary without a list."""
     count: int | None = None
-    """How often it occurs in a corpus."""
+    """How often the piece occurs in a corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Vocabulary:
 
     pieces: tuple[Piece, ...]
     parameters: Mapping[str, Mapping[str, int]]
-    """Part -> array -> number of parameters."""
+    """The number of parameters, by part and array."""
     corpus_tokens: int | None = None
     """The number of tokens in the corpus in which pieces are counted."""
     splits: Splits | None = None
@@ -157,8 +159,8 @@ class Vocabulary:
 def read_vocabulary(
     model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
 ) -> Vocabulary:
-    """Returns the vocabulary of `model`, with counts from a corpus directory `corpus` and with names from a list. `with_splits`
-    also finds the words of the corpus that the vocabulary splits.
+    """Returns the vocabulary of `model`. Pieces are counted in the corpus directory `corpus` and looked up in the list `names`.
+    If `with_splits` is True, also finds the words of the corpus that the vocabulary splits.
 
     Raises UserError if the corpus cannot be read, or was built with another vocabulary.
     """
@@ -201,7 +203,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """Returns the pieces with their `is_name`, from the list `names` if there is one, otherwise from capitals."""
+    """Returns the pieces with their `is_name`. Names come from the list `names` if it is given, otherwise from capitals."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
@@ -216,9 +218,9 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
 
 def letter_script(text: str) -> str:
-    """Returns the script of the letters of `text`, the first word of their Unicode names: "latin", "cjk", ... If the letters
-    are of several scripts, it is "mixed"; if they are symbols, such as the micro sign, it is "other". Text without letters is
-    "digits" or "marks" (punctuation and symbols)."""
+    """Returns the script of the letters of `text`. The script is the first word of the letters' Unicode names, such as "latin"
+    or "cjk". It is "mixed" for letters of several scripts, and "other" for letters that are symbols, such as the micro sign.
+    Text without letters is "digits" or "marks" (punctuation and symbols)."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
     if not letters:
         return "digits" if any(letter.isnumeric() for letter in text) else "marks"
@@ -230,8 +232,9 @@ def letter_script(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns part -> array, or layer of the part -> number of parameters. For Transformer layers, each array is counted over
-    all layers. A user's encoder is counted by the names in it. Tables that are never trained are marked as fixed."""
+    """Returns the number of parameters by part, and by array or layer inside the part. Each array of the Transformer layers is
+    counted over all layers. The encoder of a user is counted by the names in it. Tables that are never trained are marked as
+    fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
         has_layers = part == "encoder" and "layers" in tree
@@ -254,7 +257,7 @@ def _size(tree: Any) -> int:
 
 def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
     """Yields (property, value, the pieces with this value). The properties are the kind, the script, whether a piece is a name,
-    and, if there is a corpus, whether it never occurs in it."""
+    and, if there is a corpus, whether the piece never occurs in the corpus."""
     for kind in KINDS:
         yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
