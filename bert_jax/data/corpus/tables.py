@@ -27,8 +27,8 @@ LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
-# A row group is divided into parts of at least this size, and into at most this many parts. More parts would decode the row
-# group too often.
+# A row group is divided into parts of at most this size, but into at most this many parts, because the reader of each part must
+# decode the row group from its start.
 _PART_BYTES, _MOST_PARTS = 16 << 20, 16
 _SPLITS = {
     "train": "train", "training": "train",
@@ -124,8 +124,8 @@ def configuration_name(name: str) -> str:
 
 
 def inspect(kind: str, path: str, column: str | None, given: str, flag: str = "--source") -> TableFile:
-    """Describes a Parquet or Arrow file. `column` is the name of the text column. If it is None, the column is found. `flag` is
-    the flag that names the file, and `given` is its value, for errors.
+    """Describes a Parquet or Arrow file. `column` is the name of the text column. If it is None, the column is found. `given` is
+    the name of the source, and `flag` is the flag with the source, for errors.
 
     Raises UserError if the file is damaged or has another format, or if the column is missing or does not hold text.
     """
