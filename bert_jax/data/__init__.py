@@ -1,5 +1,5 @@
-"""Text to batches: corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and packed rows of labelled
-examples. Only batches.py imports jax.
+"""Turns text into batches. This folder has corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and
+packed rows of labelled examples. Only batches.py imports jax.
 
 In: the sentence lengths and token ids of a corpus, or the features of a labelled task. Out: batches, on the host or on devices.
 

@@ -44,7 +44,7 @@ from bert_jax.data.rows import (
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
-_PLANS_HELD = 3  # a batch may span two blocks while the plan of the next one is computed
+_PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
 
 
 class BatchSource:
@@ -79,8 +79,8 @@ class BatchSource:
         self.rows_per_epoch = self._blocks.count * self._rows_per_block
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of the batch of `step` for the host `shard` = (index, count): the rows [index B/count, (index + 1)
-        B/count). The default is the whole batch."""
+        """Returns the batch of `step`. If `shard` = (index, count) is given, returns only the rows of this host, which are
+        [index B/count, (index + 1) B/count)."""
         places = step * self.batch_size + shard_rows(self.batch_size, shard)
         blocks, places = np.divmod(places, self._rows_per_block)
         parts = []
@@ -238,7 +238,7 @@ class LabelledBatches:
         return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step` for the host `shard` = (index, count). The default is all rows."""
+        """Returns the rows of `step`. If `shard` = (index, count) is given, returns only the rows of this host."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
@@ -247,7 +247,7 @@ class LabelledBatches:
 
 
 class UnlabelledBatches:
-    """Random sentences of a corpus as unlabelled examples, in rows of the same shape as the rows of labelled examples.
+    """Random sentences of a corpus as unlabelled examples. The rows have the same shape as those with labelled examples.
     `batches.at(step)` is a pure function of the step.
 
     A step draws `sentences` sentences with replacement. The `row_count` rows of a batch have room for this many sentences of
@@ -262,7 +262,7 @@ class UnlabelledBatches:
         self.row_count = -(-rows // row_multiple) * row_multiple
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step` for the host `shard` = (index, count). The default is all rows."""
+        """Returns the rows of `step`. If `shard` = (index, count) is given, returns only the rows of this host."""
         bits = random_bits(make_key(self._seed, _UNLABELLED, step), np.arange(self._sentences))
         drawn = uniform_integers(self._corpus.num_sentences, bits)
         features = [self._feature(n, int(sentence)) for n, sentence in enumerate(drawn)]
@@ -340,7 +340,7 @@ class EvaluationBatches:
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Float[np.ndarray, " ..."]]:
-        """Returns the logits of all features in the order of the features. Their shapes are those of `feature_logits`.
+        """Returns the logits of all features, in the order of the features. `feature_logits` documents their shapes.
 
         `mine` are the row indices of this host in a batch (None: all rows). `forward` receives these rows and returns the
         logits of all rows of the batch. `progress` is called after each batch with the number of finished features and the

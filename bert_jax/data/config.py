@@ -20,7 +20,7 @@ from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 PAIRS = ("original", "paper", "successive", "none")
 TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
-"""The maximum length of a row: lengths and positions are stored in 16 bits."""
+"""The maximum length of a row, because lengths and positions are stored in 16 bits."""
 MOST_PACKED = 4_096
 """The largest accepted number of examples in a row. The plan of an epoch has this many columns."""
 

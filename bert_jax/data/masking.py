@@ -132,7 +132,8 @@ def mask_words(examples: Examples) -> Chosen:
 
 
 def mask_spans(examples: Examples) -> Chosen:
-    """Chooses runs of whole words of geometric length, with one kind of replacement per span, as in SpanBERT."""
+    """Chooses spans of whole words, as in SpanBERT. The lengths have a geometric distribution, and each span has one kind of
+    replacement."""
     width = examples.config.max_predictions
     positions, firsts = choose_spans(examples.key, examples.candidates, examples.continues, examples.counts, width)
     return positions, random_bits(hash_bits(examples.key), firsts)
@@ -158,7 +159,7 @@ class Example:
     """The maximum number of positions. It is `max_predictions` or, if rows are packed, a part of `max_predictions` that is
     proportional to the example's length."""
     spell: Callable[[Sequence[int]], str]
-    """The text of the ids of one word."""
+    """Returns the text of one word, given the ids of the word."""
 
     def text(self, word: tuple[int, ...]) -> str:
         """Returns the text of one of the `words`."""
@@ -364,7 +365,7 @@ def replace_tokens(
     tables: MaskingTables,
     decisions: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
-    """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
+    """Returns the replacements of the predicted `tokens`. A replacement is [MASK], a random legal token, or the token itself.
 
     The upper halves of `decisions` (default: `bits`) decide between these three kinds, so tokens with equal upper halves get
     the same kind of replacement. Random tokens are drawn independently, from `bits`.

@@ -15,7 +15,7 @@ therefore depends on the random decision of the previous chunk.
 In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start with this
 sentence, and the start of the chunk after it. The random numbers depend only on the index of the sentence (the target length
 depends on the index of the document). Pointer jumping then finds the chunks of the epoch. The number of rounds is the logarithm
-of the largest chunk count of a document, so one document of a million sentences takes no longer than many small documents.
+of the chunk count of the longest document, so one document of a million sentences takes no longer than many small documents.
 
 In addition to pairs="original" there are
 - "paper": The next segment is random with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this
@@ -78,7 +78,7 @@ def epoch_chunks(
 ) -> Iterator[Chunks]:
     """Yields the chunks of an epoch, block by block in corpus order.
 
-    Sentences and documents must not be empty. The store has no empty ones. The chunks do not depend on the block size.
+    Sentences and documents must not be empty. (A corpus has no empty ones.) The chunks do not depend on the block size.
     """
     sentences, cursor = len(sentence_offsets) - 1, 0
     for first in range(0, sentences, _BLOCK):

@@ -300,7 +300,7 @@ ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """The label arrays of packed rows and the axes of their logits.
+    """Describes the label arrays of packed rows, and the axes of the logits.
 
     By default, each feature has an int32 label and a vector of logits. The labels are [B, U] and the logits [B, U, C].
     """

@@ -1,4 +1,4 @@
-"""The .npy files of a corpus: their names, writing them piece by piece, and disk errors."""
+"""The names of the .npy files of a corpus. Also writes these files piece by piece, and explains disk errors."""
 
 from __future__ import annotations
 

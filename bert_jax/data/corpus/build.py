@@ -62,7 +62,7 @@ class BuildConfig:
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
     enough_eval: bool  # whether to increase text.eval_fraction if it holds out too few documents to evaluate on
-    eval_sources: tuple[Source, ...] = ()  # the sources of the held-out documents; if given, text.eval_fraction is 0
+    eval_sources: tuple[Source, ...] = ()  # the sources of the held-out documents; with them, text.eval_fraction is 0
 
 
 def build_corpus(

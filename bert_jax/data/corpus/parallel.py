@@ -37,9 +37,9 @@ class PairRules:
     """The limits of pairs, in tokens of the corpus's vocabulary."""
 
     max_length_ratio: float = 9.0
-    """A pair is dropped if the token count of one side is more than this many times that of the other side."""
+    """A pair is dropped if one side has more than this many times the tokens of the other side."""
     max_pair_tokens: int = 250
-    """A pair is dropped if one side has more tokens than this."""
+    """A pair is dropped if one side has more than this many tokens."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The corpus report: statistics of a finished corpus, and warnings about properties that harm pretraining.
+"""The corpus report has statistics of a finished corpus, and warnings about properties that harm pretraining.
 
 Equal sentences are found by comparing 64-bit polynomial hashes of their ids. Numpy computes the hashes of many sentences at
 once (about 60 million tokens/s on one core). If there are more than `_EXACT_SENTENCES` sentences, only sentences whose hash is
@@ -25,7 +25,7 @@ from bert_jax.interface.words import counted
 
 _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # an odd number, because the powers of an even number become 0 modulo 2^64
 _LENGTH_BINS = 24  # a length n is counted in bin floor(log2 n)
 _REPEATED = 20  # the number of lines of a shard that are kept as examples; they are the most repeated lines
 
@@ -158,11 +158,11 @@ def corpus_report(
 ) -> JsonObject:
     """Returns the content of report.json.
 
-    sampled: the number of hash classes; repeated lines were counted in one of them. fractions: the held-out fractions "asked"
-    (requested), "used", and "least" (the requested fraction, raised if necessary to hold out enough documents to evaluate on).
-    token_counts: int64 [V], the count of each token id in the train split. letters: the counts of the characters in a sample of
-    the text, if the vocabulary drops marks. given_twice: the files that several sources name. sides: the numbers of characters,
-    tokens and unknown tokens on each side of the pairs."""
+    sampled: the number of hash classes. Repeated lines were counted in one of the classes. fractions: the held-out fractions
+    "asked" (requested), "used", and "least" (the requested fraction, raised if necessary to hold out enough documents to
+    evaluate on). token_counts: int64 [V], the count of each token id in the train split. letters: the counts of the characters
+    in a sample of the text, if the vocabulary drops marks. given_twice: the files that several sources name. sides: the numbers
+    of characters, tokens and unknown tokens on each side of the pairs."""
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -207,7 +207,7 @@ UNEQUAL_PIECES = 2.0
 
 
 def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:
-    """Raises UserError if the vocabulary of a corpus of pairs does not have the characters of one of the languages."""
+    """Raises UserError if the vocabulary does not fit one of the two languages of a corpus of pairs."""
     unknown = [sides.get(f"{side} unknown", 0) / max(1, sides.get(f"{side} tokens", 0)) for side in SIDES]
     worse = int(unknown[1] > unknown[0])
     if unknown[worse] > UNKNOWN_SIDE_LIMIT:

@@ -331,7 +331,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
 
 
 def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
-    """Returns the files of a parquet: or arrow: source. They match a pattern, or belong to one split in a directory."""
+    """Returns the files of a parquet: or arrow: source. The source is a pattern, or a directory with an optional split."""
     flag = f"{source.flag}={source.kind}:"
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
@@ -422,7 +422,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 
 def _json_problem(head: bytes) -> str:
-    """Returns the problem and the remedy if the file is JSON, or "" if it is text. `head` has its first bytes."""
+    """Returns the problem and the remedy if a file is JSON, or "" if it is text. `head` has the first bytes of the file."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:"

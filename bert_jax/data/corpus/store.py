@@ -135,7 +135,7 @@ def read_words(path: pathlib.Path, shard: JsonObject, split: str) -> np.ndarray:
 
 
 def ascending(offsets: np.ndarray) -> bool:
-    """Returns whether every offset is larger than the one before it."""
+    """Returns whether every offset is larger than the offset before it."""
     return bool((offsets[1:] > offsets[:-1]).all())
 
 
@@ -368,7 +368,7 @@ class Corpus:
     directory: pathlib.Path | None  # None if the corpus was built in memory
     tokenizer: Tokenizer | None = None  # a tokenizer with this `vocabulary`; may be None if the corpus was built in memory
     word_starts: WordStarts | None = None  # if None, use `Tokenizer.continuation_table`
-    languages: tuple[str, str] | None = None  # in a corpus of pairs: the language of the texts, and that of their translations
+    languages: tuple[str, str] | None = None  # in a corpus of pairs: (language of the texts, language of the translations)
 
     @property
     def num_documents(self) -> int:

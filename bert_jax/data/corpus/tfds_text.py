@@ -1,4 +1,4 @@
-"""Reads data sets of TensorFlow Datasets without TensorFlow. A data set is one of the catalogue, or the embedded corpus.
+"""Reads data sets of TensorFlow Datasets without TensorFlow. A data set is in the catalogue, or it is the embedded corpus.
 
 Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. TensorFlow or Apache
 Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). The public bucket has the prepared files of these

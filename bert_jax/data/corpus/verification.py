@@ -113,7 +113,7 @@ class Verification:
         try:
             with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
                 list(pool.map(self._verify, largest_first))
-        except Exception as error:  # this is a bug in bert_jax; if `_fault` was not set, the run would wait forever
+        except Exception as error:  # this is a bug in bert_jax; if `_fault` were not set, the run would wait forever
             self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
         finally:
             self._remember()

@@ -127,8 +127,8 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content of the file that determines the ids of a text. It has the same form for all programs that write such
-        files."""
+        """The part of the file's content that determines the ids of a text. Its form does not depend on the program that wrote
+        the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have merges as "a b", newer files as ["a", "b"]
@@ -223,8 +223,7 @@ class JsonTokenizer:
         return joined_spans(*self.encode_with_words(text)[1:])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of these ids, including special tokens. If the tokenizer does not normalise text, this is the
-        original text."""
+        """Returns the text of these ids, including special tokens. If encoding has lost nothing, this is the original text."""
         rust = self._with_specials if self._hides else self._rust
         return rust.decode([int(i) for i in ids], skip_special_tokens=False)
 

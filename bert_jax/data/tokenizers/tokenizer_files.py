@@ -170,8 +170,8 @@ def _described(
 ) -> TokenizerDescription:
     """Makes the TokenizerDescription of a WordPiece tokenizer.
 
-    `lines` are those of a vocab.txt, and `content` is that of a tokenizer.json. One of them may be None. `config`, `names` and
-    `later` are the contents of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    `lines` are the lines of a vocab.txt, and `content` is the content of a tokenizer.json. One of the two may be None.
+    `config`, `names` and `later` are the contents of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     """
     added = _added_tokens(path.parent, config, later) | (content.added if content else {})
     _check_text(path.parent, [*(content.ids if content else ()), *added.values()])

@@ -51,7 +51,7 @@ _MARKUP = re.compile(r"[`*_|\[]")
 _PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:[-'’/][A-Za-z]+)*[\"')]*[,.;:!?]*[\"')]*\Z")
 _TRIPLE_QUOTE = re.compile("\"\"\"|'''")
 _MIN_WORDS = 6
-_MIN_PLAIN = 0.75  # the smallest fraction of plain English words in prose; formulas and code have fewer
+_MIN_PLAIN = 0.75  # the smallest fraction of plain English words in prose; it is smaller in formulas and code
 
 
 def paragraphs(text: str) -> list[str]:
