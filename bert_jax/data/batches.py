@@ -155,10 +155,10 @@ def eval_batches(
     """Yields batches of the first `max_rows` rows in the random order of epoch 0, or of all rows if `max_rows` is None. The
     rows do not depend on the batch size or the number of hosts.
 
-    If all rows fit into one smaller batch, the batch size is reduced to their number, rounded up to a multiple of
-    `row_multiple` and of the number of hosts. The last batch is padded with empty rows (no tokens, targets or NSP labels),
-    which do not count in sums. Every host gets the same number of batches, as collectives require. Since the order is random,
-    the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is below 1.
+    If there are fewer rows than `batch_size`, the batch size is reduced. It is then the number of rows, rounded up to a
+    multiple of `row_multiple` and of the number of hosts. The last batch is padded with empty rows (no tokens, targets or NSP
+    labels), which do not count in sums. Every host gets the same number of batches, as collectives require. Since the order is
+    random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is below 1.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(

@@ -238,8 +238,8 @@ def choose_whole_words(
 
     As in the original, words are taken in random order until the count is reached. A word that would exceed the count is
     skipped, and smaller words may follow. An example may therefore have fewer predicted tokens than its count, or even none.
-    There is one difference: in the original, a `##` subword directly after [SEP] belongs to the last word before [SEP]. Here,
-    words end with their segment.
+    There is one difference. In the original, a `##` subword directly after [SEP] belongs to the last word before [SEP]. Here,
+    a word ends at the end of its segment.
 
     `word_counts` also limits the number of words. It is a function from the number of words to the number of predicted words.
 

@@ -370,9 +370,9 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """Returns the shape of rows for `features`. The length of the rows is the smallest of `ROW_LENGTHS`, or multiple of 128,
-    that fits the longest feature. The rows have room for twice the average number of features per row, because more features
-    hardly ever fit."""
+    """Returns the shape of rows for `features`. The length of the rows is the smallest length in `ROW_LENGTHS` that fits the
+    longest feature. If no length fits, it is a multiple of 128. The rows have room for twice the average number of features per
+    row, because more features hardly ever fit."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)

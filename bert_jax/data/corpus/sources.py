@@ -385,8 +385,9 @@ _NO_PROSE = {
 
 
 def _require_text(source: Source, path: str, head: bytes) -> None:
-    """Raises UserError if the first bytes of a file show that the file is not text. With a text: source, JSON is not text
-    either, nor are files whose suffix is in `_NO_PROSE`."""
+    """Raises UserError if the first bytes of a file show that the file is not UTF-8 text, or that its lines end in CR. For a
+    text: source, also raises UserError if the file is JSON, or if its suffix is in `_NO_PROSE`. For a jsonl: source, also
+    raises UserError if the file is one JSON list."""
     found = recognise(head, path)
     if found is not None and not (found.kind == "html" and source.kind == "text"):  # cleaning drops its markup
         remedy = found.remedy

@@ -145,9 +145,9 @@ class TextSet:
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
-        """Returns the names of the features with a text and its translation. They are those in `given` (SOURCE,TARGET) or, if
-        it is None, those of the data set, in the order of the data set. Returns None if the data set has no translations, or if
-        a single feature is read as text."""
+        """Returns the names of the features with a text and its translation. The names are read from `given` (SOURCE,TARGET).
+        If `given` is None, they are the names and the order in the data set. Returns None if the data set has no translations,
+        or if a single feature is read as text."""
         features = self.builder.info.features
         if self.feature or not isinstance(features, _tfds().features.Translation):
             return None
