@@ -400,7 +400,7 @@ def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
 
 
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError if the SentencePiece model `path` is from XLM-R or CamemBERT. Their models lack BERT's special
+    """Raises UserError if the SentencePiece model `path` is from XLM-R or CamemBERT. These models lack BERT's special
     pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
         raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
