@@ -1,9 +1,9 @@
-"""Text to batches: corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and packed rows of labelled
-examples. Only batches.py imports jax.
+"""Turns text into batches. This folder has corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and
+packed rows of labelled examples. Only batches.py imports jax.
 
-In: sentence lengths and token ids of a corpus, or the features of a labelled task. Out: batches, on the host or on devices.
+In: the sentence lengths and token ids of a corpus, or the features of a labelled task. Out: batches, on the host or on devices.
 
-All random numbers are hashes of (seed, epoch, position), so every host computes the same rows (see `counter_rng.py`).
+All random numbers are hashes of (seed, epoch, position). Every host therefore computes the same rows (see `counter_rng.py`).
 
     corpus/          raw text to a corpus directory of tokenised documents
     tokenizers/      text to token ids
@@ -11,7 +11,7 @@ All random numbers are hashes of (seed, epoch, position), so every host computes
     counter_rng.py   counter-based random numbers
     plan.py          sentence lengths -> the examples in every row of an epoch: chunks, segment pairs, blocks of a large corpus
     packing.py       examples -> rows
-    masking.py       tokens -> masked tokens and targets: where masks are drawn
+    masking.py       tokens -> masked tokens and targets; this module draws the masks
     rows.py          rows of a plan, or features of labelled examples -> arrays
     batches.py       batches as a function of the step, and their transfer to devices
     prefetch.py      batches from background threads, by grain

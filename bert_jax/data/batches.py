@@ -1,12 +1,12 @@
-"""Batches, and their transfer to devices. A batch is a pure function of (corpus, config, seed, step, shard), so there is no
-iterator state to save: the data position is the step.
+"""Batches, and their transfer to devices. A batch is a pure function of (corpus, config, seed, step, shard). There is no
+iterator state to save, because the position in the data is the step.
 
     BatchSource          pretraining batches
-    eval_batches      held-out batches: each row exactly once
+    eval_batches         held-out batches, with each row exactly once
     LabelledBatches      training batches of labelled examples
     UnlabelledBatches    sentences of a corpus as training batches of the same shape
-    AlternatingBatches   batches that alternate between both
-    EvaluationBatches    evaluation of every labelled example exactly once
+    AlternatingBatches   batches that alternate between labelled and unlabelled examples
+    EvaluationBatches    batches that evaluate every labelled example exactly once
     to_device            numpy arrays -> global jax.Arrays, sharded over the mesh
 """
 
@@ -44,18 +44,18 @@ from bert_jax.data.rows import (
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
-_PLANS_HELD = 3  # a batch may span two blocks while the plan of the next one is computed
+_PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
 
 
 class BatchSource:
     """Pretraining batches: `source.at(step)` returns the batch of a step, as a pure function of the step.
 
-    An epoch is one block (the whole corpus) or, if the corpus is large, several (`plan.Blocks`). Rows are numbered across all
-    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block has as many rows as the
-    first one, so the block of a row is known without planning the earlier blocks. The plans of two blocks differ slightly in
-    size (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). If a plan is longer than the
-    first one, its last rows are dropped; if it is shorter, its first rows are repeated. Rows are in random order, so these are
-    different rows in each epoch."""
+    An epoch is one block (the whole corpus). If the corpus is large, an epoch has several blocks (`plan.Blocks`). Rows are
+    numbered across all blocks and epochs. Step s has the rows [s B, (s + 1) B), so a batch may span two blocks. Every block has
+    as many rows as the first block, so the block of a row is known without planning the earlier blocks. The plans of two blocks
+    differ slightly in size (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). If a plan
+    is longer than the first plan, its last rows are dropped. If a plan is shorter, its first rows are repeated. Rows are in
+    random order, so different rows are dropped or repeated in each epoch."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class BatchSource:
         self.rows_per_epoch = self._blocks.count * self._rows_per_block
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the batch of `step`, or its rows [index B/count, (index + 1) B/count) for the host `shard` = (index, count)."""
+        """Returns the batch of `step`. If `shard` = (index, count) is given, returns only the rows of this host, which are
+        [index B/count, (index + 1) B/count)."""
         places = step * self.batch_size + shard_rows(self.batch_size, shard)
         blocks, places = np.divmod(places, self._rows_per_block)
         parts = []
@@ -91,13 +92,14 @@ class BatchSource:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def plan(self, block: int) -> EpochPlan:
-        """Returns the plan of a block, numbered across all epochs. Waits until it is computed."""
+        """Returns the plan of a block. Waits until the plan is computed. Blocks are numbered across all epochs."""
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
         """Returns a future of (the texts of a block, its plan). If needed, starts a background thread that computes them.
 
-        The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
+        The thread is a daemon, because the plan of a large corpus takes a minute and the program should not wait for it on
+        exit.
         """
         with self._lock:
             if block in self._planned:
@@ -114,7 +116,7 @@ class BatchSource:
         try:
             corpus, seed, epoch = self._blocks.at(block)
             promise.set_result((corpus, plan_epoch(corpus, self._config, seed=seed, epoch=epoch)))
-        except BaseException as error:  # raised in `result()`; the next call of `_start` computes the plan again
+        except BaseException as error:  # `result()` raises the error. The next call of `_start` computes the plan again.
             with self._lock:
                 self._planned.pop(block, None)
             promise.set_exception(error)
@@ -150,13 +152,13 @@ def eval_batches(
     *,
     row_multiple: int = 1,
 ) -> Iterator[Batch]:
-    """Yields batches of the first `max_rows` rows (None: all) in the random order of epoch 0. The rows do not depend on the batch
-    size or the number of hosts.
+    """Yields batches of the first `max_rows` rows in the random order of epoch 0, or of all rows if `max_rows` is None. The
+    rows do not depend on the batch size or the number of hosts.
 
-    A batch has at most `max_rows` rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens,
-    targets or NSP labels), which do not count in sums. Every host gets the same number of batches, as collectives require.
-    Since the order is random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is
-    below 1.
+    If there are fewer rows than `batch_size`, the batch size is reduced. It is then the number of rows, rounded up to a
+    multiple of `row_multiple` and of the number of hosts. The last batch is padded with empty rows (no tokens, targets or NSP
+    labels), which do not count in sums. Every host gets the same number of batches, as collectives require. Since the order is
+    random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is below 1.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(
@@ -174,23 +176,24 @@ def eval_batches(
 
 EVALUATED = {"cpu": 2_048}
 EVALUATED_ELSEWHERE = 16_384
-"""The number of tokens per device in an evaluation batch, on a CPU (`EVALUATED`) and on other devices
-(`EVALUATED_ELSEWHERE`)."""
+"""The number of tokens per device in an evaluation batch. `EVALUATED` has the number by platform, and `EVALUATED_ELSEWHERE` is
+the number on all other platforms."""
 
 
 PACKED_AHEAD = 20_000
-"""The number of steps that are packed before a run starts, to choose the numbers of rows. This takes less than a second."""
+"""The number of steps that are packed before a run starts, to choose the row counts. This takes less than a second."""
 WORTH_COMPILING = 2**20
-"""A second, smaller number of rows per batch is compiled only if it saves at least this many tokens of padding in a run."""
+"""A second, smaller row count is compiled only if it saves at least this many tokens of padding in a run."""
 
 
 class LabelledBatches:
     """Fine-tuning batches: `batches.at(step)` returns the packed features of a step, as a pure function of the step.
 
-    Every epoch has all features in a new random order. The last step of an epoch has the remaining features, as in transformers'
-    trainers; the original drops them. The number of rows of a batch depends on the lengths of its features. Since each number of
-    rows needs a compilation, a run uses only one or two (`row_counts`) and pads batches with empty rows. In a run of more than
-    `PACKED_AHEAD` steps, a later batch may need more rows; it is then compiled separately."""
+    Every epoch has all features in a new random order. The last step of an epoch has the remaining features, as in
+    transformers' trainers. The original drops the remaining features. The number of rows that a batch needs depends on the
+    lengths of its features. Since each row count needs a compilation, a run uses only one or two row counts (`row_counts`) and
+    pads batches with empty rows. In a run of more than `PACKED_AHEAD` steps, a later batch may need more rows. It is then
+    compiled separately."""
 
     def __init__(
         self,
@@ -207,14 +210,15 @@ class LabelledBatches:
         self._pad_id, self._row_multiple = pad_id, row_multiple
         self.steps_per_epoch = -(-len(features) // batch_size)
         self.row_counts = choose_row_counts(self._needed(epochs), shape.length)
-        """The numbers of rows of the batches, ascending."""
+        """The row counts of the batches, ascending."""
 
     def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """Returns the indices of all features in the order of an epoch."""
         return permutation(len(self._features), make_key(self._seed, epoch), np.int64)
 
     def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
-        """Returns the number of rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
+        """Returns the number of rows that each of the first `PACKED_AHEAD` steps needs, rounded up to a multiple of
+        `row_multiple`."""
         sizes = np.array([feature.size for feature in self._features])
         rows: list[int] = []
         for epoch in range(epochs):
@@ -234,7 +238,7 @@ class LabelledBatches:
         return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`, or the rows of the host `shard` = (index, count)."""
+        """Returns the rows of `step`. If `shard` = (index, count) is given, returns only the rows of this host."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
@@ -243,12 +247,12 @@ class LabelledBatches:
 
 
 class UnlabelledBatches:
-    """Random sentences of a corpus as unlabelled examples, in rows of the same shape as labelled ones: `batches.at(step)` is a
-    pure function of the step.
+    """Random sentences of a corpus as unlabelled examples. The rows have the same shape as those with labelled examples.
+    `batches.at(step)` is a pure function of the step.
 
-    A step draws `sentences` sentences with replacement. Its `row_count` rows have room for that many sentences of average length;
-    drawn sentences that do not fit are left out. A sentence that is longer than a row is cut. The rows have an array `weights`,
-    float32 [B, L], 1 at the first piece of each word."""
+    A step draws `sentences` sentences with replacement. The `row_count` rows of a batch have room for this many sentences of
+    average length. Drawn sentences that do not fit are left out. A sentence that is longer than a row is cut. The batch has an
+    additional array with the name `weights`, float32 [B, L], which is 1 at the first piece of each word."""
 
     def __init__(self, corpus: Corpus, shape: RowShape, sentences: int, seed: int, *, row_multiple: int, weights: str):
         self._corpus, self._shape, self._sentences, self._seed, self._weights = corpus, shape, sentences, seed, weights
@@ -258,7 +262,7 @@ class UnlabelledBatches:
         self.row_count = -(-rows // row_multiple) * row_multiple
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`, or the rows of the host `shard` = (index, count)."""
+        """Returns the rows of `step`. If `shard` = (index, count) is given, returns only the rows of this host."""
         bits = random_bits(make_key(self._seed, _UNLABELLED, step), np.arange(self._sentences))
         drawn = uniform_integers(self._corpus.num_sentences, bits)
         features = [self._feature(n, int(sentence)) for n, sentence in enumerate(drawn)]
@@ -283,7 +287,7 @@ class UnlabelledBatches:
 
 
 _UNLABELLED = 0x756E6C61  # "unla"
-_MEASURED = 20_000  # sentences whose lengths determine the number of rows
+_MEASURED = 20_000  # the lengths of this many sentences determine the number of rows
 _SPARE = 1.1
 
 
@@ -302,17 +306,17 @@ class AlternatingBatches:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """The numbers of rows of the batches, ascending."""
+        """The row counts of the batches, ascending."""
         return tuple(sorted({*self.labelled.row_counts, self.unlabelled.row_count}))
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`; even steps have labels."""
+        """Returns the rows of `step`. Even steps have labelled examples, odd steps unlabelled sentences."""
         return (self.unlabelled if step % 2 else self.labelled).at(step // 2, shard)
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """Returns the one or two numbers of rows to compile for, ascending. The last is the maximum over all steps. A smaller
-    number is added for steps that need fewer rows, if it saves a tenth of all rows and `WORTH_COMPILING` tokens in rows of
+    """Returns the one or two row counts to compile for, ascending. The last count is the maximum over all steps. A smaller
+    count is added for steps that need fewer rows, if it saves a tenth of all rows and `WORTH_COMPILING` tokens in rows of
     `length`."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
@@ -323,7 +327,7 @@ def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationBatches:
-    """Evaluates all `features` in batches of `rows` rows, each feature exactly once on any mesh."""
+    """Evaluates all `features` in batches of `rows` rows. Each feature is evaluated exactly once on any mesh."""
 
     features: Sequence[Feature]
     shape: RowShape
@@ -336,11 +340,11 @@ class EvaluationBatches:
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Float[np.ndarray, " ..."]]:
-        """Returns the logits of all features, in their order, in the shapes of `feature_logits`.
+        """Returns the logits of all features, in the order of the features. `feature_logits` documents their shapes.
 
-        `mine` are the indices of this host's rows of a batch (None: all rows). `forward` receives these rows and returns the
+        `mine` are the row indices of this host in a batch (None: all rows). `forward` receives these rows and returns the
         logits of all rows of the batch. `progress` is called after each batch with the number of finished features and the
-        total."""
+        number of all features."""
         packed = pack_features(self.features, self.shape)
         done = 0
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.features)
@@ -370,10 +374,10 @@ def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, Num[Array, "_ ..."]]:
-    """Makes global arrays, sharded by rows over the mesh axes `batch_axes`, from this process's part of the batch
-    (`process_shard`).
+    """Makes global arrays from this process's part of the batch (`process_shard`). The rows are sharded over the mesh axes
+    `batch_axes`.
 
-    The number of rows must be divisible by the size of these axes, which `sharding.rules.check_batch_size` checks before the
+    The number of rows must be divisible by the size of these axes. `sharding.rules.check_batch_size` checks this before the
     first batch.
     """
     _, count = process_shard(mesh, batch_axes)
@@ -386,7 +390,7 @@ def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # called at every step, and a pod has many devices
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
-    """Returns (index, count) of the part of every batch that this process assembles. It may differ from (process_index,
+    """Returns (index, count) for the part of every batch that this process assembles. They may differ from (process_index,
     process_count), since processes that differ only on the tensor axis hold the same rows."""
     ways = _ways(mesh, batch_axes)
     pieces: dict[int, set[int]] = {}
@@ -397,18 +401,19 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
 
 
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
-    """Returns the row indices of a global array with `rows` rows that this process holds, ascending, as `to_device` expects them.
-    They need not be contiguous."""
+    """Returns the indices of the rows that this process holds of a global array with `rows` rows. The indices are ascending, as
+    `to_device` expects, but they need not be contiguous."""
     pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
 
 
 def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
-    """Returns (index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
+    """Returns (index, count) for the part of the batch that `process` assembles. `pieces` lists the pieces of the batch that
+    each process holds.
 
-    On a TPU the mesh follows the interconnect, so the pieces of a process may not be contiguous. Then the rows of the process
-    are scattered in the global array, and the global batch has the same rows in a different order. Raises UserError if the
+    On a TPU the mesh follows the interconnect, so the pieces of a process may not be contiguous. The rows of the process are
+    then scattered in the global array, and the global batch has the same rows in a different order. Raises UserError if the
     parts of two processes overlap or differ in size.
     """
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)

@@ -20,7 +20,7 @@ from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 PAIRS = ("original", "paper", "successive", "none")
 TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
-"""The maximum length of a row: lengths and positions are stored in 16 bits."""
+"""The maximum length of a row, because lengths and positions are stored in 16 bits."""
 MOST_PACKED = 4_096
 """The largest accepted number of examples in a row. The plan of an epoch has this many columns."""
 
@@ -29,8 +29,8 @@ MOST_PACKED = 4_096
 class ExampleConfig:
     """The settings of pretraining examples. Names and defaults follow the original's create_pretraining_data.py.
 
-    These are `config.examples` in an experiment; each phase has its own `length`, `max_predictions` and `packed_examples`. Raises
-    UserError for values out of range and inconsistent combinations.
+    In an experiment, they are `config.examples`, and each phase has its own `length`, `max_predictions` and `packed_examples`.
+    Raises UserError if a value is out of range or if two settings contradict each other.
     """
 
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
@@ -108,7 +108,7 @@ class ExampleConfig:
 
     @property
     def special_tokens(self) -> int:
-        """The number of special tokens of an example: [CLS] and one or two [SEP]; for one side of a translated pair, only the
+        """The number of special tokens of an example: [CLS] and one or two [SEP]. Each side of a translated pair has only the
         last [SEP]."""
         if self.targets == "translated":
             return 1
@@ -143,9 +143,9 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the maximum number of predicted tokens of examples with these `lengths`, for next tokens and with
-        `counts_words`. It is `max_predictions` or, if rows are packed, a part of `max_predictions` proportional to the
-        example's length."""
+        """Returns the maximum number of predicted tokens for examples with these `lengths`. The maximum applies to next tokens,
+        and if `counts_words` is True. It is `max_predictions`. If rows are packed, each example gets a part of
+        `max_predictions` that is proportional to its length."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length
@@ -156,8 +156,8 @@ def _most_predictions(config: ExampleConfig) -> int:
     """Returns the maximum number of predicted tokens in a packed row, summed over its examples.
 
     most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples may
-    have more predicted tokens than one long example: at length 128, four examples have up to 21 and one has 19; at length 512,
-    eight have up to 80 and one has 77.
+    have more predicted tokens than one long example. For example, at length 128, four examples have up to 21 predicted tokens
+    and one example has 19. At length 512, eight examples have up to 80 and one has 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)

@@ -1,8 +1,9 @@
 """Counter-based random numbers: pure, vectorised functions of a key and a counter, without generator state.
 
-The result is number `counter` of the SplitMix64 sequence that starts at `key`: the 64-bit finaliser (Steele, Lea & Flood 2014,
-"Fast splittable pseudorandom number generators") applied to `key + counter * odd constant`. It takes about 3 ns per number in
-numpy; a `np.random.Generator` for each row would take about 20 microseconds.
+The functions return the element with index `counter` of the SplitMix64 sequence that starts at `key`. To compute it, they apply
+the 64-bit finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators") to `key + counter * odd
+constant`. This takes about 3 ns per number in numpy. Creating a `np.random.Generator` for each row would take about 20
+microseconds.
 """
 
 from __future__ import annotations
@@ -39,20 +40,23 @@ def hash_bits(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"
 
 
 def uniform_integers(limit: int | Integer[np.ndarray, " ..."], bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-    """Returns integers uniform in [0, limit), limit < 2**32, from the upper 32 of `bits`; 0 where limit is 0.
+    """Returns uniform random integers in [0, limit) from the upper 32 of `bits`. The limit must be below 2**32. If a limit is
+    0, its integer is 0.
 
-    It uses fixed-point multiplication, so probabilities differ by up to limit / 2**32 (0.2 % for ten million documents).
+    The function uses fixed-point multiplication, so the probabilities of two integers may differ by up to limit / 2**32 (0.2 %
+    for ten million documents).
     """
     return ((bits >> np.uint64(32)) * np.asarray(limit, np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
 def random_bits_32(key: UInt64[np.ndarray, "*shape 1"], count: int) -> UInt32[np.ndarray, "*shape {count}"]:
-    """Returns 32 random bits for each of the counters 0..count-1 of the sequences `key`. Each hash yields two of them."""
+    """Returns 32 random bits for each of the counters 0..count-1 of the sequences `key`. Each 64-bit hash yields two
+    results."""
     return random_bits(key, np.arange(-(-count // 2))).view(np.uint32)[..., :count]
 
 
 def lower_half(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """Moves the lower 32 of `bits` to the upper half, for a second 32-bit number from the same 64 bits."""
+    """Moves the lower 32 of `bits` to the upper half, to get a second 32-bit number from the same 64 bits."""
     return bits << np.uint64(32)
 
 

@@ -1,11 +1,11 @@
-"""Masked language modelling: the choice of the predicted tokens, and their replacements in the input.
+"""Masked language modelling: chooses the predicted tokens, and replaces them in the input.
 
 All functions process E examples at once, before packing, so packed and unpacked examples have the same masks. Random numbers are
-arguments, as keys or bits. The rules follow the original (create_pretraining_data.py, `create_masked_lm_predictions`); docstrings
-state the differences.
+passed as arguments, either as keys or as bits. The rules follow the original (create_pretraining_data.py,
+`create_masked_lm_predictions`). The docstrings state the differences.
 
-`config.examples.masking` names the mask policy: one of `data.MASKING`, or a function in the user's own file, which handles one
-`Example` at a time:
+`config.examples.masking` names the mask policy. It is one of `data.MASKING`, or a function in the user's own file. Such a
+function handles one `Example` at a time:
 
     def entities(example, rate, rng):  # a pure function of its arguments
         return positions
@@ -42,7 +42,7 @@ class MaskingTables:
     """The properties of a vocabulary that masking needs, as tables."""
 
     mask_id: int
-    legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
+    legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements, without special tokens and placeholders
     continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` subword; None: the corpus stores word starts
     pieces: tuple[str, ...] = ()  # the readable subwords, for users' policies
     spell: Callable[[Sequence[int]], str] | None = None  # the text of a word, given its ids; also for users' policies
@@ -50,8 +50,8 @@ class MaskingTables:
 
 @functools.lru_cache(maxsize=4)  # the eval set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
-    """Returns the tables of a vocabulary. Without the tokenizer, placeholders such as [unused7] are legal and `continuation` is
-    None. `continuation` is also None if the subwords do not show whether they continue a word."""
+    """Returns the tables of a vocabulary. If no tokenizer is given, placeholders such as [unused7] are legal and `continuation`
+    is None. `continuation` is also None if the subwords do not show whether they continue a word."""
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
@@ -65,19 +65,19 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
 
 @dataclass(frozen=True)
 class Examples:
-    """E examples before packing, one per row: the input of the policies in `data.MASKING`."""
+    """E examples before packing, one per row. They are the input of the policies in `data.MASKING`."""
 
     config: ExampleConfig
     tables: MaskingTables
-    key: UInt64[np.ndarray, "E 1"]  # key of the random numbers of each example
-    length: Int64[np.ndarray, " E"]  # with the special tokens
+    key: UInt64[np.ndarray, "E 1"]  # each example's key for random numbers
+    length: Int64[np.ndarray, " E"]  # includes the special tokens
     ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
     candidates: Bool[np.ndarray, "E L"]  # the tokens that may be predicted
-    word_starts: Callable[[], Bool[np.ndarray, "E L"]] | None = None  # from the corpus: whether a candidate begins a word
+    word_starts: Callable[[], Bool[np.ndarray, "E L"]] | None = None  # reads from the corpus whether a candidate begins a word
 
     @property
     def counts(self) -> Int64[np.ndarray, " E"]:
-        """The number of tokens to predict: `masked_fraction` of the tokens, at most the number of candidates."""
+        """The number of tokens to predict: `masked_fraction` of the tokens, but at most the number of candidates."""
         return np.minimum(self.config.predictions(self.length), np.count_nonzero(self.candidates, axis=1))
 
     @property
@@ -90,8 +90,8 @@ class Examples:
 
 
 Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
-"""The result of a policy: the positions to predict (ascending, then UNUSED), and the random bits that decide each replacement, or
-None to draw these bits independently."""
+"""The result of a policy: the positions to predict (ascending, then UNUSED), and the random bits that decide each replacement.
+If the bits are None, they are drawn independently for each position."""
 
 
 def choose(examples: Examples) -> Chosen:
@@ -100,7 +100,7 @@ def choose(examples: Examples) -> Chosen:
     return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
 
 
-@functools.lru_cache(maxsize=8)  # the file is read only once per run, even if it changes later
+@functools.lru_cache(maxsize=8)  # a run reads the file only once, even if the file changes later
 def _policy(name: str) -> Callable[..., Any]:
     policy: Callable[..., Any] = load_named(name, MASKING, KEY)
     if is_in_file(name):
@@ -132,7 +132,8 @@ def mask_words(examples: Examples) -> Chosen:
 
 
 def mask_spans(examples: Examples) -> Chosen:
-    """Chooses runs of whole words of geometric length, with one kind of replacement per span, as in SpanBERT."""
+    """Chooses spans of whole words, as in SpanBERT. The lengths have a geometric distribution, and each span has one kind of
+    replacement."""
     width = examples.config.max_predictions
     positions, firsts = choose_spans(examples.key, examples.candidates, examples.continues, examples.counts, width)
     return positions, random_bits(hash_bits(examples.key), firsts)
@@ -140,24 +141,25 @@ def mask_spans(examples: Examples) -> Chosen:
 
 @dataclass(frozen=True)
 class Example:
-    """One example before packing: the argument of a mask policy in a user's file.
+    """One example before packing. It is the argument of a mask policy in a user's file.
 
-    `policy(example, rate, rng)` returns the positions to predict, a sequence of positions in `words`, most important first;
-    positions beyond `limit` are dropped. `rate` is `masked_fraction`. `rng` is a numpy generator that depends only on the seed,
-    the epoch and the example. The policy must be a pure function of its arguments, since a resumed run recomputes each batch.
+    `policy(example, rate, rng)` returns a sequence of positions to predict, the most important positions first. The positions
+    must be in `words`. If there are more than `limit` positions, the last ones are dropped. `rate` is `masked_fraction`. `rng`
+    is a numpy generator that depends only on the seed, the epoch and the example. The policy must be a pure function of its
+    arguments, since a resumed run recomputes each batch.
     """
 
     ids: Int32[np.ndarray, " _"]
     """The token ids, with [CLS] and [SEP]."""
     pieces: tuple[str, ...]
-    """The subwords with these ids. "##ing" continues a word (SentencePiece and byte-level BPE: "▁the" begins one)."""
+    """The subwords with these ids. "##ing" continues a word. In SentencePiece and byte-level BPE, "▁the" begins a word."""
     words: tuple[tuple[int, ...], ...]
-    """The positions of each word that may be predicted, in order, without [CLS], [SEP] and [UNK]."""
+    """The positions of each word that may be predicted, in the order of the words. They exclude [CLS], [SEP] and [UNK]."""
     limit: int
-    """The maximum number of positions: `max_predictions` or, in a packed row, a part of it proportional to the example's
-    length."""
+    """The maximum number of positions. It is `max_predictions` or, if rows are packed, a part of `max_predictions` that is
+    proportional to the example's length."""
     spell: Callable[[Sequence[int]], str]
-    """The text of the ids of one word."""
+    """Returns the text of one word, given the ids of the word."""
 
     def text(self, word: tuple[int, ...]) -> str:
         """Returns the text of one of the `words`."""
@@ -165,8 +167,8 @@ class Example:
 
 
 def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
-    """Chooses positions with a user's policy. Raises UserError for positions that may not be predicted and for exceptions of the
-    policy."""
+    """Chooses positions with a user's policy. Raises UserError if the policy does not return integers, or if it returns a
+    position that may not be predicted."""
     config, tables = examples.config, examples.tables
     assert tables.spell is not None, "a user's mask policy needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
@@ -201,16 +203,16 @@ def choose_tokens(
     width: int,
     length: int | None = None,
 ) -> UInt16[np.ndarray, "E _"]:
-    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`, in `width`
-    columns, or fewer if there are fewer tokens. `candidates` has at most `length` columns, where `length` is the length of a
-    row. If `length` is given, the choice does not depend on the number of columns.
+    """Chooses `counts` random candidates of each example. Returns the positions of the candidates in ascending order, followed
+    by `UNUSED`. The result has `width` columns, or fewer columns if `candidates` has fewer.
 
-    `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
-    most the number of candidates and at most `width`.
+    `key` has a key for random numbers for each example. `candidates` is True if a token may be predicted. It has at most
+    `length` columns, where `length` is the length of a row. If `length` is given, the choice does not depend on the number of
+    columns. `counts` is at most the number of candidates and at most `width`.
 
     The candidates with the smallest random numbers are chosen. For sorting, the position of each candidate replaces the lower
-    bits of its random number, which leaves 25 random bits at length 128 and 23 at 512. In the rare case of a tie, the candidate
-    on the left is chosen."""
+    bits of its random number. This leaves 25 random bits at length 128 and 23 at length 512. If two random numbers are equal,
+    which is rare, the candidate on the left is chosen."""
     size = candidates.shape[1]
     width, length = min(width, size), size if length is None else length
     place = np.uint32((1 << (length - 1).bit_length()) - 1)  # the bits that hold a position
@@ -231,13 +233,15 @@ def choose_whole_words(
     width: int,
     word_counts: Callable[[Int[np.ndarray, " E"]], Int[np.ndarray, " E"]] | None = None,
 ) -> UInt16[np.ndarray, "E _"]:
-    """Like `choose_tokens`, but for whole words. `continues` is True for tokens that continue the word of the previous token.
+    """Chooses random whole words, and otherwise works like `choose_tokens`. `continues` is True for tokens that continue the
+    word of the previous token.
 
-    As in the original, words are taken in random order until the count is reached. A word that would exceed the count is skipped,
-    and smaller words may follow. An example may therefore have fewer predicted tokens than its count, or even none. (In the
-    original a `##` subword directly after [SEP] belongs to the last word before [SEP]; here words end with their segment.)
+    As in the original, words are taken in random order until the count is reached. A word that would exceed the count is
+    skipped, and smaller words may follow. An example may therefore have fewer predicted tokens than its count, or even none.
+    There is one difference. In the original, a `##` subword directly after [SEP] belongs to the last word before [SEP]. Here,
+    a word ends at the end of its segment.
 
-    The number of words is also limited by `word_counts`, a function from the number of words to the number of predicted words.
+    `word_counts` also limits the number of words. It is a function from the number of words to the number of predicted words.
 
     A cumulative sum finds the first word that does not fit. The remaining room can only shrink, so this word and all later
     words that are larger than the room are removed at once. A few such rounds are enough for every example.
@@ -247,8 +251,8 @@ def choose_whole_words(
     begins, following = _word_bounds(candidates, continues)
     heads = np.maximum.accumulate(np.where(begins, positions, 0), axis=1)
 
-    # Sort keys for words in random order with their pieces together: 32 random bits, 16 for the position of the head (the first
-    # piece), 16 for the position of the piece.
+    # These sort keys put the words in random order and keep the pieces of a word together. A key has 32 random bits, 16 bits
+    # for the position of the head (the first piece of the word), and 16 bits for the position of the piece.
     keys = np.take_along_axis(random_bits_32(key, size), heads, axis=1).astype(np.uint64) << np.uint64(32)
     keys |= (heads << 16 | positions).view(np.uint32)
     np.copyto(keys, _NEVER, where=~candidates)
@@ -287,14 +291,14 @@ def choose_spans(
     width: int,
 ) -> tuple[UInt16[np.ndarray, "E _"], UInt16[np.ndarray, "E _"]]:
     """Chooses spans of whole words until the count is reached (SpanBERT, arXiv:1907.10529, section 3.1). Returns (positions as in
-    `choose_whole_words`, the first position of each position's span).
+    `choose_whole_words`, the first position of the span that contains each position).
 
-    A span begins at a random unmasked word that fits in the remaining room, and has a random number of words (`span_lengths`). It
-    ends early at the end of its segment, at [UNK], at a masked word, or before a word that would exceed the count (SpanBERT cuts
-    that word). Every example therefore reaches its count, unless all remaining words are larger than the room. Two spans may
-    touch.
+    A span begins at a random unmasked word that fits in the remaining room, and has a random number of words (`span_lengths`).
+    The span ends early at the end of its segment, at [UNK], at a masked word, or before a word that would exceed the count
+    (SpanBERT cuts this word). Every example therefore reaches its count, unless all remaining words are larger than the room.
+    Two spans may touch.
 
-    Each round adds a span to every example with room, using the next random number of its key.
+    Each round adds a span to every example that has room left. It uses the next random number of the example's key.
     """
     columns = np.arange(candidates.shape[1], dtype=np.int32)
     begins, following = _word_bounds(candidates, continues)
@@ -330,8 +334,8 @@ def choose_spans(
 
 
 def span_lengths(bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-    """Returns random span lengths in words, 1 to 10, from the upper 32 of `bits`. They are geometric with p = 0.2, truncated at
-    10; 3.8 on average."""
+    """Returns random span lengths in words, from the upper 32 of `bits`. The lengths have a geometric distribution with p =
+    0.2, restricted to 1 to 10. Their mean is 3.8."""
     return 1 + np.searchsorted(_SPAN_BOUNDS, bits >> np.uint64(32), side="right").astype(np.int64)
 
 
@@ -343,8 +347,8 @@ _SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.u
 def _word_bounds(
     candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
 ) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
-    """Returns (whether a word begins at a position, the position at which the next word begins). A token that is not a candidate
-    counts as a word."""
+    """Returns, for each position, (whether a word begins there, the position at which the next word begins). A token that is
+    not a candidate counts as a word."""
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)
     begins = ~(continues & candidates)
@@ -361,13 +365,13 @@ def replace_tokens(
     tables: MaskingTables,
     decisions: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
-    """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
+    """Returns the replacements of the predicted `tokens`. A replacement is [MASK], a random legal token, or the token itself.
 
-    The upper halves of `decisions` (default: `bits`) decide between the three: tokens with equal upper halves get the same kind
-    of replacement. Random tokens are drawn independently, from `bits`.
+    The upper halves of `decisions` (default: `bits`) decide between these three kinds, so tokens with equal upper halves get
+    the same kind of replacement. Random tokens are drawn independently, from `bits`.
 
-    The original draws random tokens from the whole vocabulary, 3 % of which is special or [unusedN]. Here only legal ids are
-    drawn.
+    The original draws random tokens from the whole vocabulary, including special tokens and [unusedN], which make up 3 % of it.
+    Here only legal ids are drawn.
     """
     decision = (bits if decisions is None else decisions) >> np.uint64(32)
     masked = decision < np.uint64(round(config.mask_probability * 2**32))

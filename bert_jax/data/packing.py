@@ -1,9 +1,9 @@
-"""Packs examples into rows: one example per row, or several short ones.
+"""Packs examples into rows. A row holds one example, or several short examples.
 
-The algorithm is best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without
-cross-contamination", there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the
-work grows with the number of different lengths, not with the number of examples: packing ten million examples takes no longer
-than sorting them."""
+The algorithm is best-fit decreasing on the histogram of lengths. Krell et al. 2021 ("Efficient sequence packing without
+cross-contamination") call it longest-pack-first histogram packing. Examples of the same length are interchangeable, so the work
+grows with the number of different lengths, not with the number of examples. Packing ten million examples takes no longer than
+sorting them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of a key of random numb
 def pack_rows(
     lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
 ) -> Int[np.ndarray, "plan_rows {most}"]:
-    """Returns the indices of the examples in each row, -1 in unused slots. Rows are in random order.
+    """Returns the indices of the examples in each row. Unused slots contain -1. Rows are in random order.
 
-    `lengths` include special tokens, `most` is P, and `key` determines the order. The result is int32, or int64 for 2**31 and
-    more examples.
+    `lengths` include special tokens, `most` is P, and `key` determines the order. The result is int32, or int64 if there are
+    2**31 examples or more.
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
@@ -46,9 +46,9 @@ def pack_rows(
 
 
 def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Packs `histogram[l]` examples of each length l. A pack is a combination of lengths that fills one row. Returns (lengths,
-    number of rows) for every pack. The examples are placed from the longest to the shortest, each into the row where it leaves
-    the least room."""
+    """Packs `histogram[l]` examples of each length l. A pack is a combination of lengths that fit into one row. Returns
+    (lengths, number of rows) for every pack. The examples are placed from the longest to the shortest. Each example goes into
+    the row where it leaves the least room."""
     finished: list[tuple[tuple[int, ...], int]] = []
     open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by remaining room
     open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed
@@ -64,7 +64,7 @@ def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most
                 break
             while left and open_packs[room]:
                 pack, count = open_packs[room].pop()
-                alike = min(room // length, most - len(pack))  # the number of examples of this length that fit into such a pack
+                alike = min(room // length, most - len(pack))  # how many examples of this length fit into this pack
                 filled = min(left // alike, count)
                 left -= filled * alike
                 put(pack + (length,) * alike, filled)
@@ -79,11 +79,11 @@ def best_fit(
     lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
 ) -> list[tuple[int, list[int]]]:
     """Packs items into rows by best-fit decreasing. Items are placed from the longest to the shortest. An item goes into the row
-    where it leaves the least room, or starts a row of length `row_length(length of the item)`. Returns (length, indices of items)
-    of each row.
+    where it leaves the least room. If it fits into no row, it starts a row of length `row_length(length of the item)`. Returns
+    (length, indices of items) for each row.
 
-    Use it for the few items of a batch; use `pack_rows` for an epoch. A row holds at most `most(length of the row)` items and is
-    closed once less than `least_room` is left."""
+    This function is for the few items of a batch. For an epoch, use `pack_rows`. A row holds at most `most(length of the row)`
+    items, and is closed once it has less room than `least_room`."""
     rows: list[tuple[int, list[int]]] = []
     free: list[tuple[int, int]] = []  # (room left, row number), sorted
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

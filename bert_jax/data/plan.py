@@ -1,10 +1,10 @@
-"""The plan of an epoch: the spans and labels of the examples in every row, computed from sentence lengths only.
+"""The plan of an epoch has the spans and labels of the examples in every row. It is computed from the sentence lengths only.
 
-No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per row. The steps, in the order of this file:
+No tokens are read. At length 128, a plan takes 0.4 microseconds and 25 bytes per row. The steps, in the order of this file:
 
-    epoch_chunks    sentences -> chunks: the consecutive sentences from which each example is made
+    epoch_chunks    sentences -> chunks, the consecutive sentences from which each example is made
     make_pairs      chunks -> the token spans of the segments A and B, truncated to the length of a row
-    plan_epoch      both, and the packing of the examples into rows (`packing.py`)
+    plan_epoch      runs both steps, and packs the examples into rows (`packing.py`)
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
@@ -12,20 +12,21 @@ sentences up to the target length or the end of the document. A random number of
 sentences become B. If B is a random segment instead, the remaining sentences start the next chunk. The start of a chunk
 therefore depends on the random decision of the previous chunk.
 
-In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
-start of the chunk after it. The random numbers depend only on the index of the sentence. Pointer jumping then finds the chunks
-of the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
-sentences takes no longer than many small ones.
+In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start with this
+sentence, and the start of the chunk after it. The random numbers depend only on the index of the sentence (the target length
+depends on the index of the document). Pointer jumping then finds the chunks of the epoch. The number of rounds is the logarithm
+of the chunk count of the longest document, so one document of a million sentences takes no longer than many small documents.
 
 In addition to pairs="original" there are
-- "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
-  the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
-- "successive": like "paper", but the second segment always follows the first.
-- "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
-  lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
+- "paper": The next segment is random with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this
+  exceeds the target length. If a single sentence is left over at the end of a document, it is not used (0.3 % of Wikipedia's
+  tokens at length 128).
+- "successive": A chunk has at least two sentences, as with "paper", but the second segment always follows the first.
+- "none": An example has one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full
+  and no token is lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
 
-With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
-tokens of texts and L tokens of translations. A pair is left out if one side does not fit.
+With targets="translated" an example is a document of a parallel corpus, where A is a text and B its translation. A row has room
+for L tokens of texts and L tokens of translations. A pair is left out if one side does not fit.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from bert_jax.interface.words import counted
 
 SEGMENTS = 16
 """Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
-_BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
+_BLOCK = 1 << 15  # sentences at a time, so that temporaries of 256 KB stay in the processor's cache
 
-# The last part of a key of random numbers: of an epoch, of its chunks and pairs, or of blocks. `packing.py` uses 7 and 8.
+# The last part of a key for random numbers: for an epoch, for its chunks and pairs, or for blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
@@ -59,7 +60,7 @@ Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks in corpus order. Sentences and documents are numbered across the whole corpus."""
+    """Chunks in corpus order. Sentences and documents have indices in the whole corpus."""
 
     start: Int64[np.ndarray, " chunks"]  # the first sentence
     split: Int64[np.ndarray, " chunks"]  # the first sentence after A
@@ -77,7 +78,7 @@ def epoch_chunks(
 ) -> Iterator[Chunks]:
     """Yields the chunks of an epoch, block by block in corpus order.
 
-    Sentences and documents must not be empty (the store has none). The result does not depend on the block size.
+    Sentences and documents must not be empty. (A corpus has no empty ones.) The chunks do not depend on the block size.
     """
     sentences, cursor = len(sentence_offsets) - 1, 0
     for first in range(0, sentences, _BLOCK):
@@ -86,7 +87,7 @@ def epoch_chunks(
         begins = document_offsets[np.searchsorted(document_offsets, first) : np.searchsorted(document_offsets, last)]
         visited = _visited(following - first, np.append(begins, min(cursor, last)) - first)
         if len(visited):
-            cursor = int(following[visited[-1]])  # where the first chunk of the next block starts, inside a document
+            cursor = int(following[visited[-1]])  # the start of the first chunk of the next block, inside a document
         chosen = visited[usable[visited]]
         yield Chunks(**{name: values[chosen] for name, values in vars(candidates).items()})
 
@@ -99,13 +100,13 @@ def _candidates(
     config: ExampleConfig,
     key: int,
 ) -> tuple[Chunks, Int64[np.ndarray, " sentences"], Bool[np.ndarray, " sentences"]]:
-    """Returns, for each sentence in [first, last), the chunk that starts there, the start of the next chunk, and whether the
-    chunk gives an example."""
+    """Returns, for each sentence in [first, last), the chunk that starts with it, the start of the next chunk, and whether the
+    chunk becomes an example."""
     start = np.arange(first, last)
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
-    # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
-    # most max_tokens sentences. The search therefore needs at most max_tokens sentences after `last`.
+    # The sentence that reaches the target length is the last sentence of the chunk. A sentence has at least one token, so a
+    # chunk has at most max_tokens sentences. The search therefore needs at most max_tokens sentences after `last`.
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -133,8 +134,8 @@ def _documents(
 ) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
     """Returns, for every sentence in [first, last), its document, the end of the document, and the target length.
 
-    The target length is a full row or, with probability `short_probability`, uniform in [2, full]. It is drawn once per document,
-    as in the original.
+    The target length is a full row. With probability `short_probability`, it is drawn uniformly from [2, full] instead. As in
+    the original, it is drawn once per document.
     """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
     d1 = int(np.searchsorted(document_offsets, last, side="left"))
@@ -148,11 +149,11 @@ def _documents(
 
 
 def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " chosen"]:
-    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A pointer past the last
-    position ends a path.
+    """Returns the positions that are reached from `starts` by following the pointers `following`, in ascending order. A pointer
+    past the last position ends a path.
 
-    This is pointer jumping (Wyllie 1979): after round k, all positions within 2**k steps are reached, and `jump` takes 2**k steps
-    at once.
+    The algorithm is pointer jumping (Wyllie 1979). After round k, `reached` is True for all positions that are fewer than 2**k
+    steps away, and `jump` takes 2**k steps at once.
     """
     size = len(following)
     jump = np.append(np.minimum(following, size), size)
@@ -169,8 +170,8 @@ def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarra
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the corpus's token ids (21 bytes per example). In translated pairs, B is the translation of A.
-    Otherwise, with pairs="none", B is empty."""
+    """E examples as spans of the corpus's token ids (21 bytes per example). In a parallel corpus, B is the translation of A. In
+    other corpora, B is empty if pairs="none"."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -186,13 +187,15 @@ def make_pairs(
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """Returns the spans of each chunk's example. `key` and the index of its first sentence determine all random decisions."""
+    """Returns the spans of each chunk's example. `key` and the index of the chunk's first sentence determine all random
+    decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
     if config.pairs == "none":
-        # If the last of several sentences does not fit, it is truncated, and starts the next row in full. If a single sentence
-        # is longer than a row, a window at a random position is used, so that several epochs read the whole sentence.
+        # If a chunk has several sentences and the last one does not fit, it is truncated here, and it starts the next chunk in
+        # full. If a single sentence is longer than a row, a window at a random position is used. Over several epochs, the
+        # windows cover the whole sentence.
         cut = np.maximum(a_length - config.max_tokens, 0)
         front = uniform_integers(cut + 1, random_bits(make_key(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
@@ -213,7 +216,7 @@ def translations(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     config: ExampleConfig,
 ) -> Pairs:
-    """Returns the documents of a parallel corpus whose two sides, each with its [SEP], both fit into a row."""
+    """Returns the documents of a parallel corpus whose two sides both fit into a row. Each side includes its [SEP]."""
     first = document_offsets[:-1]
     bounds = [sentence_offsets[first + side] for side in range(3)]
     lengths = np.diff(bounds, axis=0)
@@ -234,9 +237,9 @@ def _random_segments(
     another document.
 
     Another document and a sentence in it are drawn uniformly. The segment starts with this sentence and continues until A and B
-    reach the target length or the document ends. (The original draws up to ten times until the document is not the chunk's own,
-    and then uses the last document in any case. With few documents, some of its "random" segments are therefore from the same
-    document.)
+    reach the target length or the document ends. The original draws a document up to ten times, until it is not the chunk's own
+    document. It uses the last drawn document in any case. If there are few documents, some "random" segments of the original
+    are therefore from the same document.
     """
     start, own = chunks.start[where], chunks.document[where]
     other = uniform_integers(len(document_offsets) - 2, random_bits(make_key(key, _OTHER_DOCUMENT), start))
@@ -257,8 +260,9 @@ def _first_reaching(
 ) -> Int64[np.ndarray, " chosen"]:
     """Returns, for each `goal`, the first i in [low, high) with offsets[i] >= goal, or high if there is none.
 
-    This is a binary search, vectorised over the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over
-    a large corpus misses the cache in most of its 26 steps; it took 10 of the 17 seconds of a plan for 40 million sentences."""
+    This is a binary search, vectorised over the short ranges [low, high), which are contiguous in memory. `np.searchsorted`
+    over a large corpus misses the cache in most of its 26 steps. For 40 million sentences, it took 10 of the 17 seconds of a
+    plan."""
     while (low < high).any():
         middle = (low + high) >> 1
         reached = offsets[middle] >= goal
@@ -267,11 +271,11 @@ def _first_reaching(
 
 
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
-    """Returns the numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
+    """Returns how many tokens to remove from A and from B, so that A and B together have at most `max_tokens`.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result is the same as in the original (create_pretraining_data.py,
-    and `_truncate_seq_pair` of run_classifier.py). The original removes one token at a time from the longer segment, or from B if
-    both are equally long."""
+    `a_length` and `b_length` are two arrays of lengths, or two ints. The result is the same as in the original
+    (create_pretraining_data.py, and `_truncate_seq_pair` of run_classifier.py). The original removes one token at a time from
+    the longer segment, or from B if both segments are equally long."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
     level_b = np.minimum(excess, np.maximum(b_length - a_length, 0))
@@ -280,8 +284,8 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
 
 
 def _cut_at_front(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-    """Each of the `cut` tokens is removed at the front with probability 1/2, otherwise at the end. Returns how many are removed
-    at the front: the number of ones in `cut` random bits."""
+    """Returns how many of the `cut` tokens are removed at the front. Each token is removed at the front with probability 1/2,
+    and otherwise at the end, so the result is the number of ones in `cut` random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):
@@ -299,8 +303,8 @@ class EpochPlan:
 
     config: ExampleConfig
     pairs: Pairs  # the examples in corpus order
-    rows: Int[np.ndarray, "plan_rows P"]  # the indices of the examples in each row, then -1 in unused slots
-    mask_key: np.uint64  # the masks of an example depend on this key and its index, not on its row
+    rows: Int[np.ndarray, "plan_rows P"]  # the indices of the examples in each row, followed by -1 in unused slots
+    mask_key: np.uint64  # an example's masks depend on this key and on the example's index, not on the row
 
     @property
     def num_rows(self) -> int:
@@ -317,8 +321,8 @@ class EpochPlan:
         return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
-        """Returns statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number
-        of rows."""
+        """Returns statistics for the log. `packing_efficiency` is the minimum number of rows that could hold all tokens,
+        divided by the actual number of rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
         if self.config.targets == "translated":
@@ -335,7 +339,8 @@ class EpochPlan:
 
 
 def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) -> EpochPlan:
-    """Returns the plan of `epoch`. With `duplicates=k`, epochs e and e + k have the same examples and masks in a different order.
+    """Returns the plan of `epoch`. With `duplicates=k`, the epochs e and e + k have the same examples and masks, but in a
+    different order.
 
     Raises UserError if the corpus yields no examples.
     """
@@ -364,8 +369,8 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
 
 
 def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """Returns the number of tokens of each example, including special tokens; for a translated pair, the tokens of its longer
-    side."""
+    """Returns the number of tokens of each example, including special tokens. For a translated pair, returns the number of
+    tokens of the longer side."""
     if config.targets == "translated":
         return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
@@ -395,10 +400,10 @@ def _sizes(corpus: Corpus) -> str:
 
 
 class Blocks:
-    """The blocks of a corpus in training order: block n is number n % count of epoch n // count.
+    """The blocks of a corpus in training order. Block n is the block with index n % count in epoch n // count.
 
-    A corpus of at most `block_tokens` tokens is a single block. With `duplicates=k` (ExampleConfig), epochs e and e + k have the
-    same blocks in a different order.
+    A corpus of at most `block_tokens` tokens is a single block. With `duplicates=k` (ExampleConfig), the epochs e and e + k
+    have the same blocks, but in a different order.
     """
 
     def __init__(self, corpus: Corpus, seed: int, duplicates: int = 0, block_tokens: int = BLOCK_TOKENS):
@@ -422,12 +427,14 @@ class Blocks:
         return part, int(make_key(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:
-        """Returns the documents [first, last) that start in the segment. Every document starts in exactly one segment."""
+        """Returns the range [first, last) of the documents that start in the segment. Every document starts in exactly one
+        segment."""
         return self._first_document(segment), self._first_document(segment + 1)
 
     def require_documents(self) -> None:
-        """Raises UserError if documents are so long that a block may be empty, i.e. if more than half of the segments contain no
-        document start (at most 256 segments are checked). Otherwise the probability that a block is empty is below 2^-16."""
+        """Raises UserError if the documents are so long that a block may be empty. This is the case if no document starts in
+        more than half of the segments (at most 256 segments are checked). If the check passes, the probability that a block is
+        empty is at most 2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
@@ -443,6 +450,6 @@ class Blocks:
             )
 
     def _first_document(self, segment: int) -> int:
-        """Returns the first document that starts at or after the start of the segment."""
+        """Returns the index of the first document that starts at or after the start of the segment."""
         token = segment * self._corpus.num_tokens // (self.count * SEGMENTS)
         return self._documents.first_reaching(self._sentences.first_reaching(token))

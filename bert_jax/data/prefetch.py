@@ -15,8 +15,8 @@ class prefetch(Iterator[Made], Generic[Made]):
     """An iterator over `function(step)` for start <= step < stop, in order. `threads` threads start immediately and compute up to
     `ahead` results in advance.
 
-    An exception in `function` is raised at its step. To stop early, call `close()` or use the iterator as a context manager;
-    otherwise the program waits on exit for the batches being computed.
+    If `function` raises an exception, the iterator raises it at the same step. To stop early, call `close()` or use the
+    iterator as a context manager. Otherwise the program waits on exit for the batches that are being computed.
     """
 
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
@@ -33,7 +33,7 @@ class prefetch(Iterator[Made], Generic[Made]):
             raise StopIteration
         try:
             batch: Made = next(self._iterator)
-        except BaseException:  # end or error in `function`: stop the threads
+        except BaseException:  # the steps have ended, or `function` has raised an error: stop the threads
             self.close()
             raise
         self._made.forget(self._next)
@@ -77,7 +77,7 @@ class _Made:
         return noted
 
     def holds(self, step: int, within: float) -> bool:
-        """Returns whether the batch of `step` is ready, or becomes ready within this many seconds."""
+        """Returns whether the batch of `step` is ready. Waits up to `within` seconds for the batch."""
         if step in self._steps or not within:
             return step in self._steps
         with self._changed:

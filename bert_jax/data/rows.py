@@ -1,12 +1,12 @@
 """Builds the rows of a batch, from the plan of an epoch or from labelled examples.
 
-`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks them (unless they are next tokens), and
-packs the examples into rows, without a loop over rows. Examples are masked before packing, one in each row of an array, so
-packing does not change their masks.
+`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks these targets (unless they are next
+tokens), and packs the examples into rows. It does not loop over rows. Examples are masked before packing, one in each row of an
+array, so packing does not change their masks.
 
 `pack_features` and `assemble_features` pack features, i.e. tokenised labelled examples. A batch contains the examples of a step,
-packed into few rows. Attention is limited to each sequence (`sequence_ids`). The examples of a step are a random sample and not
-sorted by length, but packing still leaves little padding."""
+packed into few rows. Tokens attend only to tokens of the same sequence (`sequence_ids`). The examples of a step are a random
+sample and not sorted by length, but packing still leaves little padding."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from bert_jax.data.packing import best_fit
 from bert_jax.data.plan import EpochPlan
 
 Batch = dict[str, Num[np.ndarray, "B ..."]]
-"""The arrays of a batch by name; their first axis is the row."""
+"""The arrays of a batch by name. The first axis of every array is the row."""
 
-_BLOCK = 1 << 17  # tokens per chunk (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
-_FEW = 16  # with up to this many examples per row, all are made in one array
+_BLOCK = 1 << 17  # tokens per chunk (1,024 rows of 128), so that temporaries of at most 512 KB stay in the processor's cache
+_FEW = 16  # if there are at most this many examples per row, all examples are made in one array
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
-    """Returns the batch of the plan's rows with indices `rows`. -1 gives an empty row: only padding, nothing to predict.
+    """Returns the batch of the plan's rows with indices `rows`. The index -1 stands for an empty row, which has only padding
+    and nothing to predict.
 
     All arrays are int32:
 
@@ -42,11 +43,11 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         position_ids      [B, L]  from 0 for every example; 0 at padding
         masked_positions  [B, M]  positions in the row, ascending; 0 where unused
         masked_targets    [B, M]  the original tokens or, with targets="next", the next tokens; -1 where unused
-        cls_positions     [B, P]  positions in the row of the [CLS]s; 0 where unused
+        cls_positions     [B, P]  positions of the [CLS] tokens in the row; 0 where unused
         nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres", `centres` int32 [B, M] replaces the masked arrays. It holds the positions that targets="next" would
-    predict, and -1 where unused. For targets="translated" see `_assemble_pairs`."""
+    With targets="centres", the array `centres`, int32 [B, M], replaces the masked arrays. It has the `masked_positions` of
+    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -74,8 +75,8 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
 def words_begun(
     corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], batch: Batch, tables: MaskingTables
 ) -> Bool[np.ndarray, "B M"]:
-    """Returns whether each masked token of `batch` starts a word; False where unused. `rows` are the plan's rows that the batch
-    holds."""
+    """Returns whether each masked token of `batch` starts a word. Unused places are False. `rows` are the indices of the plan's
+    rows in the batch."""
     used = batch["masked_targets"] >= 0
     if corpus.word_starts is None:
         assert tables.continuation is not None, "if the corpus does not mark words, its vocabulary has a continuation table"
@@ -90,12 +91,12 @@ def words_begun(
 
 @dataclasses.dataclass(frozen=True)
 class _Examples:
-    """Examples with their targets before packing, one in each row of W columns. W is at least the longest example's length, and
-    at most the length of a row of the batch."""
+    """Examples with their targets before packing. Each row of W columns has one example. W is at least the length of the
+    longest example, and at most the length of a row of the batch."""
 
-    length: Int64[np.ndarray, " E"]  # with the special tokens
+    length: Int64[np.ndarray, " E"]  # includes the special tokens
     real: Bool[np.ndarray, "E W"]  # False at padding
-    in_second: Bool[np.ndarray, "E W"]  # after the first [SEP], padding included
+    in_second: Bool[np.ndarray, "E W"]  # True after the first [SEP], also at padding
     ids: Integer[np.ndarray, "E W"]  # arbitrary at padding
     positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
     targets: Int32[np.ndarray, "E M"]  # -1 where unused
@@ -106,8 +107,8 @@ def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
     """Divides the plan's examples with indices `examples` into groups of similar length. Returns (positions in `examples`,
-    examples) for each group. With up to `_FEW` examples per row, there is only one group, with arrays as wide as a row of the
-    batch: at 8 examples a row, several groups would take twice the time."""
+    examples) for each group. If there are at most `_FEW` examples per row, there is only one group, and its arrays are as wide
+    as a row of the batch. With 8 examples per row, several groups would take twice the time."""
     if len(examples) <= _FEW * rows:
         return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs
@@ -120,7 +121,8 @@ def _by_width(
 def _make_examples(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, width: int
 ) -> _Examples:
-    """Returns the plan's examples with indices `examples` in `width` columns, masked unless they predict next tokens."""
+    """Returns the plan's examples with indices `examples` in `width` columns. The examples are masked unless they predict next
+    tokens."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -128,24 +130,25 @@ def _make_examples(
     real = column < length[:, np.newaxis].astype(np.int16)
     in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
 
-    # A begins at position 1 and B at a + 2: two windows of the store, with special tokens around them.
+    # A begins at position 1 and B at position a + 2. Both are windows of the store. Special tokens are then written around
+    # them.
     starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
     ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), width), 2)
     np.copyto(ids, of_b, where=in_second)
     first = np.arange(len(examples)) * width
     separators = np.concatenate([first + a + 1, first + length - 1])
-    flat = ids.ravel()  # a view, like the following ones
+    flat = ids.ravel()  # a view of `ids`; writing to it changes `ids`
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
-    # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
+    # The random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
     key = random_bits(plan.mask_key, examples)[:, np.newaxis]
     target_ids = ids if config.targets == "masked" else np.roll(ids, -1, axis=1)
     candidates = real.copy()
     if config.targets == "masked":
         candidates.ravel()[first] = candidates.ravel()[separators] = False
     else:
-        candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
-    candidates &= target_ids != vocabulary.unk_id  # [UNK] is never predicted here, but may be in the original
+        candidates.ravel()[first + length - 1] = False  # the last [SEP] has no next token
+    candidates &= target_ids != vocabulary.unk_id  # [UNK] is never predicted here; the original may predict it
 
     def word_starts() -> Bool[np.ndarray, "E L"]:
         assert corpus.word_starts is not None
@@ -155,7 +158,7 @@ def _make_examples(
     found = None if corpus.word_starts is None else word_starts
     positions, decisions = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
-    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused: [CLS], which is replaced by itself
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # an unused place is that of [CLS], which does not change
     originals = target_ids.ravel()[places]
     if config.targets == "masked":
         replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)
@@ -168,10 +171,10 @@ def _make_examples(
 def _windows(
     tokens: TokenStore, starts: Int64[np.ndarray, " E"], columns: Int64[np.ndarray, " E"], length: int
 ) -> Integer[np.ndarray, "E {length}"]:
-    """Returns windows of the token store, in its dtype. Row i has token `starts[i]` of the store in column `columns[i]`.
+    """Returns windows of the token store, in the store's dtype. Column `columns[i]` of row i has the store's token `starts[i]`.
 
-    Whole windows are copied, which is five times as fast as indexing each token. Tokens beyond the ends of the shard
-    that contains `starts[i]` are arbitrary.
+    Whole windows are copied, which is five times as fast as indexing each token. If a window exceeds the shard that contains
+    `starts[i]`, the tokens outside the shard are arbitrary.
     """
     out = np.empty((len(starts), length), tokens.dtype)
     shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
@@ -186,14 +189,15 @@ def _windows(
             held = np.resize(held, length)
         windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
         out[here] = windows[begins[here]]
-    moved = np.flatnonzero(wanted != begins)  # windows beyond the end of a shard were shifted into it
+    moved = np.flatnonzero(wanted != begins)  # windows that exceed a shard were shifted into the shard
     columns_in = np.clip(np.arange(length) + (wanted - begins)[moved, np.newaxis], 0, length - 1)
     out[moved] = np.take_along_axis(out[moved], columns_in, axis=1)
     return out
 
 
 def _copy_unpacked(made: _Examples, block: Batch) -> None:
-    """Does the work of `_copy_packed` for one example per row, three times as fast, since every example starts at column 0."""
+    """Does the work of `_copy_packed` for one example per row. It is three times as fast, since every example starts at column
+    0."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real
@@ -210,8 +214,8 @@ def _copy_packed(
     slot: Int[np.ndarray, " E"],
     block: Batch,
 ) -> None:
-    """Copies example i of `groups` (from `_by_width`) into slot `slot[i]` of row `row[i]`, directly after the example in the
-    previous slot. Rows and slots are ascending."""
+    """Copies example i of `groups` (from `_by_width`) into slot `slot[i]` of row `row[i]`. The example directly follows the
+    example in the previous slot. Rows and slots are ascending."""
     shape = block["nsp_labels"].shape
     length, predicted = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     for members, made in groups:
@@ -221,7 +225,7 @@ def _copy_packed(
         block[name][...] = 0
     block["masked_targets"][...] = block["nsp_labels"][...] = -1
     block["cls_positions"][row, slot] = column
-    begins = row * block["input_ids"].shape[1] + column  # indices into flat arrays; an example is contiguous
+    begins = row * block["input_ids"].shape[1] + column  # indices into flat arrays, in which an example is contiguous
     first_mask += row * block["masked_targets"].shape[1]
     of_tokens = {name: block[name].ravel() for name in ("input_ids", "token_type_ids", "sequence_ids", "position_ids")}
     of_masks = {name: block[name].ravel() for name in ("masked_positions", "masked_targets")}
@@ -242,19 +246,19 @@ def _copy_packed(
 def _sums_before(
     values: Int[np.ndarray, " E"], row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], shape: tuple[int, int]
 ) -> Int64[np.ndarray, " E"]:
-    """Returns, for each example, the sum of `values` over the examples before it in its row."""
+    """Returns, for each example, the sum of `values` over the earlier examples in the same row."""
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]
 
 
 def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
-    """Returns the batch of the plan's rows of translated pairs; -1 gives an empty row.
+    """Returns the batch of translated pairs in the plan's rows with indices `rows`. The index -1 stands for an empty row.
 
-    input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
+    input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at the end; all types are 0
     sequence_ids, position_ids
-    decoder_input_ids, ...       int32 [B, L]   their translations, each starting with a [PAD]
-    targets                      int32 [B, L]   the next tokens of the translations, each ending with a [SEP]; -1 at padding
+    decoder_input_ids, ...       int32 [B, L]   the translations, each with a [PAD] at the start
+    targets                      int32 [B, L]   the next tokens of the translations, each with a [SEP] at the end; -1 at padding
 
     The text and the translation of a pair have the same sequence id.
     """
@@ -282,7 +286,7 @@ def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]
             ids[:, 0] = vocabulary.pad_id
         else:
             ids[np.arange(len(ids)), length] = vocabulary.sep_id
-        # without padding, the tokens of all rows are the tokens of all pairs, in the same order
+        # If padding is left out, the tokens of all rows are the tokens of all pairs, in the same order.
         arrays["input_ids"][filled] = ids[real]
         arrays["sequence_ids"][filled] = np.repeat(slot + 1, length + 1)
         arrays["position_ids"][filled] = np.broadcast_to(column, real.shape)[real]
@@ -291,40 +295,40 @@ def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]
 
 
 ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
-"""The lengths of packed rows; longer rows are multiples of 128."""
+"""The lengths of packed rows. If a row must be longer, its length is a multiple of 128."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """The label arrays of packed rows and the axes of their logits.
+    """Describes the label arrays of packed rows, and the axes of the logits.
 
-    The defaults are an int32 label and a vector of logits for each feature: labels [B, U], logits [B, U, C].
+    By default, each feature has an int32 label and a vector of logits. The labels are [B, U] and the logits [B, U, C].
     """
 
     shape: tuple[int, ...] = ()
-    """The shape of a label; labels are [B, U, *shape]."""
+    """The shape of a label. The labels are [B, U, *shape]."""
     dtype: type[np.generic] = np.int32
     per_token: bool = False
-    """Each token has a label: labels are [B, L]. Negative targets do not count in the loss."""
+    """Whether each token has a label. The labels are then [B, L]. Negative targets do not count in the loss."""
     are_positions: bool = False
-    """Labels are token positions. They are counted from the start of the feature or, in a packed row, from the start of the
-    row."""
+    """Whether labels are token positions. In a feature, positions are counted from the start of the feature. In a packed row,
+    they are counted from the start of the row."""
     logits_per_token: bool = False
-    """Logits are [B, L, C]."""
+    """Whether there are logits for each token. The logits are then [B, L, C]."""
     logits_per_candidate: bool = False
-    """Logits are [B, P, 1], one for each sequence of a feature."""
+    """Whether there is a logit for each sequence of a feature. The logits are then [B, P, 1]."""
     read_positions: int = 0
-    """The number of tokens per feature that the head reads instead of [CLS]; 0: it reads [CLS]."""
+    """The number of tokens per feature that the head reads instead of [CLS]. If it is 0, the head reads [CLS]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A model input and its target: one sequence or, for multiple choice, a sequence per candidate.
+    """A model input and its target. The input is one sequence. For multiple choice, it has one sequence per candidate.
 
-    An example is one feature, or several for a question about a long context. `target` is None for test sets, otherwise an array
-    with the shape and dtype of the head's `LabelLayout`:
+    An example usually becomes one feature. A question about a long context becomes several features. `target` is None for test
+    sets. Otherwise it is an array with the shape and dtype of the head's `LabelLayout`:
 
-        default        int [] the label, or the index of the right candidate; float [] of a regression; float [C] of multi-label
+        default        int [] the label, or the index of the right candidate; float [] for regression; float [C] for multi-label
         per_token      int [tokens], -1 for tokens without a label
         are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], if there is no answer
     """
@@ -338,7 +342,7 @@ class Feature:
     target: Num[np.ndarray, " ..."] | None = None
     read_positions: Int32[np.ndarray, " chosen"] | None = None
     """The positions that the head reads instead of [CLS], e.g. the first tokens of a pronoun and two names. For a per-token
-    layout, the first subword of every word to label, even if the labels are unknown."""
+    layout, these are the first subwords of all words to label, even if the labels are unknown."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -366,9 +370,9 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """Returns the shape of rows for `features`. The rows have the shortest length (`ROW_LENGTHS`, or a multiple of 128) that
-    fits the longest feature. They have room for twice the average number of features per row, because more features hardly ever
-    fit."""
+    """Returns the shape of rows for `features`. The length of the rows is the smallest length in `ROW_LENGTHS` that fits the
+    longest feature. If no length fits, it is a multiple of 128. The rows have room for twice the average number of features per
+    row, because more features hardly ever fit."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
@@ -376,7 +380,8 @@ def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
 
 
 def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
-    """Packs `features` by best-fit decreasing, at most `shape.features` in a row. Returns the rows as lists of indices."""
+    """Packs `features` by best-fit decreasing, with at most `shape.features` features in a row. Returns the indices of the
+    features in each row."""
     return pack_sizes([feature.size for feature in features], shape)
 
 
@@ -389,13 +394,19 @@ def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
 def assemble_features(
     features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
 ) -> Batch:
-    """Returns a batch of `count` rows. `rows[r]` are the indices of the `features` in row r; the rows after these are empty.
+    """Returns a batch of `count` rows. `rows[r]` has the indices of the `features` in row r. The rows after these are empty.
 
-    input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
-    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; if
-    the layout is per token, word_starts int32 [B, L], 1 on the first pieces of the labelled words.
+    The arrays of the batch:
 
-    The tokens in slot p of a row have sequence id p + 1.
+        input_ids, token_type_ids,    int32 [B, L]
+        position_ids, sequence_ids
+        cls_positions                 int32 [B, P]
+        read_positions                int32 [B, U, n], if the layout has read positions
+        labels                        [B, U, ...] or [B, L]
+        label_weights                 float32 [B, U] or [B, L]; 1 where there is a target, otherwise 0
+        word_starts                   int32 [B, L], if the layout is per token; 1 at the first piece of each word to label
+
+    The tokens in slot p of a row have the sequence id p + 1.
     """
     L, P, layout = shape.length, shape.slots, shape.layout
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -440,10 +451,11 @@ def assemble_features(
 def feature_logits(
     logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[Float[np.ndarray, " ..."]]:
-    """Extracts the logits of each of the `features` of a batch, in their order.
+    """Returns the logits of each of the `features` of a batch, in the order of the features.
 
-    `logits` are float32: [B, U, C] or, depending on the layout, [B, L, C] per token or [B, P, 1] per candidate. The logits of a
-    feature are then [C], [tokens, C] or [candidates]. `rows` are the result of `assemble_features`.
+    `logits` are float32. Their shape depends on the layout: [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate. The
+    logits of a feature are then [C], [tokens, C] or [candidates]. `rows` has the indices of the features in each row of the
+    batch.
     """
     layout = shape.layout
     found: dict[int, np.ndarray] = {}

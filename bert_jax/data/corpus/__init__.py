@@ -8,7 +8,7 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     tfds_text.py             tfds data sets by name: finds or fetches them, reads their text without TensorFlow
     embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages
     reading.py               bytes to documents
-    cleaning.py              a document's lines to sentences; drops and counts lines and documents that are not text
+    cleaning.py              lines of a document to sentences; drops and counts lines and documents that are not text
     sentences.py             layouts of plain text; running text to sentences
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub
     arrays.py                .npy files, written piece by piece; disk errors
@@ -16,6 +16,6 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     shard.py                 reads, cleans, tokenises and writes one shard; rewrites one, e.g. with another held-out fraction
     build.py                 builds all shards over processes and hosts, then the manifest
     report.py                statistics of a finished corpus, and the corpus report
-    verification.py          checks files against their checksums, in the background; the copy of a corpus in a bucket
+    verification.py          checks files against their checksums, in the background; copies a corpus from a bucket
     store.py                 Corpus: a finished corpus, checked and memory-mapped, with offsets across all shards
 """

@@ -1,4 +1,4 @@
-"""The .npy files of a corpus: their names, writing them piece by piece, and disk errors."""
+"""The names of the .npy files of a corpus. Also writes these files piece by piece, and explains disk errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ARRAYS = ("tokens", "sentences", "documents")
 WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
-"""The names of the arrays of a shard. Each of the SPLITS has the arrays ARRAYS. It also has WORDS if the subwords do not show
-where words start (`VocabularyInfo.marks_words`). TOKEN_COUNTS and DOCUMENT_HASHES exist once per shard. WORDS is uint8 with one
-bit per token, lowest bit first: 1 if a word starts at the token."""
+"""The names of the arrays of a shard. Each of the SPLITS has the arrays ARRAYS. It also has the array WORDS if the subwords do
+not show where words start (`VocabularyInfo.marks_words`). TOKEN_COUNTS and DOCUMENT_HASHES exist once per shard. WORDS is uint8
+with one bit per token, lowest bit first. The bit is 1 if a word starts at the token."""
 
 
 def shard_name(index: int, shards: int) -> str:
@@ -35,7 +35,8 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
 
 
 class ArrayWriter:
-    """A one-dimensional .npy file that is written piece by piece. Its length is filled in at the end of the `with` block."""
+    """A one-dimensional .npy file that is written piece by piece. The header gets the length of the array at the end of the
+    `with` block."""
 
     def __init__(self, path: pathlib.Path, dtype: np.dtype):
         self.length = 0
@@ -45,7 +46,7 @@ class ArrayWriter:
 
     def _write_header(self) -> None:
         self._file.seek(0)
-        # numpy pads a header for the largest possible first dimension, so the rewritten one has the same size
+        # numpy pads a header for the largest possible first dimension, so the rewritten header has the same size
         description = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.length,)}
         np.lib.format.write_array_header_1_0(self._file, description)
 
@@ -68,13 +69,13 @@ class ArrayWriter:
 
 
 def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None:
-    """Writes a one-dimensional .npy file, synchronised to the disk."""
+    """Writes a one-dimensional .npy file and synchronises it to the disk."""
     with ArrayWriter(path, dtype) as writer:
         writer.append(values)
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """Memory-maps a .npy file. An empty file cannot be mapped and is returned as an ordinary empty array."""
+    """Memory-maps a .npy file. An empty array cannot be mapped, so it is read into memory."""
     try:
         return np.load(path, mmap_mode="r")
     except ValueError:
@@ -82,8 +83,8 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
-    """Returns the token ids of a split of a shard. If the shard has WORDS, the ids are uint32, with the bit BEGINS set where a
-    word starts."""
+    """Returns the token ids in one split of a shard. If the shard has WORDS, the ids are uint32, and the bit BEGINS is set in
+    ids that start a word."""
     tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
     if not words.is_file():
         return tokens
@@ -92,7 +93,7 @@ def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
 
 
 def packed_words(marked: np.ndarray) -> np.ndarray:
-    """Returns WORDS for ids with the bit BEGINS."""
+    """Returns the array WORDS for ids with the bit BEGINS."""
     return np.packbits((marked & np.uint32(BEGINS)) > 0, bitorder="little")
 
 
@@ -104,7 +105,7 @@ def checksum(path: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def disk_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Converts OSErrors of a full or read-only disk inside the `with` block to a UserError with a remedy."""
+    """Inside the `with` block, converts the OSErrors of a full or read-only disk to a UserError with a remedy."""
     try:
         yield
     except OSError as error:

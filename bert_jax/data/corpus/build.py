@@ -1,8 +1,8 @@
-"""Builds a corpus: the shards of this host, on all cores. The host that finishes last writes the manifest and the report.
+"""Builds a corpus. Each host builds its shards on all cores. The host that finishes last writes the manifest and the report.
 
-A build can be restarted. Shards are renamed into place when complete. The settings are written first and must be the same in
-later runs; the manifest is written last. A lock, released when its process ends, prevents two processes from building the same
-part at once."""
+A build can be restarted. A shard is renamed into place when it is complete. The settings are written first, and must be the
+same in later runs. The manifest is written last. A lock prevents two processes from building the same part at once. The lock is
+released when the process ends."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
 RECIPE_FILE = ".vocabulary.json"
-"""The flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse that vocabulary."""
-_TOKENS_WORTH_PROCESSES = 20_000_000  # below this, starting processes takes longer than the survey
+"""The file with the flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse this
+vocabulary."""
+_TOKENS_WORTH_PROCESSES = 20_000_000  # if there are fewer tokens, starting processes takes longer than the survey
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
-    """All settings of a corpus except its vocabulary."""
+    """All settings of a corpus except the vocabulary."""
 
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
-    enough_eval: bool  # increase text.eval_fraction if it holds out too few documents to evaluate on
-    eval_sources: tuple[Source, ...] = ()  # the held-out documents; text.eval_fraction, for all other documents, is then 0
+    enough_eval: bool  # whether to increase text.eval_fraction if it holds out too few documents to evaluate on
+    eval_sources: tuple[Source, ...] = ()  # the sources of the held-out documents; with them, text.eval_fraction is 0
 
 
 def build_corpus(
@@ -74,8 +75,8 @@ def build_corpus(
     command: str,
     say: Callable[[str], object] = lambda _: None,
 ) -> JsonObject | None:
-    """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
-    `say` is called with notes about the sources (`sources.find_items`)."""
+    """Builds the shards k with k % n == i, where `host` is (i, n). Returns the report, or None if shards of other hosts are
+    still missing. `say` is called with notes about the sources (`sources.find_items`)."""
     with arrays.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
@@ -138,7 +139,7 @@ def _direction(languages: tuple[str, str] | None) -> str:
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
     """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
-    earlier run), replaces it if `replace` is set, and otherwise raises UserError."""
+    earlier run), replaces this vocabulary if `replace` is True. Otherwise raises UserError."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
@@ -189,14 +190,15 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
 
 
 def _own_files(config: BuildConfig) -> JsonObject:
-    """Returns path and SHA-256 of the user's files with source functions."""
+    """Returns the paths and SHA-256 hashes of the user's files that define source functions."""
     every = (*config.sources, *config.eval_sources)
     own = [file_record(source.name, "--source") for source in every if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
-    """Returns whether there is a manifest with the requested held-out fraction."""
+    """Returns whether the corpus has a manifest with the requested held-out fraction. With `enough_eval`, any fraction is
+    accepted."""
     if not (directory / store.MANIFEST).is_file():
         return False
     fraction = files.read_object(directory / store.MANIFEST).get("eval_fraction")
@@ -204,8 +206,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
-    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if they differ; with `resplit`, the
-    held-out fraction of a finished corpus may differ."""
+    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the settings differ from those of the
+    corpus. With `resplit`, the held-out fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [
@@ -236,15 +238,15 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Returns whether a corpus directory has a shard, finished or not, or a process is building the corpus."""
+    """Returns whether a corpus directory has a finished or unfinished shard, or whether a process is building the corpus."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Describes the change of a setting. For the vocabulary, lists the properties that differ. For long lists, such as the
-    files of a source, describes only the first entry that differs."""
+    """Describes the change of a setting. If the setting is an object, such as the vocabulary, lists the properties that differ.
+    If it is a long list, such as the files of the sources, describes only the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
@@ -256,13 +258,14 @@ def _difference(key: str, before: Json, now: Json) -> str:
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """Removes partial shard files left by a killed build. The lock guarantees that no process is writing them."""
+    """Removes the partial files of a shard that a killed build has left. The lock guarantees that no process is writing
+    them."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
         files.remove_tree(path)
 
 
 def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
-    """Runs `work` on `workers` processes, with progress by weight of text."""
+    """Runs `work` on `workers` processes. The progress line shows how much of the text is done."""
     weights = [sum(span.weight for span in w.spans) for w in work]
     scale, unit = byte_unit(sum(weights))
     progress = Progress("building the corpus:", total=max(1, round(sum(weights) / scale)), unit=f"{unit} of text")
@@ -279,8 +282,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Loads the tokenizer in `directory`. A worker caches the tokenizer across shards, together with its word cache. `identity`
-    is the vocabulary's sha256. It is part of the cache key because the files may change."""
+    """Loads the tokenizer in `directory`. A worker keeps the tokenizer and its cache of words for all shards. `identity` is the
+    SHA-256 of the vocabulary. It is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 
@@ -325,8 +328,8 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. After a kill, the shard is complete or missing; the next run rebuilds a missing
-    one."""
+    """Changes the held-out fraction of a shard. If the process is killed, the shard is complete or missing. The next run
+    rebuilds a missing shard."""
     with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
@@ -346,8 +349,8 @@ def _finish(
     workers: int,
     languages: tuple[str, str] | None,
 ) -> None:
-    """Drops duplicate documents, then writes the report and the manifest. `languages` are the two languages of a corpus of
-    pairs."""
+    """Drops duplicate documents, sets the held-out fraction of all shards, and writes the report and the manifest. `languages`
+    are the two languages of a corpus of pairs."""
     paths = [directory / shard_name(k, shards) for k in range(shards)]
     contents = [files.read_json(path / "shard.json") for path in paths]
     sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
@@ -355,7 +358,7 @@ def _finish(
         dropped = _sum(content["dropped"] for content in contents)
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
-        for path in paths:  # without shards, the same directory can be built from other sources
+        for path in paths:  # without shards, the user can build another corpus in this directory
             files.remove_tree(path)
         raise UserError(
             f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); switch "
@@ -428,7 +431,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
-    """Returns layout -> the names of its first three files and the number of further files."""
+    """Returns, for each layout, the names of the first three files with this layout and the number of further files."""
     names: dict[str, list[str]] = {}
     for item in items:
         if item.layout:

@@ -1,7 +1,7 @@
-"""Converts the lines of a document to sentences. Lines, sentences and documents that are not text are dropped and counted by
-rule.
+"""Converts the lines of a document to sentences. Lines, sentences and documents that are not text are dropped, and counted for
+each rule.
 
-Every rule has a name; `--keep=NAME` switches it off.
+Every rule has a name. `--keep=NAME` switches the rule off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULES = {
     "unlike-lengths": "pairs in which one text has more than --max-length-ratio times the tokens of the other text",
     "long-pairs": "pairs in which a text has more than --max-pair-tokens tokens",
 }
-#: always dropped and counted
+#: description of the text that is always dropped and counted
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
     "empty-documents": "documents without a sentence after cleaning",
@@ -41,16 +41,16 @@ _LETTER = re.compile(r"[^\W\d_]")
 class CleaningConfig:
     """The disabled rules, and the limits of two rules."""
 
-    keep: frozenset[str] = frozenset()  # rules switched off
+    keep: frozenset[str] = frozenset()  # the rules that are switched off
     max_sentence_characters: int = 5000
     min_document_characters: int = 20
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """Returns the sentences of a document, or [] if it is dropped. Adds the numbers of dropped lines, sentences and documents to
-    `counts`, by rule.
+    """Returns the sentences of a document, or [] if the document is dropped. For each rule, adds the number of dropped lines,
+    sentences or documents to `counts`.
 
-    `lines`: paragraphs of prose, or sentences if `is_sentence`.
+    `lines` are paragraphs of prose, or sentences if `is_sentence` is True.
     """
     rules = RULES.keys() - config.keep
     sentences: list[str] = []
@@ -81,7 +81,7 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
 
 
 def without_controls(text: str, counts: Counter[str]) -> str:
-    """Returns `text` without control characters, and counts these."""
+    """Returns `text` without control characters. Adds the number of removed characters to `counts`."""
     if not _CONTROLS.search(text):
         return text
     text, removed = _CONTROLS.subn("", text)
@@ -90,8 +90,8 @@ def without_controls(text: str, counts: Counter[str]) -> str:
 
 
 def _is_markup(line: str) -> bool:
-    """Returns whether a line starts with markup. A line that starts with a tag but has five or more words outside of tags
-    (`<p>Some words ...`) is prose."""
+    """Returns whether a line is markup, i.e. whether it starts with markup. A line that starts with a tag but has five or more
+    words outside of tags (`<p>Some words ...`) is prose."""
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):
         return False
     return line[0] != "<" or len(_TAG.sub("", line).split()) < 5

@@ -20,15 +20,15 @@ HUB_FILES = ("*.json", "vocab.txt", "*.model")
 """Patterns of a model's files, excluding its weights."""
 
 OWNERS = {"bert": "google-bert", "distilbert": "distilbert"}
-"""First word of a model's name -> owner, for models that had no owner on the hub before 2024."""
+"""The owner by the first word of a model's name, for models that had no owner on the hub before 2024."""
 
 HUB_SECONDS = 5.0
 """The timeout for the hub. Firewalls of cluster nodes usually drop packets without an answer."""
 
 
 def find_vocabulary(name: str) -> pathlib.Path:
-    """Finds the file or directory of a vocabulary. `name` is its path, a workdir with an exported model, a corpus, or a model
-    on the hub. Raises UserError if there is no such vocabulary."""
+    """Finds the file or directory of a vocabulary. `name` is the path of the vocabulary, a workdir with an exported model, a
+    corpus, or a model on the hub. Raises UserError if there is no such vocabulary."""
     if is_remote(checked(name, "--vocab")):
         return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
@@ -51,7 +51,8 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
-    """Returns a local copy of the vocabulary at `name` in a bucket: a file, or a directory that `find_vocabulary` accepts."""
+    """Returns a local copy of the vocabulary at `name` in a bucket. `name` is a file, or a directory that `find_vocabulary`
+    accepts."""
     for place in (f"{name}/model", f"{name}/tokenizer"):
         if listed(place, deep=False):
             name = place
@@ -65,8 +66,8 @@ def is_hub_name(name: str) -> bool:
 
 
 def name_on_hub(name: str) -> str:
-    """Returns the current hub name of a model once called `name`, e.g. google-bert/bert-base-uncased, or "OWNER/NAME" for unknown
-    names. Used in messages."""
+    """Returns the current hub name of a model that was once called `name`, e.g. google-bert/bert-base-uncased. Returns
+    "OWNER/NAME" for unknown names. The result is used in messages."""
     owner = next((owner for start, owner in OWNERS.items() if re.fullmatch(rf"{start}-(base|large)-[\w-]+", name)), None)
     return f"{owner}/{name}" if owner else "OWNER/NAME"
 
@@ -77,18 +78,19 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
     Raises UserError if there is no such model or no network.
     """
-    # For its telemetry, the library first asks the hub for a list of programs. This takes 3 s if the hub does not answer.
+    # Without this variable, the library first asks the hub for a list of programs, for its telemetry. This takes 3 s if the hub
+    # does not answer.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import httpx2  # the client of huggingface_hub, some of whose errors reach the caller unchanged
-    import huggingface_hub  # imported here: it takes 0.3 s, and local models do not need it
+    import httpx2  # the HTTP client of huggingface_hub, which passes on some errors of the client unchanged
+    import huggingface_hub  # imported here because the import takes 0.3 s and local models do not need it
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
     silence: Exception | None = None
     try:
         huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # then only cached files are used, because a download would block
+    except httpx2.TimeoutException as error:  # use only cached files, because a download would block
         silence = error
-    except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
+    except (httpx2.HTTPError, OSError, ValueError):  # `fetch` also looks in the cache; if a file is missing, it raises an error
         pass
 
     def fetch(*patterns: str) -> pathlib.Path:

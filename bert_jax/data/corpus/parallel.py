@@ -1,12 +1,12 @@
-"""Parallel text: pairs of a text and its translation, found in files and read by number.
+"""Finds files with parallel text, i.e. pairs of a text and its translation, and reads the pairs by index.
 
     parallel:GLOB.en:GLOB.de       two files with equally many lines: line n of the second translates line n of the first
     parallel:GLOB.tsv              columns separated by tabs; --pair-fields=1,2 are the text and its translation
     parallel:GLOB.jsonl            one JSON object per line, with two fields of text, or with an object of them ("translation")
     tfds:wmt14_translate/de-en     a data set of TensorFlow Datasets whose features are translations
 
-The first side is translated into the second. Only LF ends a line, so a text may contain other line separators. All files may be
-compressed. The lines are counted before anything is read, so a missing line is found before the corpus is built."""
+The first side is translated into the second side. Only LF ends a line, so a text may contain other line separators. All files
+may be compressed. The lines are counted first, so a missing line is found before the corpus is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.storage.formats import bare_name, conversion, open_packed, reading
 from bert_jax.storage.records import without_bom
 
 UNNAMED = ("source", "target")
-"""The names of the two sides if the files do not show their languages."""
+"""The names of the two sides if the file names do not show the languages."""
 NESTED = "translation"
 """The field of a JSON record that may hold the object with the two texts, as in the data sets of the Hugging Face hub."""
 Pair = tuple[str, str]
@@ -37,20 +37,20 @@ class PairRules:
     """The limits of pairs, in tokens of the corpus's vocabulary."""
 
     max_length_ratio: float = 9.0
-    """A pair is dropped if one side has more than this many times the tokens of the other."""
+    """A pair is dropped if one side has more than this many times the tokens of the other side."""
     max_pair_tokens: int = 250
-    """A pair is dropped if one side has more tokens than this."""
+    """A pair is dropped if one side has more than this many tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFile:
-    """A file of pairs, or the two files of its sides."""
+    """A file of pairs, or two files with one side each."""
 
     kind: str
-    """"lines" | "tsv" | "jsonl"; "tfds" for a data set, which has no paths."""
+    """"lines" | "tsv" | "jsonl" | "tfds" (a data set, which has no paths)."""
     paths: tuple[str, ...]
     fields: Pair
-    """The columns (numbered from 1), JSON fields or features with the two texts; for files of lines, their languages."""
+    """The columns (numbered from 1), JSON fields or features with the two texts. For files of lines, the languages."""
     languages: Pair
 
     def __str__(self) -> str:
@@ -58,7 +58,8 @@ class PairFile:
 
 
 def parse_sides(name: str, flag: str = "--source") -> list[str]:
-    """Returns the one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
+    """Returns the one or two patterns in the name of a source `parallel:NAME`. Raises UserError if there are more than two
+    patterns, or if a pattern is empty."""
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):
         raise UserError(
@@ -69,10 +70,10 @@ def parse_sides(name: str, flag: str = "--source") -> list[str]:
 
 
 def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
-    """Returns (file, number of pairs, bytes) for every file of pairs that `paths` match. `paths` are the one or two patterns of
-    the source. `given` is the flag with the source, for messages.
+    """Returns (file, number of pairs, bytes) for every file of pairs in `paths`. `paths` has one list of files for each of the
+    one or two patterns of the source. `given` is the flag with the source, for messages.
 
-    Raises UserError for sides that do not belong together: different numbers of files or lines, or a side without text."""
+    Raises UserError if the two sides have different numbers of files or lines, or if a side has no text."""
     if len(paths) == 1:
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
     if pair_fields:
@@ -112,8 +113,8 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
-    """Returns the languages of a corpus from the (name, languages) of its files, or None for a corpus without pairs. Raises
-    UserError if two files have different directions."""
+    """Returns the languages of a corpus, given (name, languages) for each of its files. Returns None if there are no files of
+    pairs. Raises UserError if two files have different directions."""
     named = [(source, languages) for source, languages in given if languages != UNNAMED]
     for source, languages in named:
         if languages != named[0][1]:
@@ -125,7 +126,8 @@ def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
 
 
 def _languages(source: str, target: str) -> Pair:
-    """Returns the languages in the names of two files, "train.en.gz" and "train.de.gz"."""
+    """Returns the languages that are in the names of two files, such as "train.en.gz" and "train.de.gz". Returns UNNAMED if the
+    names have no languages."""
     first, second = (pathlib.PurePath(bare_name(path)).suffix[1:] for path in (source, target))
     named = first != second and all(re.fullmatch(r"[A-Za-z][\w-]{1,9}", name) for name in (first, second))
     return (first, second) if named and not {first, second} & {"txt", "text"} else UNNAMED
@@ -150,8 +152,8 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
 
 
 def _check_first_rows(given: str, path: str, fields: Pair) -> None:
-    """Raises UserError if the first row of a table names its columns, or if all of the first rows have both texts in double
-    quotes. Tables of pairs must have neither."""
+    """Raises UserError if the first row of a table has column names, or if both texts are in double quotes in all of the first
+    rows. A table of pairs must have neither column names nor quotes."""
     quoted = total = 0
     for line in itertools.islice((line for line in _lines(path) if not line.isspace()), _FIRST_ROWS):
         cells = without_bom(line).decode("utf-8", "replace").rstrip("\r\n").split("\t")
@@ -159,7 +161,7 @@ def _check_first_rows(given: str, path: str, fields: Pair) -> None:
             return  # a row with too few columns is reported when it is read
         pair = [cells[int(field) - 1].strip() for field in fields]
         names = {text.strip('"').casefold() for text in pair}
-        if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are a pair
+        if not total and len(names) == 2 and names <= _HEADER:  # two equal words, such as Text and Text, are not column names
             raise UserError(
                 f"{given}: the first row of {path} has column names ({', '.join(pair)}), which would be read as a pair; remove "
                 "this row (tail -n +2)"
@@ -182,7 +184,7 @@ _HEADER = frozenset({
     "hebrew", "en", "de", "fr", "es", "it", "pt", "nl", "pl", "ru", "cs", "tr", "ar", "hi", "zh", "ja", "ko", "uk", "ro", "hu",
     "el", "sv", "da", "fi", "no", "he", "vi", "id", "fa", "bn", "ta", "ur", "th", "bg", "hr", "sk", "sl", "et", "lv", "lt",
 })  # fmt: skip
-"""Usual names of the columns of pairs: roles, languages and their codes."""
+"""The usual column names in tables of pairs: roles, languages and language codes."""
 
 
 def _two(pair_fields: str) -> Pair:
@@ -195,7 +197,7 @@ def _two(pair_fields: str) -> Pair:
 
 
 def _text_fields(given: str, path: str) -> Pair:
-    """Returns the two text fields of the first record."""
+    """Returns the names of the two text fields in the first record."""
     try:
         first = next(line for line in _lines(path) if not line.isspace())
         record = _record(without_bom(first).decode("utf-8", "replace"))
@@ -215,7 +217,8 @@ def _text_fields(given: str, path: str) -> Pair:
 
 
 def _record(line: str) -> files.JsonObject:
-    """Returns the object that holds the two texts of a line: the record itself, or its field "translation"."""
+    """Returns the JSON object with the two texts of a line. This is the record itself or the object in its field
+    "translation"."""
     try:
         record = files.parse_json(line)
     except ValueError as error:
@@ -227,7 +230,7 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """Raised for a line that is not a valid pair. The message to the user has the file, the line, and then the text of this
+    """Raised if a line is not a valid pair. The message to the user has the file and the line, followed by the text of this
     error."""
 
 
@@ -237,7 +240,7 @@ def _lines(path: str) -> Iterator[bytes]:
 
 
 def _survey(path: str) -> tuple[int, int, int]:
-    """Returns (lines, lines with text, bytes) of a file."""
+    """Returns (number of lines, number of lines with text, size in bytes) of a file."""
     lines = texts = size = 0
     for line in _lines(path):
         lines += 1
@@ -254,8 +257,8 @@ def _line(path: str, number: int) -> str:
 def read_pairs(
     file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
 ) -> Iterator[Pair | None]:
-    """Yields the pairs [start, stop) of a file. Yields None for a blank line of a table or of JSON lines, and for a bad pair
-    that is skipped. Counts skipped pairs and replaced bytes."""
+    """Yields the pairs [start, stop) of a file. Yields None for a blank line in a table or in JSON lines, and for a bad pair
+    that is skipped. Adds the numbers of skipped pairs and replaced bytes to `counts`."""
 
     def decoded(path: str, number: int, line: bytes) -> str:
         line = without_bom(line) if number == 0 else line
@@ -322,8 +325,8 @@ def _split_json(fields: Pair) -> Callable[[str], Pair]:
 
 
 def clean_pair(pair: Sequence[str], counts: Counter[str]) -> list[str]:
-    """Returns the two texts, each on one line without control characters. Counts pairs with an empty text and returns [] for
-    them."""
+    """Returns the two texts, each on one line without control characters. If a text is empty, returns [] and counts the
+    pair."""
     texts = [" ".join(without_controls(text, counts).split()) for text in pair]
     if all(texts):
         return texts

@@ -1,4 +1,4 @@
-"""Reads one span of a source, document by document. Memory is bounded by the longest document."""
+"""Reads one span of a source, document by document. The longest document determines how much memory is needed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from bert_jax.interface.words import counted
 from bert_jax.storage.formats import conversion, open_packed, reading_explained
 from bert_jax.storage.records import KINDS, is_cut, read_lines, without_bom
 
-_PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
+_PIECE = 1 << 20  # if a text file has no document separators, it is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A document as read, before cleaning."""
+    """A document before cleaning."""
 
-    lines: list[str]  # paragraphs, or sentences if `is_sentence`
+    lines: list[str]  # paragraphs, or sentences if `is_sentence` is True
     is_sentence: bool
-    fraction: float  # how much of the span has been read after this document
+    fraction: float  # the fraction of the span that has been read, including this document
     is_pair: bool = False  # whether the lines are a text and its translation
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Returns the documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    """Returns the documents of a span. Adds the numbers of skipped records and replaced byte sequences to `counts`."""
     if span.item.pairs:
         return _read_pairs(span, options, counts)
     if span.item.kind in KINDS:
@@ -118,8 +118,8 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
-    """Yields the document in `data`, which starts at byte `place`. Yields nothing for a bad record if the options skip bad
-    records."""
+    """Yields the document in `data`, which starts at byte `place`. If the options skip bad records, yields nothing for a bad
+    record."""
     if place == 0:
         data = without_bom(data)
     text: str | None = _decode(item, place, data, options, counts)
@@ -134,12 +134,13 @@ def _document(
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs in the text of a record: its lines, unless the text is wrapped."""
+    """Returns the paragraphs in the text of a record. The lines are the paragraphs, unless the text is wrapped."""
     return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Decodes `data`. `place` is the byte of the file at which `data` starts, or the row of the table."""
+    """Decodes `data`. `place` is the position in bytes at which `data` starts in the file. For a table, it is the index of the
+    row."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -160,7 +161,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
-    """Returns the text field of a JSON line, or None for a record to skip."""
+    """Returns the text field of a JSON line, or None if the record is skipped."""
     field = options.text_field or "text"
     try:
         record = files.parse_json(line)
@@ -181,7 +182,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
 
 
 def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """Yields (first byte, bytes) of every document of a file in the span [start, stop)."""
+    """Yields (position of the first byte, bytes) for every document of a file in the span [start, stop)."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, item.path, start, stop)
     if item.layout == "book" or not item.blank_lines:
@@ -190,7 +191,8 @@ def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iter
 
 
 def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (first byte, line with its line end) of every line that begins at `start` or later."""
+    """Yields (position of the first byte, line) for every line that begins at `start` or later. The lines include their line
+    ends."""
     for place, line in read_lines(file, _MAX_LINE, start):
         if is_cut(line, _MAX_LINE):
             raise UserError(f"{path}: there is no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; give a text file")
@@ -206,10 +208,10 @@ def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iter
 
 
 def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """Yields documents separated by blank lines. A document belongs to the span in which the preceding blank line begins. A
-    document longer than `_PIECE` is cut at a line."""
+    """Yields documents that are separated by blank lines. A document belongs to the span in which the blank line before it
+    begins. The first document of the file belongs to the first span. A document longer than `_PIECE` is cut at a line end."""
     owned, size = start == 0, 0
-    first: int  # the place of held[0]
+    first: int  # the position of held[0]
     held: list[bytes] = []
     for place, line in _lines(file, path, start):
         if line.isspace():
@@ -237,11 +239,11 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
     """Yields the pieces of a file without document separators. The first piece begins at the start of the file. Every other
     piece begins at the first paragraph (or line) after a multiple of `_PIECE`.
 
-    A piece belongs to the span that contains its multiple of `_PIECE`, so the cuts do not depend on the spans. A paragraph
-    counts as after the multiple if the blank line before it is. The reader of a span starts at the multiple, so it sees this
-    blank line."""
+    A piece belongs to the span that contains this multiple of `_PIECE`, so the cuts do not depend on the spans. A paragraph is
+    after the multiple if the blank line before the paragraph is after the multiple. The reader of a span starts at the
+    multiple, so it sees this blank line."""
     begin, blank = -(-start // _PIECE) * _PIECE, -1
-    first: int  # the place of held[0]
+    first: int  # the position of held[0]
     held: list[bytes] = []
     if begin >= stop:
         return

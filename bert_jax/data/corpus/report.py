@@ -1,8 +1,9 @@
-"""The corpus report: statistics of a finished corpus, and warnings about properties that harm pretraining.
+"""The corpus report has statistics of a finished corpus, and warnings about properties that harm pretraining.
 
-Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one core).
-Above `_EXACT_SENTENCES`, only sentences whose hash is in a fixed residue class are compared. All copies of a sentence are in the
-same class, so the duplicate rate is unbiased and memory is bounded.
+Equal sentences are found by comparing 64-bit polynomial hashes of their ids. Numpy computes the hashes of many sentences at
+once (about 60 million tokens/s on one core). If there are more than `_EXACT_SENTENCES` sentences, only sentences whose hash is
+in a fixed residue class are compared. All copies of a sentence are in the same class, so the duplicate rate is unbiased. Memory
+is bounded.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from bert_jax.interface.words import counted
 
 _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # an odd number, because the powers of an even number become 0 modulo 2^64
 _LENGTH_BINS = 24  # a length n is counted in bin floor(log2 n)
-_REPEATED = 20  # how many of the most repeated lines of a shard are kept
+_REPEATED = 20  # the number of lines of a shard that are kept as examples; they are the most repeated lines
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardSurvey:
-    """Statistics of one shard, as sums and hashes that can be combined over shards."""
+    """The statistics of one shard. They are sums and hashes, which can be combined over shards."""
 
     document_hashes: dict[str, np.ndarray]  # split -> uint64 [D]
-    line_hashes: np.ndarray  # uint64, distinct
-    line_counts: np.ndarray  # int64, occurrences in this shard
+    line_hashes: np.ndarray  # uint64, the distinct hashes of the compared lines
+    line_counts: np.ndarray  # int64, how often each of `line_hashes` occurs in this shard
     repeated: dict[int, list[int]]  # hash -> token ids, for lines that are frequent in this shard
-    sentence_lengths: np.ndarray  # int64 [bins], both splits, in tokens
-    document_lengths: np.ndarray  # int64 [bins]
+    sentence_lengths: np.ndarray  # int64 [bins], a histogram of the lengths in tokens, over both splits
+    document_lengths: np.ndarray  # int64 [bins], also in tokens and over both splits
     one_sentence_documents: int
-    unknown: dict[str, int]  # split -> unknown tokens
+    unknown: dict[str, int]  # split -> number of unknown tokens
 
 
 def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every: int) -> ShardSurvey:
-    """Surveys one shard. Lines are divided into `every` hash classes, and only lines of one class are compared (see
-    `sampling`)."""
+    """Computes the statistics of one shard. Lines are divided into `every` hash classes, and only the lines in one of the
+    classes are compared (see `sampling`)."""
     hashes: dict[str, np.ndarray] = {}
     sentence_lengths, document_lengths = np.zeros(_LENGTH_BINS, np.int64), np.zeros(_LENGTH_BINS, np.int64)
     unknown, single = {}, 0
@@ -69,13 +70,15 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines of one class are compared with
-    each other, so the rate of repeated lines is exact if there is one class, and an estimate if there are more."""
+    """Returns the number of hash classes for a corpus of `sentences` sentences. Only the lines in one of the classes are
+    compared with each other. The rate of repeated lines is therefore exact if there is one class, and an estimate if there are
+    more classes."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 
 def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, list[int]]]]:
-    """Returns the fraction of sentences that repeat an earlier one, and the most repeated ones as (occurrences, ids)."""
+    """Returns the fraction of sentences that repeat an earlier sentence, and (occurrences, ids) for the most repeated
+    sentences."""
     hashes = np.concatenate([survey.line_hashes for survey in surveys])
     counts = np.concatenate([survey.line_counts for survey in surveys])
     distinct, inverse = np.unique(hashes, return_inverse=True)
@@ -87,13 +90,13 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one. Documents are in the order
-    of shards; within a shard, train comes before eval."""
+    """Returns an array bool [D] for each shard and split. It is True for documents that equal an earlier document. The
+    documents are in the order of the shards. Within a shard, train comes before eval."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
     repeated = np.ones(len(hashes), bool)
-    repeated[np.unique(hashes, return_index=True)[1]] = False  # return_index gives first occurrences
+    repeated[np.unique(hashes, return_index=True)[1]] = False  # `return_index` returns the first occurrences
     parts = dict(zip(everything, np.split(repeated, np.cumsum(lengths)[:-1]), strict=True))
     return [{split: parts[shard, split] for split in SPLITS} for shard in range(len(surveys))]
 
@@ -108,8 +111,8 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: int) -> np.ndarray:
-    """Returns the hash of each sentence, uint64 [S], computed in chunks to bound memory."""
-    # one random number for each id, the same in every process
+    """Returns the hash of each sentence, uint64 [S]. The hashes are computed in chunks to bound memory."""
+    # Each id has a random number, which is the same in every process.
     values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)
     parts, start = [np.zeros(0, np.uint64)], 0
     while start < len(offsets) - 1:
@@ -121,8 +124,8 @@ def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: i
 
 
 def _hash_runs(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Returns the sum of value * multiplier ** (position + 1), modulo 2^64, over each run: uint64 [runs]. Runs must not be
-    empty."""
+    """Returns the hash of each run of values, uint64 [runs]. The hash is the sum of value * multiplier ** (position + 1),
+    modulo 2^64, over the run. Runs must not be empty."""
     lengths = np.diff(offsets)
     if not len(lengths):
         return np.zeros(0, np.uint64)
@@ -135,7 +138,7 @@ DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
 DROPPED_LIMIT = 0.5
 RARE = 10
-"""A subword with fewer occurrences in the train split counts as rare. It is hardly learned."""
+"""A subword with fewer occurrences in the train split counts as rare. A model hardly learns rare subwords."""
 _SKIPPED = {
     "replaced-bytes": "bytes that are not UTF-8 and were read as U+FFFD",
     "bad-records": "records that were skipped because they have no text",
@@ -155,10 +158,11 @@ def corpus_report(
 ) -> JsonObject:
     """Returns the content of report.json.
 
-    sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
-    "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], counts in the
-    train split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: files
-    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs."""
+    sampled: the number of hash classes. Repeated lines were counted in one of the classes. fractions: the held-out fractions
+    "asked" (requested), "used", and "least" (the requested fraction, raised if necessary to hold out enough documents to
+    evaluate on). token_counts: int64 [V], the count of each token id in the train split. letters: the counts of the characters
+    in a sample of the text, if the vocabulary drops marks. given_twice: the files that several sources name. sides: the numbers
+    of characters, tokens and unknown tokens on each side of the pairs."""
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -197,13 +201,13 @@ def corpus_report(
 
 
 UNKNOWN_SIDE_LIMIT = 0.1
-"""If more than this fraction of the tokens of one of two languages is unknown, the vocabulary does not fit that language."""
+"""If more than this fraction of the tokens in one language is unknown, the vocabulary does not fit this language."""
 UNEQUAL_PIECES = 2.0
-"""The report warns if one language has more pieces per character than the other by more than this factor."""
+"""The report warns if one language has more than this many times the tokens per character of the other language."""
 
 
 def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:
-    """Raises UserError if the vocabulary of a corpus of pairs does not know the characters of one of the languages."""
+    """Raises UserError if the vocabulary does not fit one of the two languages of a corpus of pairs."""
     unknown = [sides.get(f"{side} unknown", 0) / max(1, sides.get(f"{side} tokens", 0)) for side in SIDES]
     worse = int(unknown[1] > unknown[0])
     if unknown[worse] > UNKNOWN_SIDE_LIMIT:
@@ -216,8 +220,8 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
 
 
 def _dropped_share(manifest: JsonObject) -> float:
-    """Returns the fraction of characters that cleaning dropped or, if it is larger, the fraction of documents that were dropped
-    as repeated."""
+    """Returns the fraction of the characters that cleaning dropped. If the fraction of documents that were dropped as repeated
+    is larger, returns that fraction instead."""
     read, dropped = manifest["read"], manifest["dropped"]
     characters = read.get("characters", 0)
     of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
@@ -226,7 +230,8 @@ def _dropped_share(manifest: JsonObject) -> float:
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
-    """Returns [shortest, longest, count] for every bin from the first to the last non-empty bin, with lengths in tokens."""
+    """Returns [shortest length, longest length, count] for every bin from the first to the last non-empty bin. Lengths are in
+    tokens."""
     used = np.flatnonzero(bins)
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 

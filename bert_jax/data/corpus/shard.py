@@ -1,11 +1,12 @@
-"""Writes one shard (some spans of the sources): reads, cleans and tokenises it in one process and bounded memory. Also rewrites
-shards.
+"""Writes and rewrites shards. A shard is made of some spans of the sources. One process reads, cleans and tokenises the spans,
+in bounded memory.
 
-A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is always finished.
+A shard is written under a temporary name and renamed when it is complete. A directory with the name of a shard is therefore
+always finished.
 
 A document is held out if its content hash is below the held-out fraction of the hash range. A finished shard stores the hash of
-every document, so a new fraction moves documents between splits without tokenising text again. Repeated documents are dropped
-from finished shards too.
+every document. If the held-out fraction changes, documents move between the splits of finished shards without being tokenised
+again. Repeated documents are also dropped from finished shards.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _MOST_LETTERS = 5_000
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """The settings that decide the sentences and the split of a document, the same for every shard."""
+    """The settings that determine the sentences and the split of every document. They are the same for all shards."""
 
     options: ReadOptions
     cleaning: CleaningConfig
@@ -76,23 +77,25 @@ class ShardWork:
 
 
 def temporary_name(index: int, shards: int) -> str:
-    """Returns the directory name of an unfinished shard. It includes the process id, so that leftovers of a killed build are
-    recognised."""
+    """Returns the directory name of an unfinished shard. The name includes the process id, so that each process has its own
+    directory."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
 
 def content_hash(sentences: Sequence[str]) -> int:
-    """Returns a 64-bit hash of a document's text, which decides whether the document is held out."""
+    """Returns a 64-bit hash of a document's text. The hash decides whether the document is held out."""
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
 
 
 def is_eval(sentences: Sequence[str], fraction: float) -> bool:
-    """Returns whether a document is held out. This depends only on its content, not on shards, hosts or order."""
+    """Returns whether a document is held out. This depends only on the content of the document, not on shards, hosts or the
+    order."""
     return content_hash(sentences) < fraction * 2.0**64
 
 
 class _SplitWriter:
-    """The arrays of one split, flushed every `_FLUSH_TOKENS` tokens; WORDS too if `marks_words`."""
+    """Writes the arrays of one split, including WORDS if `marks_words` is True. The arrays are flushed every `_FLUSH_TOKENS`
+    tokens."""
 
     def __init__(
         self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack, *, marks_words: bool = False
@@ -104,7 +107,7 @@ class _SplitWriter:
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
         self._words = array_file(WORDS, np.dtype(np.uint8)) if marks_words else None
         self._held = array("H" if dtype == np.uint16 and not marks_words else "I")
-        self._unwritten = np.zeros(0, np.uint32)  # the last ids, which do not fill a byte of WORDS
+        self._unwritten = np.zeros(0, np.uint32)  # the last ids; they do not fill a byte of WORDS yet
         self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
         self._tokens = self.sentences = self.documents = 0
 
@@ -113,9 +116,10 @@ class _SplitWriter:
         return self._tokens + len(self._held)
 
     def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
-        """Adds a document. Returns whether it has any tokens; sentences without tokens are dropped.
+        """Adds a document. Returns whether the document has any tokens. Sentences without tokens are dropped.
 
-        If a leading space changes a word's subwords, every sentence except the first starts with a space, as in running text.
+        If a leading space changes the subwords of a word, a space is added before every sentence except the first, as in
+        running text.
         """
         before = self.sentences
         space = " " if tokenizer.distinguishes_spaces else ""
@@ -133,8 +137,8 @@ class _SplitWriter:
         return self.sentences > before
 
     def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
-        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the
-        characters, tokens and unknown tokens of each side and, if the pair is dropped, the rule that drops it."""
+        """Adds a text and its translation as a document of two sentences. Returns whether the pair is kept. Adds the numbers of
+        characters, tokens and unknown tokens on each side to `counts`. If a rule drops the pair, this is also counted."""
         sides: list[array[int]] = []
         for side, text in enumerate(pair):
             ids = array(self._held.typecode)
@@ -163,8 +167,8 @@ class _SplitWriter:
         return True
 
     def flush(self, *, last: bool = False) -> None:
-        """Writes the buffered ids. If the last ids do not fill a byte of WORDS, their bits are written only by the `last`
-        flush."""
+        """Writes the buffered ids and offsets. If the last ids do not fill a byte of WORDS, their bits are kept for the next
+        flush, unless this is the `last` flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)
@@ -182,15 +186,15 @@ class _SplitWriter:
 
 
 def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """Returns the sentences of a document, or the two texts of a pair. Counts dropped documents and pairs, and returns [] for
-    them."""
+    """Returns the sentences of a document, or the two texts of a pair. If the document or pair is dropped, counts it and
+    returns []."""
     if document.is_pair:
         return clean_pair(document.lines, counts)
     return clean_document(document.lines, is_sentence=document.is_sentence, config=config, counts=counts)
 
 
 def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
-    """Writes one shard; `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
+    """Writes one shard. `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
     part = work.store / temporary_name(work.index, work.shards)
     files.remove_tree(part)
     part.mkdir()
@@ -198,7 +202,7 @@ def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float
         content = _write_splits(part, work.spans, work.text, tokenizer, progress)
         finish_shard(part, work.store / shard_name(work.index, work.shards), tokenizer.size, content)
     finally:
-        files.remove_tree(part)  # already renamed, unless an exception left the partial files
+        files.remove_tree(part)  # after an exception, removes the partial files; otherwise `part` has already been renamed
 
 
 def _write_splits(
@@ -209,7 +213,7 @@ def _write_splits(
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
     before, kept = 0.0, 0
-    letters: Counter[str] = Counter()  # frequencies of characters in a sample of the text
+    letters: Counter[str] = Counter()  # counts of the characters in a sample of the text
     limit, hashes = config.eval_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
         dtype, marks_words = token_dtype(tokenizer.size), tokenizer.marks_words
@@ -252,8 +256,8 @@ def _write_splits(
 
 
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
-    """Adds the token counts and shard.json to the arrays in `part` and renames it to `final`; removes `part` if `final`
-    exists."""
+    """Adds the token counts and shard.json to the arrays in `part`, and renames `part` to `final`. If a finished shard already
+    has the name `final`, removes `part` instead."""
     tokens = map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
@@ -270,7 +274,7 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
         files.remove_tree(part)
 
 
-_ENOUGH = 10  # the minimum number of held-out documents: an evaluation on fewer is too noisy
+_ENOUGH = 10  # the minimum number of held-out documents; an evaluation on fewer documents is too noisy
 
 
 def eval_limit(fraction: float) -> np.uint64:
@@ -279,21 +283,22 @@ def eval_limit(fraction: float) -> np.uint64:
 
 
 def min_eval_documents(documents: int) -> int:
-    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
-    hundred. With four or more documents, it is at least two, since next sentence prediction takes random segments from another
-    document. With fewer documents, it is one or zero, so that one document is left for training."""
+    """Returns the minimum number of held-out documents for a corpus of `documents` documents. It is ten, or a tenth of the
+    documents if there are fewer than a hundred. If there are four documents or more, it is at least two, because next sentence
+    prediction takes random segments from another document. If there are fewer than four, it is one or zero, so that at least
+    one document is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     """Returns `fraction` if it holds out enough of the documents with these `hashes` (uint64 [D]). Otherwise returns the
-    smallest fraction that holds out enough. It is rounded up to three decimals, unless too many documents would then be held
-    out."""
+    smallest fraction that holds out enough documents. This fraction is rounded up to three decimals, unless too many documents
+    would then be held out."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
-    short = math.ceil(exact * 1000) / 1000  # rounded to three decimals, unless too many documents are then held out
+    short = math.ceil(exact * 1000) / 1000
     if short >= 1:
         return exact
     taken = np.count_nonzero(hashes < eval_limit(short))
@@ -303,7 +308,8 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
 def resplit_shard(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Changes the held-out fraction of a shard's arrays, split -> (tokens, sentences, documents), from `before` to `now`."""
+    """Moves documents between the splits of a shard, so that the held-out fraction changes from `before` to `now`. Returns the
+    new arrays. `arrays` and the result map a split to (tokens, sentences, documents)."""
     was, eval_split = hashes < eval_limit(before), hashes < eval_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():
@@ -326,8 +332,8 @@ def resplit_shard(
 
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
-    """Rewrites a shard without some documents. After a kill, the shard is complete or missing; the next run rebuilds a missing
-    one."""
+    """Rewrites a shard without the documents for which `dropped` (split -> bool [D]) is True. If the process is killed, the
+    shard is complete or missing. The next run rebuilds a missing shard."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}
@@ -351,7 +357,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
 
 
 def shard_arrays(shard: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ARRAYS of a split of a shard, with tokens marked by WORDS (`marked_tokens`)."""
+    """Returns the ARRAYS of one split of a shard. If the shard has WORDS, the token ids are marked (`marked_tokens`)."""
     sentences, documents = (map_array(shard / f"{split}.{name}.npy") for name in ARRAYS[1:])
     return marked_tokens(shard, split), sentences, documents
 
@@ -364,8 +370,8 @@ def rewrite_shard(
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Replaces the arrays of shard (index, number of shards) by `arrays` (split -> arrays as in `shard_arrays`). Its shard.json
-    becomes `content` and the new counts."""
+    """Replaces the arrays of the shard `shard` = (index, number of shards) by `arrays` (split -> arrays as in `shard_arrays`).
+    Writes `content` with the new counts as shard.json."""
     final, part = store / shard_name(*shard), store / temporary_name(*shard)
     files.remove_tree(part)
     part.mkdir()
@@ -386,5 +392,5 @@ def rewrite_shard(
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Returns the start offsets of n concatenated runs of these `lengths` and their total: int64 [n + 1]."""
+    """Returns the start offsets of n concatenated runs with these `lengths`, followed by the total length, int64 [n + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

@@ -9,11 +9,11 @@
     parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair is a document (`parallel`)
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
-Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
-its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by
-document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. A user's
-function and parallel text are divided by document number into at most 16 parts. The division depends only on the sources and
-the number of shards, not on workers or hosts.
+Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes. A shard gets the documents that begin in
+its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle. It is divided by the index
+of the document, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. A user's
+function and parallel text are divided into at most 16 parts, also by the index of the document. The division depends only on
+the sources and the number of shards, not on workers or hosts.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ KINDS = {
     "tfds": "tfds:NAME",
     "parallel": "parallel:GLOB.en:GLOB.de",
 }
-#: compression -> how much English text shrinks (for the relative weight of a file), and the maximum number of parts per file:
-#: with more parts, decompression would take longer than tokenisation
+#: compression -> (how many times smaller English text becomes, the maximum number of parts per file). The first number is used
+#: for the weight of a file. With more parts, decompression would take longer than tokenisation.
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
-_HEAD_BYTES = 1 << 16  # read from the start of a file to recognise its format (`text:`: SAMPLE_BYTES)
-_PARTS = 16  # the most parts of a user's source or of pairs, because the reader of a part must skip all documents before it
+_HEAD_BYTES = 1 << 16  # how much of a file is read to recognise its format (for `text:`, SAMPLE_BYTES)
+_PARTS = 16  # the maximum number of parts of a user's source or of pairs; the reader of a part must skip all earlier documents
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -72,7 +72,7 @@ class Source:
     """One --source or --eval-source flag."""
 
     kind: str  # one of KINDS, or "own"
-    name: str = ""  # the glob, or the data set; for a user's own source FILE.py:NAME[:ARGUMENT]
+    name: str = ""  # the glob, or the name of the data set; for a user's own source, FILE.py:NAME[:ARGUMENT]
     flag: str = dataclasses.field(default="--source", compare=False)  # for messages
 
     def __str__(self) -> str:
@@ -85,21 +85,21 @@ class Source:
 class ReadOptions:
     """Options for reading all sources of a corpus."""
 
-    text_field: str | None = None  # None: the field "text" of a JSON record; in a table, the likeliest column
+    text_field: str | None = None  # None: the field "text" of a JSON record, or the likeliest column of a table
     layout: str = "auto"
     on_bad_bytes: str = "error"  # | "replace"
     on_bad_records: str = "error"  # | "skip"
     tfds_directory: str | None = None
-    pair_fields: str | None = None  # SOURCE,TARGET; None: the only two fields
+    pair_fields: str | None = None  # SOURCE,TARGET; None: the first two columns, or the only two fields with text
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One file or data set: its `length` in `unit`, and its `weight`, an estimate of its text in bytes."""
+    """One file or data set. Its `length` is counted in `unit`. Its `weight` is an estimate of the size of its text in bytes."""
 
     kind: str
     path: str
-    unit: str  # "bytes" | "parts" of a compressed file | "records"
+    unit: str  # "bytes" | "records" | "parts" (for a compressed file)
     length: int
     weight: float
     layout: str = ""  # for text files
@@ -111,7 +111,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """The part of an item that a shard reads: [start, stop) in the item's unit."""
+    """The part [start, stop) of an item that a shard reads, in the item's unit."""
 
     item: Item
     start: int
@@ -119,12 +119,12 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The part of the item's weight that belongs to the span."""
+        """The span's part of the weight of the item."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
 def parse_source(text: str, flag: str = "--source") -> Source:
-    """Parses the value of a --source flag, or of `flag`. Raises UserError if it is malformed."""
+    """Parses the value of a --source flag, or of another `flag`. Raises UserError if the value is malformed."""
     if is_in_file(text):
         load_named(text, {}, flag)
         return Source("own", text, flag)
@@ -142,10 +142,11 @@ def parse_source(text: str, flag: str = "--source") -> Source:
 def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
-    """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, without empty files. `say` is
-    called to report choices that the user did not make, e.g. which column has the text or which splits are not read.
+    """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, and empty files are left
+    out. `say` is called to report choices that the user did not make, e.g. which column has the text or which splits are not
+    read.
 
-    Raises UserError if a glob matches no file, or if a file has another format than its source states."""
+    Raises UserError if a glob matches no file, or if a file does not have the format that its source states."""
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
@@ -168,7 +169,7 @@ def find_items(
 
 
 def given_twice(items: Sequence[Item]) -> list[str]:
-    """Returns the paths of files that several sources name."""
+    """Returns the paths of files that are matched by several sources, or several times by one source."""
     seen: set[str] = set()
     repeated = []
     for item in items:
@@ -180,13 +181,13 @@ def given_twice(items: Sequence[Item]) -> list[str]:
 
 
 def _own_items(source: Source) -> list[Item]:
-    """Returns the documents of a user's function as one item, after reading them all to count them."""
+    """Returns the documents of a user's function as one item. Reads all documents to count them."""
     sizes = [len(text) for text in own_texts(source.name, source.flag)]
     return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if sizes else []
 
 
 def _parts(records: int) -> tuple[int, ...]:
-    """Returns the first record of each of at most `_PARTS` parts."""
+    """Divides the records into at most `_PARTS` parts. Returns the index of the first record of each part."""
     return tuple(sorted({round(part * records / _PARTS) for part in range(_PARTS)}))
 
 
@@ -205,9 +206,9 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
 
 
 def source_languages(items: Sequence[Item]) -> tuple[str, str] | None:
-    """Returns the languages of a corpus of pairs, the source language first; None for a corpus of documents.
+    """Returns the languages of a corpus of pairs, the source language first. Returns None for a corpus of documents.
 
-    Raises UserError for pairs in two directions, and for a mix of pairs and documents."""
+    Raises UserError if two files have pairs in different directions, or if some items have pairs and others have documents."""
     pairs = [(item.path, item.pairs.languages) for item in items if item.pairs]
     if pairs and len(pairs) < len(items):
         other = next(item.path for item in items if not item.pairs)
@@ -220,9 +221,9 @@ def source_languages(items: Sequence[Item]) -> tuple[str, str] | None:
 def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
     """Yields the documents of FILE.py:NAME[:ARGUMENT], where `NAME(ARGUMENT)` yields one string per document.
 
-    Their order and number must depend only on the files that the function reads. The function is called once to count the
-    documents, and again for each part of the corpus, in other processes. Raises UserError if the function raises or yields
-    anything but strings.
+    The order and number of the documents must depend only on the files that the function reads. The function is called once to
+    count the documents. It is called again for each part of the corpus, in other processes. Raises UserError if the function
+    raises an exception, or if it yields anything other than strings.
     """
     function, argument = load_named(value, {}, flag), split_named(value)[2]
     arguments = () if argument is None else (argument,)
@@ -272,8 +273,9 @@ def _remote_files(source: Source) -> list[pathlib.Path]:
 
 
 def _local_files(source: Source) -> list[str] | pathlib.Path:
-    """Returns the files that match the pattern of a source, sorted by name, or the directory that it names. An existing path is
-    used literally, even if it contains wildcards. Raises UserError if nothing matches."""
+    """Returns the files that match the pattern of a source, sorted by name. If the pattern is the name of a directory, or
+    matches only directories, returns a directory. An existing path is used literally, even if it contains wildcards. Raises
+    UserError if nothing matches."""
     pattern = str(_expanded(source.name))
     there = pathlib.Path(pattern)
     if _exists(there):
@@ -299,14 +301,14 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
 
 
 def _expanded(name: str) -> pathlib.Path:
-    """Expands `~` to the home directory, if there is one."""
+    """Expands `~` to the home directory, if the user has one."""
     return pathlib.Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser fails for an unknown user
 
 
 def _exists(path: pathlib.Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # e.g. a name that is too long
+    except OSError:  # e.g. the name is too long
         return False
 
 
@@ -329,7 +331,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
 
 
 def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
-    """Returns the files of a parquet: or arrow: source, from a pattern or from a split of a directory."""
+    """Returns the files of a parquet: or arrow: source. The source is a pattern, or a directory with an optional split."""
     flag = f"{source.flag}={source.kind}:"
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
@@ -379,11 +381,13 @@ _NO_PROSE = {
         "a file of annotated words; write the sentences to a text file",
     ),
 }
-"""Suffix -> what the files hold instead of prose, and the remedy."""
+"""Suffix of a file name -> what these files hold instead of prose, and the remedy."""
 
 
 def _require_text(source: Source, path: str, head: bytes) -> None:
-    """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
+    """Raises UserError if the first bytes of a file show that the file is not UTF-8 text, or that its lines end in CR. For a
+    text: source, also raises UserError if the file is JSON, or if its suffix is in `_NO_PROSE`. For a jsonl: source, also
+    raises UserError if the file is one JSON list."""
     found = recognise(head, path)
     if found is not None and not (found.kind == "html" and source.kind == "text"):  # cleaning drops its markup
         remedy = found.remedy
@@ -419,7 +423,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 
 def _json_problem(head: bytes) -> str:
-    """Returns the problem and remedy if JSON is read as text; "" for text."""
+    """Returns the problem and the remedy if a file is JSON, or "" if it is text. `head` has the first bytes of the file."""
     text = without_bom(head).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:"
@@ -450,8 +454,8 @@ def _head(path: str, size: int) -> bytes:
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
-    """Returns the number of shards: `stated` if it is given, otherwise 64, changed if necessary so that each shard has 1 to 64
-    MiB of text. The default does not depend on the number of cores."""
+    """Returns the number of shards, which is `stated` if it is given. The default is 64, changed if necessary so that each
+    shard has 1 to 64 MiB of text. It does not depend on the number of cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
@@ -460,7 +464,8 @@ def default_shards(items: Sequence[Item], stated: int | None) -> int:
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
-    """Divides the concatenated items into `shards` parts of equal weight. Returns the spans of each shard, which may be empty."""
+    """Divides the concatenated items into `shards` parts of about equal weight. Returns a list of spans for each shard. A list
+    may be empty."""
     total = sum(item.weight for item in items)
     spans: list[list[Span]] = [[] for _ in range(shards)]
     before = 0.0

@@ -1,11 +1,11 @@
-"""Opens a finished corpus: token ids in memory-mapped shards, and offsets of sentences and documents.
+"""Opens a finished corpus. Its token ids are in memory-mapped shards, and offsets mark its sentences and documents.
 
 corpus = open_corpus("DIR")                       # split="eval" for the held-out documents
 corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
 
-Opening checks that the manifest is complete and belongs to the corpus, that every array has the recorded type, size and order,
-and that the vocabulary is the one used for tokenisation. It does not read the tokens, since that takes seconds per gigabyte;
-`verification` reads them once per machine."""
+Opening checks that the manifest is complete, that every array has the recorded type and size, that the offsets ascend, and that
+the text was tokenised with this vocabulary. Opening does not read the tokens, because this takes seconds per gigabyte. The
+module `verification` reads them once per machine."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class CorruptedCorpus(UserError):
 
 
 def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
-    """Raises UserError unless `manifest` lists all shards of one corpus with their files, and its counts are the sums of their
-    counts."""
+    """Raises CorruptedCorpus unless `manifest` lists all shards of one corpus with their files, and its counts are the sums of
+    the shards' counts. Raises UserError if the name of a shard does not have the form of a shard name."""
     path = directory / MANIFEST
     shards = manifest.get("shards")
     if not isinstance(shards, list) or not shards or not all(isinstance(shard, dict) for shard in shards):
@@ -60,7 +60,7 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # e.g. "../../../home", with which files elsewhere would be read or deleted
+    if match is None:  # a name such as "../../../home" would read or delete files elsewhere
         raise UserError(
             f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}. bert_jax never writes such a "
             "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from the machine that "
@@ -112,10 +112,10 @@ def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
 def read_arrays(
     path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int, *, whole: bool = True
 ) -> list[np.ndarray]:
-    """Memory-maps the `ARRAYS` of a split of the shard in `path`, in order. `shard` is its part of the manifest.
+    """Memory-maps the `ARRAYS` of one split of the shard in `path`, in order. `shard` is the shard's part of the manifest.
 
-    Raises CorruptedCorpus unless the arrays have the recorded types and lengths and the offsets ascend from 0 to the number of
-    tokens or sentences. Unless `whole`, only the ends of the offsets are read."""
+    Raises CorruptedCorpus unless the arrays have the recorded types and lengths, and the offsets ascend from 0 to the number of
+    tokens or sentences. If `whole` is False, only the first and the last offset are checked."""
     counts = shard["splits"][split]
     kinds = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
     lengths = (counts["tokens"], counts["sentences"] + 1, counts["documents"] + 1)
@@ -130,18 +130,18 @@ def read_arrays(
 
 
 def read_words(path: pathlib.Path, shard: JsonObject, split: str) -> np.ndarray:
-    """Memory-maps WORDS of a split of the shard in `path`."""
+    """Memory-maps the array WORDS of one split of the shard in `path`."""
     return _array(path / f"{split}.{WORDS}.npy", np.dtype(np.uint8), -(-shard["splits"][split]["tokens"] // 8))
 
 
 def ascending(offsets: np.ndarray) -> bool:
-    """Returns whether every offset is larger than the one before it."""
+    """Returns whether every offset is larger than the offset before it."""
     return bool((offsets[1:] > offsets[:-1]).all())
 
 
 def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: int) -> np.ndarray:
-    """Reads the frequency of each token in the train split of the shard in `path`, int64 [V]. Raises CorruptedCorpus if a count
-    is negative or the counts do not sum to the number of tokens."""
+    """Reads the counts of all token ids in the train split of the shard in `path`, int64 [V]. Raises CorruptedCorpus if a count
+    is negative, or if the counts do not sum to the number of tokens."""
     counts = _array(path / TOKEN_COUNTS, np.dtype(np.int64), vocabulary_size)
     tokens = shard["splits"]["train"]["tokens"]
     if counts.min() < 0 or counts.sum() != tokens:
@@ -161,9 +161,10 @@ def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
 
 
 def check_mapped(array: np.ndarray) -> None:
-    """Raises CorruptedCorpus if the file of a memory-mapped array (or view) has become shorter since it was opened.
+    """Raises CorruptedCorpus if the file of a memory-mapped array has become shorter since it was opened. `array` may be a
+    view.
 
-    Reading the missing part would kill the process with just "Bus error". The check takes 1 us.
+    Reading the missing part would kill the process with the message "Bus error" and nothing else. The check takes 1 us.
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and mapped.size() < len(mapped):
@@ -198,8 +199,8 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
 
 
 def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
-    """Loads the tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded` in the
-    manifest, since the ids would mean different subwords."""
+    """Loads the tokenizer of a corpus from `directory`. Raises CorruptedCorpus if its vocabulary differs from the vocabulary
+    `recorded` in the manifest, because the ids would then stand for different subwords."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
         expected = VocabularyInfo(**(recorded or {}))
@@ -231,13 +232,13 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 BLOCK_TOKENS = 1 << 29
-"""Larger splits are read and planned in blocks of about this many tokens (`plan.Blocks`). A block takes 170 MB for its offsets
-and, at length 128, 105 MB for its plan. The English Wikipedia has about 2.5 x 10^9 tokens."""
+"""A split with more tokens is read and planned in blocks of about this many tokens (`plan.Blocks`). The offsets of a block take
+170 MB. At length 128, the plan of a block takes 105 MB. The English Wikipedia has about 2.5 x 10^9 tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """The token ids of all shards as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence spans
+    """The token ids of all shards as one flat array. Shard s has the positions [bounds[s], bounds[s + 1]). No sentence spans
     two shards.
     """
 
@@ -253,24 +254,25 @@ class TokenStore:
         return self.shards[0].dtype
 
     def __getitem__(self, where: slice) -> np.ndarray:
-        """Returns the ids at [start, stop): a view if they are in one shard, otherwise a copy."""
+        """Returns the ids at the positions [start, stop). The result is a view if the ids are in one shard, and otherwise a
+        copy."""
         start, stop, step = where.indices(len(self))
         assert step == 1
         parts = self.views(start, stop)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
 
     def shard(self, index: int) -> np.ndarray:
-        """Returns the ids of a shard. Raises CorruptedCorpus if its file has become shorter."""
+        """Returns the ids of a shard. Raises CorruptedCorpus if the shard's file has become shorter."""
         check_mapped(self.shards[index])
         return self.shards[index]
 
     def views(self, start: int, stop: int) -> list[np.ndarray]:
-        """Returns the ids at [start, stop) as one view per shard."""
+        """Returns the ids at the positions [start, stop), as one view per shard."""
         return [self.shard(shard)[first:last] for shard, first, last in self.places(start, stop)]
 
     def places(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Yields (shard, first, last) for each shard with ids in [start, stop). [first, last) are the positions of these ids in
-        the shard."""
+        """Returns (shard, first, last) for each shard that has ids at the positions [start, stop). Inside the shard, these ids
+        have the positions [first, last)."""
         shard = int(np.searchsorted(self.bounds, start, side="right")) - 1
         found = []
         while start < stop:
@@ -282,14 +284,15 @@ class TokenStore:
 
 @dataclasses.dataclass(frozen=True)
 class WordStarts:
-    """Whether each token of a `TokenStore` with the same `bounds` starts a word."""
+    """Stores whether each token of a `TokenStore` with the same `bounds` starts a word."""
 
-    shards: tuple[np.ndarray, ...]  # WORDS, uint8, memory-mapped
-    firsts: np.ndarray  # int64 [shards]: the bit of the first token of each shard
+    shards: tuple[np.ndarray, ...]  # the arrays WORDS, uint8, memory-mapped
+    firsts: np.ndarray  # int64 [shards], the index of the bit for the first token of each shard
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these positions start a word. Positions outside the store have arbitrary results."""
+        """Returns whether the tokens at these positions start a word. For positions outside the store, the results are
+        arbitrary."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins
@@ -304,22 +307,23 @@ class WordStarts:
 
 
 class ShardedOffsets:
-    """The offsets of all shards, joined without copying: each shard's offsets start at 0, these are positions in all shards.
+    """The offsets of all shards, joined without copying. The offsets of each shard start at 0. The joined offsets are positions
+    in the concatenation of all shards.
 
-    It supports `len`, an index and a slice like the joined int64 array. As one array, the offsets of the 4 x 10^9 sentences of a
-    corpus of 10^11 tokens would take 32 GB."""
+    The class supports `len`, an index and a slice like an int64 array with the joined offsets. For a corpus of 10^11 tokens
+    with 4 x 10^9 sentences, such an array would take 32 GB."""
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self._parts = tuple(parts)
         self._bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
         self._firsts = np.cumsum([0, *(len(part) - 1 for part in parts)], dtype=np.int64)
-        """The index of the first offset of each part. The last offset of a part is also the first offset of the next part."""
+        """The index at which each part's offsets start. The last offset of a part is also the first offset of the next part."""
 
     def __len__(self) -> int:
         return int(self._firsts[-1]) + 1
 
     def __getitem__(self, where: int | slice) -> np.ndarray:
-        """Returns the offset with this index, or the offsets of a slice of step 1."""
+        """Returns the offset with this index, or the offsets in a slice with step 1."""
         if not isinstance(where, slice):
             (offset,) = self[where : where + 1]
             return offset
@@ -338,32 +342,33 @@ class ShardedOffsets:
         return found
 
     def first_reaching(self, goal: int) -> int:
-        """Returns the index of the first offset that is at least `goal` (or the last index) with two binary searches."""
+        """Returns the index of the first offset that is at least `goal`, or the last index if there is none. Uses two binary
+        searches."""
         part = min(max(0, int(np.searchsorted(self._bases, goal, side="left")) - 1), len(self._parts) - 1)
         within = int(np.searchsorted(self._parts[part], goal - int(self._bases[part]), side="left"))
         return min(int(self._firsts[part]) + within, len(self) - 1)
 
     def joined(self) -> Int64[np.ndarray, " _"]:
-        """Returns all offsets in memory."""
+        """Returns all offsets as one array in memory."""
         return self[:]
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """One split of a corpus. Document d consists of the sentences [document_offsets[d], document_offsets[d + 1]); sentence s
-    consists of tokens in the same way."""
+    """One split of a corpus. Document d has the sentences [document_offsets[d], document_offsets[d + 1]). Sentence s has the
+    tokens [sentence_offsets[s], sentence_offsets[s + 1])."""
 
     tokens: TokenStore
-    # int64 [S + 1], into the tokens of all shards; not joined if the split is large
+    # int64 [S + 1], positions in the tokens of all shards; not joined if the split is large
     sentence_offsets: np.ndarray | ShardedOffsets
-    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; not joined if the split is large
-    token_counts: np.ndarray  # int64 [V], always of the train split
+    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], indices of sentences; not joined if the split is large
+    token_counts: np.ndarray  # int64 [V], the counts in the train split, also if this is another split
     vocabulary: VocabularyInfo
     split: str
-    directory: pathlib.Path | None  # None: built in memory
-    tokenizer: Tokenizer | None = None  # a tokenizer with this `vocabulary`; None: built in memory
-    word_starts: WordStarts | None = None  # None: use `Tokenizer.continuation_table`
-    languages: tuple[str, str] | None = None  # for pairs: every document is a text in the first language and its translation
+    directory: pathlib.Path | None  # None if the corpus was built in memory
+    tokenizer: Tokenizer | None = None  # a tokenizer with this `vocabulary`; may be None if the corpus was built in memory
+    word_starts: WordStarts | None = None  # if None, use `Tokenizer.continuation_table`
+    languages: tuple[str, str] | None = None  # in a corpus of pairs: (language of the texts, language of the translations)
 
     @property
     def num_documents(self) -> int:
@@ -387,8 +392,8 @@ class Corpus:
         return sentences, documents
 
     def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
-        """Returns a corpus with the documents [first, last) of each of `ranges`. Its offsets are in memory, and its tokens are
-        views.
+        """Returns a corpus with the documents [first, last) of each of the `ranges`. The offsets of the new corpus are in
+        memory. Its tokens are views of the tokens of this corpus.
 
         Raises CorruptedCorpus if the offsets do not ascend.
         """
@@ -419,21 +424,21 @@ class Corpus:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
-        """Pickles only the directory and split, since pickling a memory map would copy the corpus."""
+        """Pickles only the directory and the split, because pickling a memory map would copy the corpus."""
         if self.directory is not None:
             return open_corpus, (self.directory, self.split)
         return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
 
 def open_corpus(directory: pathlib.Path | str, split: str = "train") -> Corpus:
-    """Opens one split of a finished corpus; see `open_splits`."""
+    """Opens one split of a finished corpus. Raises UserError as `open_splits` does."""
     return open_splits(directory, [split])[0]
 
 
 def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -> list[Corpus]:
-    """Opens some splits of a finished corpus.
+    """Opens one or more splits of a finished corpus.
 
-    Raises UserError if the corpus is unfinished or visibly damaged; the tokens are not read.
+    Raises UserError if the corpus is unfinished or visibly damaged. Damaged tokens are not noticed, because they are not read.
     """
     directory = pathlib.Path(directory)
     for split in splits:
@@ -465,8 +470,8 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
 
 
 def corpus_sources(corpus: Corpus) -> list[str]:
-    """Returns the sources from which a corpus was built; [] if its directory no longer exists."""
-    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
+    """Returns the sources from which a corpus was built, or [] if the directory of the corpus no longer exists."""
+    with contextlib.suppress(UserError, OSError):  # the directory may have been removed during the run
         if corpus.directory is not None:
             return list(files.read_object(corpus.directory / SETTINGS).get("sources", []))
     return []
@@ -495,8 +500,8 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
 
 
 def read_manifest(directory: pathlib.Path) -> JsonObject:
-    """Reads and checks the manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or in another
-    format."""
+    """Reads and checks the manifest of a finished corpus. Raises UserError if the corpus is missing, if it is unfinished, if it
+    has another format, or if the manifest is damaged."""
     if directory.is_file():
         raise UserError(
             f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has written"

@@ -1,10 +1,11 @@
-"""Parquet and Arrow: finds the files of a data set and the column with the text, and reads texts in bounded memory.
+"""Reads Parquet and Arrow. Finds the files of a data set and the column with the text, and reads the texts in bounded memory.
 
     parquet:data/*.parquet      the files of a pattern
     parquet:DIR[:SPLIT]         a data set as the Hugging Face hub lays it out: `data/train-00000-of-00008.parquet`, `CONFIG/...`
     arrow:DIR[:SPLIT]           what `save_to_disk` of a Dataset or a DatasetDict wrote, or the .arrow files of a pattern
 
-A file is divided by rows, a Parquet file between row groups, and each part is read by `storage.records`.
+A file is divided by rows, and each part is read by `storage.records`. A Parquet file is divided between row groups, and large
+row groups are divided again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.storage.records import KINDS, columns_explained, open_columns
 
-#: likely names of the text column if several columns are texts, most likely first
+#: likely names of the text column, the most likely name first; used if several columns hold texts
 LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
-# the smallest part of a row group; with more parts, the row group would be decoded too often
+# A row group is divided into parts of at most this size, but into at most this many parts, because the reader of each part must
+# decode the row group from its start.
 _PART_BYTES, _MOST_PARTS = 16 << 20, 16
 _SPLITS = {
     "train": "train", "training": "train",
@@ -35,13 +37,13 @@ _SPLITS = {
 }  # fmt: skip
 _SHARD = re.compile(r"(.+?)-\d+-of-\d+(?:-[0-9a-f]+)?")
 _UNNAMED = {"data", "part", "dataset", "file", "shard", "chunk"}  # prefixes that do not name a split
-_CACHES = ("cache-*", "tmp*", "indices*")  # files that the `datasets` library leaves next to its data
+_CACHES = ("cache-*", "tmp*", "indices*")  # files that the `datasets` library writes next to its data
 
 
 @dataclasses.dataclass(frozen=True)
 class TableFile:
-    """The properties of a file that has not been read yet: its rows, its column names, and the name and size in bytes of the text
-    column."""
+    """The properties of a file that are known before its texts are read: the number of rows, the column names, and the name and
+    size in bytes of the text column."""
 
     rows: int
     columns: tuple[str, ...]
@@ -51,7 +53,8 @@ class TableFile:
 
 
 def split_name(name: str) -> str:
-    """Returns the split that the relative path of a file names, following the hub's naming, or "" if it names none."""
+    """Returns the split in the relative path of a file, following the naming of the hub. Returns "" if the path has no
+    split."""
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
     shard = _SHARD.fullmatch(stem)
@@ -62,10 +65,10 @@ def split_name(name: str) -> str:
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
-    """Chooses the data files of a split (None: `train`, or the only split) among the relative paths in a directory. Returns the
-    sorted files and a note about splits that are not read. `shown` is the flag, for errors.
+    """Chooses the data files of a split from `names`, the relative paths in a directory. If `split` is None, chooses `train` or
+    the only split. Returns the sorted files and a note about splits that are not read. `shown` is the flag, for errors.
 
-    Raises UserError if the directory has no such files or several data sets, or if the split is unknown.
+    Raises UserError if the directory has no data files of this `kind`, if it has several data sets, or if the split is unknown.
     """
     files = sorted(name for name in names if is_data(name, kind))
     if not files:
@@ -105,7 +108,8 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
 
 
 def is_data(name: str, kind: str) -> bool:
-    """Returns whether a file in a directory is part of a data set: neither hidden nor a cache of `datasets`."""
+    """Returns whether a file in a directory is a data file of this `kind`. Hidden files and the caches of the `datasets`
+    library are not data files."""
     parts = pathlib.PurePosixPath(name).parts
     hidden = any(part.startswith((".", "__")) for part in parts)
     cache = kind == "arrow" and any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _CACHES)
@@ -113,22 +117,24 @@ def is_data(name: str, kind: str) -> bool:
 
 
 def configuration_name(name: str) -> str:
-    """Returns the folder of a file without the parts that name a split: the data set's configuration."""
+    """Returns the configuration of the data set that a file belongs to. It is the folder of the file without "data" and the
+    names of splits."""
     folders = pathlib.PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."
 
 
 def inspect(kind: str, path: str, column: str | None, given: str, flag: str = "--source") -> TableFile:
-    """Describes a Parquet or Arrow file. `column`: the name of the text column (None: find it). `given`, `flag`: how the user
-    named the file, and in which flag, for errors.
+    """Describes a Parquet or Arrow file. `column` is the name of the text column. If it is None, the column is found. `given` is
+    the name of the source, and `flag` is the flag with the source, for errors.
 
-    Raises UserError if the file is damaged or in another format, or if the column is missing or not text.
+    Raises UserError if the file is damaged or has another format, or if the column is missing or does not hold text.
     """
     _require_format(kind, path, given, flag)
     with columns_explained(kind, path), open_columns(kind, path) as file:
         name = _text_column(path, file.schema, column)
         groups = file.groups(name)
-        # an unknown codec is only noticed when a page is read, and its name in the metadata may crash the process
+        # An unknown codec is only noticed when a page is read. Reading the codec's name from the metadata may crash the
+        # process.
         if kind == "parquet":
             next(file.batches([name]), None)
         rows, sizes = [count for count, _ in groups], [size for _, size in groups]
@@ -162,8 +168,8 @@ def _a(kind: str) -> str:
 
 
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Divides row groups with these numbers of rows and bytes of text into parts. Returns the first row of every part. A part
-    is read from the start of its row group, so even a large row group has at most `_MOST_PARTS` parts."""
+    """Divides row groups into parts, given their numbers of rows and their sizes in bytes. Returns the first row of every part.
+    A part is read from the start of its row group, so even a large row group has at most `_MOST_PARTS` parts."""
     cuts, first = [], 0
     for count, size in zip(rows, sizes, strict=True):
         parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))
@@ -173,7 +179,8 @@ def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _text_column(path: str, schema: Any, wanted: str | None) -> str:
-    """Returns the column with the text. Raises UserError if there is none, or if there are several without a likely name."""
+    """Returns the name of the column with the text. Raises UserError if no column holds text, or if several columns hold text
+    and none of them has a likely name."""
     names = list(schema.names)
     if wanted is not None:
         if wanted not in names:
@@ -203,7 +210,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
 
 
 def _holds_text(kind: Any, *, binary: bool = False) -> bool:
-    """Returns whether a column of this Arrow type holds one text per row. A column of bytes counts only if `binary`."""
+    """Returns whether a column of this Arrow type holds one text per row. With `binary`, a column of bytes counts as text."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -214,7 +221,7 @@ def _holds_text(kind: Any, *, binary: bool = False) -> bool:
 
 
 def _kind(kind: Any) -> str:
-    """Returns an Arrow type in words, e.g. "lists of texts"."""
+    """Describes an Arrow type in words, e.g. "lists of texts"."""
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -227,7 +234,7 @@ def _kind(kind: Any) -> str:
 
 
 def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iterator[bytes | None]:
-    """Yields the texts in rows [start, stop) of a column as UTF-8, or None for a row without text."""
+    """Yields the texts in the rows [start, stop) of a column, as bytes. Yields None for a row without text."""
     import pyarrow
 
     with columns_explained(kind, path), open_columns(kind, path) as file:

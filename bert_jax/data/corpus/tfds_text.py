@@ -1,8 +1,8 @@
-"""Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus.
+"""Reads data sets of TensorFlow Datasets without TensorFlow. A data set is in the catalogue, or it is the embedded corpus.
 
 Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. TensorFlow or Apache
-Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). The prepared files of these data sets are in the
-public bucket; reading them needs neither TensorFlow nor Apache Beam."""
+Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). The public bucket has the prepared files of these
+data sets. Reading these files needs neither TensorFlow nor Apache Beam."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _BUCKET, _FOLDER = "tfds-data", "datasets"
 _INFO_FILE = "dataset_info.json"
 _VERSION = re.compile(r"\d+\.\d+\.\d+\Z")
 _CONNECTIONS = 8
-_TIMEOUT = 60  # seconds without receiving data
+_TIMEOUT = 60  # the longest time without receiving data, in seconds
 
 
 def tfds_directory(stated: str | None) -> pathlib.Path:
-    """Returns `stated`, or the directory in which tfds keeps data sets."""
+    """Returns `stated` if it is given, and otherwise the directory in which tfds keeps its data sets."""
     return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
 
 
@@ -60,10 +60,11 @@ def _version_key(version: str) -> list[int]:
 
 
 def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """Downloads the newest prepared version of `name` from the bucket into `root`. Returns None if the bucket has none.
+    """Downloads the newest prepared version of `name` from the bucket into `root`. Returns the directory of the data set, or
+    None if the bucket does not have the data set.
 
-    Complete files survive an interruption, and the directory gets its final name when all files are there. Raises UserError if a
-    download fails.
+    After an interruption, complete files are not downloaded again. The directory gets its final name when it has all files.
+    Raises UserError if a download fails.
     """
     objects = _list_objects(f"{_FOLDER}/{name}/")
     versions = {path.split("/")[0] for path in objects if _VERSION.match(path.split("/")[0])}
@@ -102,7 +103,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
 
 
 def _list_objects(prefix: str) -> dict[str, int]:
-    """Returns path below `prefix` -> size in bytes, for every object in the bucket."""
+    """Returns path -> size in bytes for every object below `prefix` in the bucket. The paths are relative to `prefix`."""
     found: dict[str, int] = {}
     page = ""
     while True:
@@ -123,29 +124,30 @@ def _fetch_file(url: str, path: pathlib.Path) -> None:
 
 
 EMBEDDED = "embedded"
-_TFRECORD_HEADER = struct.Struct("<QI")  # record length, checksum of the length; the record's own checksum follows the record
+_TFRECORD_HEADER = struct.Struct("<QI")  # record length, checksum of the length; the checksum of the record follows the record
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSet:
-    """The texts of one split of a data set, by record number."""
+    """The texts in one split of a data set, by record index."""
 
     builder: tfds.core.DatasetBuilder
     split: str
     feature: str
-    """The feature with the text; "" for a data set of translations."""
+    """The name of the feature with the text. It is "" if the data set has translations."""
 
     def __len__(self) -> int:
         return self.builder.info.splits[self.split].num_examples
 
     @property
     def text_bytes(self) -> float:
-        """The size of the records, an estimate of the bytes of text."""
+        """The size of the records in bytes. It is an estimate of the size of the text."""
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
-        """Returns the names of the features with a text and its translation, as in `given` (SOURCE,TARGET) or else in the data
-        set's order. Returns None if the data set has no translations, or if a single feature is read as text."""
+        """Returns the names of the features with a text and its translation. The names are read from `given` (SOURCE,TARGET).
+        If `given` is None, they are the names and the order in the data set. Returns None if the data set has no translations,
+        or if a single feature is read as text."""
         features = self.builder.info.features
         if self.feature or not isinstance(features, _tfds().features.Translation):
             return None
@@ -162,7 +164,7 @@ class TextSet:
         return (record[self.feature] for record in self.records(start, stop))
 
     def records(self, start: int, stop: int) -> Iterator[dict[str, bytes]]:
-        """Yields the records [start, stop), feature -> value."""
+        """Yields the records [start, stop). A record maps the name of each feature to its value."""
         if self.builder.info.file_format.value == "tfrecord":
             decode = self.builder.info.features.deserialize_example_np
             yield from (decode(record) for record in self.tfrecords(start, stop))
@@ -171,7 +173,7 @@ class TextSet:
             yield from (records[i] for i in range(start, stop))
 
     def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yields serialised examples from TFRecord files, the format of most prepared data sets. These files have no index, so
+        """Yields serialised examples from TFRecord files. Most prepared data sets have this format. The files have no index, so
         a file is read from its first record, and records before `start` are skipped."""
         before = 0
         for part in self.builder.info.splits[self.split].file_instructions:
@@ -212,9 +214,10 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def open_text_set(name: str, directory: str | None) -> TextSet:
-    """Opens the data set `name` (see `parse_name`, or `EMBEDDED`). The first call prepares or downloads it.
+    """Opens the data set `name`. `name` is EMBEDDED, or has the form that `parse_name` describes. If the data set is not on the
+    disk yet, it is downloaded or prepared.
 
-    Raises UserError for an unknown data set, split or feature, or if the data set can be neither downloaded nor prepared.
+    Raises UserError if the data set, split or feature is unknown, or if the data set can be neither downloaded nor prepared.
     """
     with without_tfds_warnings():
         if name == EMBEDDED:
@@ -231,15 +234,15 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
 def without_tfds_warnings() -> Iterator[None]:
     """Suppresses the warnings of tfds inside the `with` block."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of tfds and its imports do not concern the user
+        warnings.simplefilter("ignore")  # the warnings of tfds and its imports do not concern the user
         yield
 
 
 @functools.cache
 def _tfds() -> ModuleType:
-    os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise it waits for the metadata server of Google Cloud
+    os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise tfds waits for the metadata server of Google Cloud
     with without_tfds_warnings():
-        import tensorflow_datasets as tfds  # imported here because it takes 0.3-2 s
+        import tensorflow_datasets as tfds  # imported here because the import takes 0.3-2 s
     tfds.disable_progress_bar()
     return tfds
 
@@ -252,10 +255,10 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """Returns the tfds builder of `name`. Its data is already on disk, or is downloaded from the public bucket, or is prepared
-    here by the data set's own code.
+    """Returns the tfds builder of `name`. If the data is not on disk, it is downloaded from the public bucket. If the bucket
+    does not have it, the data set's own code prepares it.
 
-    Raises UserError if none of these is possible.
+    Raises UserError if the data can be neither downloaded nor prepared, or if its files are damaged.
     """
     tfds = _tfds()
     path = find_prepared(name, root)
@@ -289,7 +292,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
 
 
 def _name_hint(name: str) -> str:
-    """Returns the hint for a misspelt data set, or ""."""
+    """Returns a hint with the right name if the name of a data set is misspelt, and otherwise ""."""
     known = _tfds().list_builders(with_community_datasets=False)
     hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
     return f"; {hint}" if hint.startswith("did") else ""

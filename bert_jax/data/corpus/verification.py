@@ -1,16 +1,16 @@
 """Verifies the checksums of a corpus against its manifest, and copies a corpus from a bucket to the local disk.
 
-Reading a corpus takes one to two seconds per gigabyte, so it is verified once per machine, in the background of training. The
-size and modification time of each verified file are recorded:
+Reading a corpus takes one to two seconds per gigabyte. A corpus is therefore verified only once per machine, in the background
+of training. The size and modification time of each verified file are recorded:
 
     with Verification("DIR") as verification:       # a thread reads the files that this machine has not verified
         for step in ...:
             ...
-            verification.check()                    # raises once a file is found damaged; costs nothing
+            verification.check()                    # raises an error if a damaged file was found; takes no time
             verification.wait()                     # before every save: waits for the remaining files
 
-Every save waits until the corpus is verified, so no checkpoint or model comes from a damaged corpus. In practice there is no
-wait, because verification ends before the first checkpoint."""
+Every save waits until the corpus is verified, so no checkpoint or model comes from a damaged corpus. In practice a save does
+not wait, because the verification ends before the first checkpoint."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from bert_jax.storage.fetching import cached_path, downloading, fetch, forget
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import cache_directory, checked, is_remote
 
-_BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
-_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, a fast disk reads several times that
-_NICENESS = 10  # below the priority of training
+_BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL while it hashes
+_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, and a fast disk reads several times as much
+_NICENESS = 10  # the threads get a lower priority than training
 _SAVE_SECONDS = 5.0
 _TICK = 0.5  # seconds
 
 log = logging.getLogger(__name__)
 
-_Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a file that was verified
+_Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a verified file
 
 
 class Verification:
-    """Compares the files of the corpus in `directory` with its manifest. Background threads do this between `__enter__` and
-    `__exit__`.
+    """Compares the files of the corpus in `directory` with the manifest of the corpus. Background threads compare the files
+    between `__enter__` and `__exit__`.
 
-    A file is skipped if this machine has verified it before and its size and modification time are unchanged. With `again`, no
-    file is skipped."""
+    A file is skipped if this machine has verified it before and the size and modification time of the file are unchanged. With
+    `again`, no file is skipped."""
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
         self._directory = pathlib.Path(directory)
@@ -63,7 +63,7 @@ class Verification:
         self._seen = {} if again else _read_record(self._memory)
         self._pending = [name for name in self._expected if not self._is_seen(name)]
         self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
-        self.done = 0  # bytes verified so far, of `self.bytes`
+        self.done = 0  # how many of `self.bytes` are verified so far
         self._fault: UserError | None = None
         self._stopped = threading.Event()
         self._finished = threading.Event()
@@ -79,7 +79,7 @@ class Verification:
 
     def __enter__(self) -> Verification:
         if self._pending:
-            # a daemon thread does not delay the exit of a process inside the `with` block
+            # The thread is a daemon, so it does not delay the exit of the process inside the `with` block.
             self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
             self._thread.start()
         return self
@@ -90,12 +90,12 @@ class Verification:
             self._thread.join()  # at most the time to hash one block
 
     def check(self) -> None:
-        """Raises CorruptedCorpus if a file was found damaged. Only reads a flag."""
+        """Raises CorruptedCorpus if a damaged file was found. Takes no time, because it only reads an attribute."""
         if self._fault is not None:
             raise self._fault
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Waits until every file is verified, calling `alive` every 0.5 s. Raises like `check`."""
+        """Waits until every file is verified, and calls `alive` every 0.5 s. Raises the errors of `check`."""
         if not self._finished.is_set() and self._fault is None:
             log.info("waiting until the corpus is verified: %s", self._sizes())
         while not self._finished.wait(_TICK) and self._fault is None:
@@ -113,7 +113,7 @@ class Verification:
         try:
             with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
                 list(pool.map(self._verify, largest_first))
-        except Exception as error:  # a bug in bert_jax; without `_fault`, the run would wait forever
+        except Exception as error:  # this is a bug in bert_jax; if `_fault` were not set, the run would wait forever
             self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
         finally:
             self._remember()
@@ -149,7 +149,7 @@ class Verification:
             self._remember()
 
     def _sha256(self, file: pathlib.Path) -> str | None:
-        """Returns the SHA-256 of a file in hexadecimal; None if the verification was stopped."""
+        """Returns the SHA-256 of a file in hexadecimal, or None if the verification was stopped."""
         digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))
         with file.open("rb", buffering=0) as opened:
             while size := opened.readinto(block):
@@ -161,17 +161,17 @@ class Verification:
         return digest.hexdigest()
 
     def _remember(self) -> None:
-        """Records the files verified so far, so that the next run after a kill does not verify them again."""
+        """Records the files verified so far. If the run is killed, the next run does not verify these files again."""
         with self._lock:
             self._saved = time.monotonic()
             content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
-        with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
+        with contextlib.suppress(OSError):  # the home directory is missing or full; the next run verifies the files again
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(self._memory, content, indent=1)
 
 
 class Verifications:
-    """The verification of several corpora as one."""
+    """Verifies several corpora, with the methods of `Verification`."""
 
     def __init__(self, directories: Iterable[pathlib.Path | str]):
         self._each = [Verification(directory) for directory in dict.fromkeys(map(str, directories))]
@@ -186,20 +186,21 @@ class Verifications:
         self._stack.close()
 
     def check(self) -> None:
-        """Raises CorruptedCorpus if a file of any of the corpora was found damaged."""
+        """Raises CorruptedCorpus if a damaged file was found in any of the corpora."""
         for one in self._each:
             one.check()
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Waits until all corpora are verified, as `Verification.wait` does for one."""
+        """Waits until all corpora are verified, and calls `alive` every 0.5 s. Raises the errors of `check`."""
         for one in self._each:
             one.wait(alive)
 
 
 def verify(directory: pathlib.Path | str) -> tuple[int, int]:
-    """Verifies the whole corpus now, including files verified before, with a progress line. Returns its (files, bytes).
+    """Verifies the whole corpus now, including files that were verified before. Shows a progress line. Returns (number of
+    files, number of bytes) of the corpus.
 
-    Raises UserError at the first damaged file.
+    Raises CorruptedCorpus at the first damaged file.
     """
     with Verification(directory, again=True) as verification:
         scale, unit = byte_unit(verification.bytes)
@@ -214,7 +215,7 @@ def _stamp(file: pathlib.Path) -> list[int]:
 
 
 def _record_file(directory: pathlib.Path) -> pathlib.Path:
-    """Returns the file in which this machine records the verified files of a corpus."""
+    """Returns the path at which this machine records the verified files of a corpus."""
     key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
     return cache_directory() / "verified" / f"{key}.json"
 
@@ -222,13 +223,13 @@ def _record_file(directory: pathlib.Path) -> pathlib.Path:
 def _read_record(path: pathlib.Path) -> dict[str, _Seen]:
     try:
         remembered = files.read_object(path).get("files")
-    except UserError:  # missing or damaged: all files are verified again
+    except UserError:  # the record is missing or damaged, so all files are verified again
         return {}
     return remembered if isinstance(remembered, dict) else {}
 
 
 def _lower_priority() -> None:
-    """Lowers the priority of this thread, on systems with priorities per thread (Linux)."""
+    """Lowers the priority of this thread if the system has priorities per thread (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
@@ -237,12 +238,12 @@ KEY = "config.corpus.directory"
 
 
 def local_corpus(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
-    """Returns the local directory of a corpus. A corpus in a bucket is copied to the local disk; any other is used in place.
-    `name` is the flag or key of the corpus, for messages.
+    """Returns the local directory of a corpus. A corpus in a bucket is copied to the local disk. A local corpus is used in
+    place. `name` is the flag or key of the corpus, for messages.
 
-    A changed copy is verified immediately. Other copies are verified in the background, like every corpus. Raises UserError if
-    there is no corpus, if it does not fit on the disk, if an object is missing, or if an object has changed since the corpus was
-    built."""
+    A new or changed copy is verified immediately. A copy made earlier is verified in the background, as all corpora are. Raises
+    UserError if there is no corpus, if the corpus does not fit on the disk, if an object is missing, or if an object has
+    changed since the corpus was built."""
     text = checked(str(directory), name)
     if not is_remote(text):
         return pathlib.Path(text)

@@ -1,4 +1,5 @@
-"""Runs jobs on worker processes that report progress, stop on request, and end when their parent process is killed."""
+"""Runs jobs on worker processes. The processes report progress, stop on request, and end when their parent process is
+killed."""
 
 from __future__ import annotations
 
@@ -54,17 +55,18 @@ def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Re
         board.fractions[number], board.tokens[number] = fraction, tokens
         if board.stop.value:
             raise _Stopped
-        if os.getppid() != board.parent:  # the parent was killed: this worker would race with the next build
+        if os.getppid() != board.parent:  # the parent was killed; this worker must not interfere with the next build
             os._exit(1)
 
     return function(job, report)
 
 
 def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], workers: int, tick: Tick) -> list[Result]:
-    """Computes `[function(job, report) for job in jobs]` on `workers` processes. A single worker or job runs in this process.
+    """Computes `[function(job, report) for job in jobs]` on `workers` processes. If there is only one worker or one job, the
+    jobs run in this process.
 
-    `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable, since processes are
-    spawned: a fork would copy locks held by other threads. Raises UserError if a worker process is killed.
+    `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable, since the
+    processes are spawned. (A fork would copy locks that other threads hold.) Raises UserError if a worker process is killed.
     """
     board = _SharedProgress(len(jobs))
     if workers == 1 or len(jobs) == 1:

@@ -1,11 +1,12 @@
-"""Runs any `tokenizer.json` with the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
+"""Runs any `tokenizer.json` with the library `tokenizers`, e.g. byte-level BPE, Unigram, or WordPiece with other text rules.
 
 The library's pre-tokenizer defines the words (`word_ids`), so a subword alone does not show whether it starts a word. `append`
 therefore marks each id that starts a word.
 
-With most tokenizers, the rules never span a single space: a text can be cut before each space and its parts encoded separately. A
-cache from part to ids then answers nearly all lookups, as for WordPiece. `_stops_at_spaces` decides from the tokenizer's
-components whether this holds. Otherwise, and for texts with other white space, the text is encoded as a whole.
+In most tokenizers, no rule spans a single space. A text can then be cut before each space, and the parts can be encoded
+separately. A cache from parts to ids answers nearly all lookups, as for WordPiece. `_stops_at_spaces` looks at the components
+of the tokenizer to decide whether this is possible. If it is not, or if a text has other white space, the text is encoded as a
+whole.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from bert_jax.files import Json, JsonObject, parse_json
 Kind = Literal["bpe", "unigram", "wordlevel", "library-wordpiece"]
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
-"""The pattern of special tokens' names."""
+"""The pattern for the names of special tokens."""
 BEGINS = 1 << 29
-"""The bit that `append` sets in ids that begin a word. It is below 2^30, where Python's integers are fast."""
+"""The bit that `append` sets in ids that begin a word. The ids stay below 2^30, because Python is fast with such integers."""
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""The regular expressions with which the tokenizers of GPT-2 and GPT-4 (as in Llama 3) split text before the merges."""
+"""The regular expressions with which the tokenizers of GPT-2 and GPT-4 split text before the merges. Llama 3 splits text like
+GPT-4."""
 _SPACE_SPLITS = {
     GPT2_SPLIT,
     GPT4_SPLIT,
@@ -43,7 +45,7 @@ _ASCII = {
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
 }
-"""The equivalent expressions for ASCII text, in Python's syntax."""
+"""The regular expressions that are equivalent for ASCII text, in Python's syntax."""
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled", "Nmt"}
 _LOCAL_SPLITS = {"ByteLevel", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"}
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -61,30 +63,31 @@ _PROBES = (
 
 
 class JsonTokenizer:
-    """Converts text to ids with a tokenizer of the library, with the methods of `wordpiece.WordPiece`.
+    """Converts text to ids with a tokenizer of the library. It has the methods of `wordpiece.WordPiece`.
 
-    `content` is the text of the tokenizer.json, which `save` writes back unchanged. `settings` and `names` are the content of
-    tokenizer_config.json and special_tokens_map.json.
+    `content` is the text of the tokenizer.json, which `Tokenizer.save` writes unchanged. `settings` and `names` are the
+    contents of tokenizer_config.json and special_tokens_map.json.
 
-    Raises ValueError, with the problem as a clause, if the library cannot run it.
+    Raises ValueError if the library cannot run the tokenizer. The message is a clause with the problem.
     """
 
     max_word_characters = None
     strip_accents = None
-    split_cjk = True  # not used here; a field of VocabularyInfo
+    split_cjk = True  # a field of VocabularyInfo; not used here
 
     def __init__(self, content: str, *, settings: JsonObject | None = None, names: JsonObject | None = None):
         self.content = content
         self.settings, self.names = settings or {}, names or {}
         self._spec: JsonObject = parse_json(content)
         self._rust = _load(content, self._spec)
-        #: the ids of "a", and the ids of one and two such texts with the special tokens that the post-processor adds
+        #: `letter` has the ids of the text "a". `framed` has the ids of this text and of a pair of such texts, with the special
+        #: tokens that the post-processor adds.
         self.letter = self._rust.encode("a", add_special_tokens=False).ids
         self.framed = (self._rust.encode("a").ids, self._rust.encode("a", "a").ids)
         text_content, hidden = _without_specials(content, self._spec)
         if hidden:
             self._with_specials, self._rust = self._rust, _load(text_content, self._spec)
-        # special tokens in a text are treated as ordinary text, except in `encode_with_specials`
+        # Special tokens in a text are treated as ordinary text, except in `encode_with_specials`.
         self._rust.encode_special_tokens = True
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
@@ -106,17 +109,17 @@ class JsonTokenizer:
         self.lowercase = "A" not in probe("A")
         self.strips = "é" not in probe("é") and "e\u0301" not in probe("é")
         self.folds = self.lowercase
-        #: whether a space before a text changes its first piece, so that words inside running text have other ids
+        #: whether a space before a word changes the ids of the word, so that words at the start of a text have different ids
         self.distinguishes_spaces = [*self._rust.encode("a", add_special_tokens=False).ids] != [
             *self._rust.encode(" a", add_special_tokens=False).ids
         ]
         self._joins_words = len({*self._rust.encode("a b", add_special_tokens=False).word_ids}) < 2
         self._opens = {i for i, piece in enumerate(self.pieces) if piece.startswith((WORD_START, "Ġ", " "))}
         self._words_of, self._plain_tokens = _ascii_split(self._spec)
-        #: ids as bytes of uint32, which are joined faster than integers
+        #: The caches have the ids as bytes of uint32, because bytes are joined faster than integers.
         self._model, self._words, self._first = self._rust.model, ChunkCache(self._merged), ChunkCache(self._marked_chunk)
         self._inner = ChunkCache(self._marked_after_space)
-        self._only_ascii = _spans_spaces(self._spec)  # rules for non-ASCII characters may span a space
+        self._only_ascii = _spans_spaces(self._spec)  # True if rules for non-ASCII characters may span a space
         self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
 
     def __reduce__(self) -> tuple[Callable[..., JsonTokenizer], tuple[str, JsonObject, JsonObject]]:
@@ -124,10 +127,11 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content that determines the ids of a text, in the same form whichever program wrote the file."""
+        """The part of the file's content that determines the ids of a text. Its form does not depend on the program that wrote
+        the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
-        if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
+        if "merges" in model:  # older files have merges as "a b", newer files as ["a", "b"]
             model["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
         if isinstance(model.get("vocab"), list):  # the library reads and writes scores with an error in the last digit
             model["vocab"] = [[piece, f"{score:.10g}"] for piece, score in model["vocab"]]
@@ -137,13 +141,13 @@ class JsonTokenizer:
         return json.dumps(content | {"model": model}, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
 
     def _begins(self, ids: Sequence[int], words: Sequence[int | None]) -> list[bool]:
-        """Returns whether each piece begins a word. If the pre-tokenizer leaves spaces inside words, a piece with a space begins
-        a word too."""
+        """Returns whether each piece begins a word. If the pre-tokenizer leaves spaces inside words, a piece that starts with a
+        space also begins a word."""
         begins = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)]
         return [found or piece in self._opens for found, piece in zip(begins, ids, strict=True)] if self._joins_words else begins
 
     def _marked(self, text: str) -> bytes:
-        """Encodes a text as bytes of uint32, with BEGINS in ids that begin a word."""
+        """Encodes a text. Returns the ids as bytes of uint32, with the bit BEGINS in ids that begin a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         ids = encoded.ids
         begins = self._begins(ids, encoded.word_ids)
@@ -153,16 +157,16 @@ class JsonTokenizer:
         return self._marked_chunk(f" {text}")
 
     def _merged(self, word: str) -> bytes:
-        """Returns the result of `_marked` for one word of printable ASCII characters. Such a word needs only the merges, which
-        are the library's fastest call."""
+        """Returns the result of `_marked` for one word of printable ASCII characters. This word needs only the merges, and the
+        library's call for the merges is the fastest."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
-        if ids:  # empty if the vocabulary has neither these bytes nor [UNK]
+        if ids:  # there are no ids if the vocabulary has neither these bytes nor [UNK]
             ids[0] |= BEGINS
         return ids.tobytes()
 
     def _marked_chunk(self, chunk: str) -> bytes:
-        """Returns the result of `_marked` for a part of a text, from the cache of words if the bounds of its words are
-        known."""
+        """Returns the result of `_marked` for a part of a text. If the bounds of the words in this part are known, the ids of
+        the words come from a cache."""
         if self._words_of is None or not (chunk.isascii() and chunk.isprintable()) or self._plain_tokens.search(chunk):
             return self._marked(chunk)
         words = self._words_of.findall(chunk)
@@ -180,16 +184,16 @@ class JsonTokenizer:
         return "  " in text or made.tobytes() == self._marked(text)
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`, a 32-bit `array`, with BEGINS in ids that begin a word. Never appends special
-        tokens."""
+        """Appends the ids of `text` to `out`, a 32-bit `array`. Ids that begin a word have the bit BEGINS. Special tokens in
+        the text are ordinary text."""
         if self._is_local and "  " not in text and text.isprintable() and (not self._only_ascii or text.isascii()):
             self._by_parts(text, out)  # the space is the only printable white space
         else:
             out.frombytes(self._marked(text))
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
-        """Returns the ids, and for each id its characters [start, end) in `text`, without surrounding white space, and whether
-        it begins a word."""
+        """Returns the ids and, for each id, the range [start, end) of its characters in `text`, and whether it begins a word.
+        The ranges exclude surrounding white space."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         offsets = []
         for start, end in encoded.offsets:
@@ -201,11 +205,12 @@ class JsonTokenizer:
         return encoded.ids, offsets, self._begins(encoded.ids, encoded.word_ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids, and for each id its characters [start, end) in `text`, without surrounding white space."""
+        """Returns the ids and, for each id, the range [start, end) of its characters in `text`. The ranges exclude surrounding
+        white space."""
         return self.encode_with_words(text)[:2]
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Encodes `text` with special tokens recognised, as the library does."""
+        """Returns the ids of `text`. Special tokens in the text are recognised, as the library does by default."""
         return self._with_specials.encode(text, add_special_tokens=False).ids
 
     @functools.cached_property
@@ -213,17 +218,18 @@ class JsonTokenizer:
         return _load(self.content, self._spec)
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of `text`, except white space."""
+        """Returns the range [start, end) of the characters of each word in `text`. The ranges exclude surrounding white
+        space."""
         return joined_spans(*self.encode_with_words(text)[1:])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decodes ids, including special tokens. Returns the original text if the tokenizer changes nothing in it."""
+        """Returns the text of these ids, including special tokens. If encoding has lost nothing, this is the original text."""
         rust = self._with_specials if self._hides else self._rust
         return rust.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def readable(self, ids: Sequence[int]) -> str:
-        """Returns the pieces as one text for display: bytes decoded, spaces as ▁, and bytes of an incomplete character in
-        hexadecimal."""
+        """Returns the pieces with these ids as one text for display. Byte-level pieces are decoded. Spaces are shown as ▁, and
+        the bytes of an incomplete character in hexadecimal."""
         if not self.is_byte_level:
             joined = "".join(self.pieces[i] for i in ids[:1])
             return joined + "".join(self.pieces[i].removeprefix(CONTINUATION) for i in ids[1:])
@@ -236,8 +242,8 @@ class JsonTokenizer:
         return bytes(map(_BYTES.__getitem__, piece))
 
     def is_continuation(self, piece: str) -> bool:
-        """Returns whether a piece usually continues a word: it has no leading space and starts with a letter, a digit or a part
-        of a character. The exact answer depends on the text."""
+        """Returns whether a piece usually continues a word. This is assumed if the piece has no leading space and starts with a
+        letter, a digit or a part of a character. Whether it really continues a word depends on the text."""
         if piece.startswith(CONTINUATION) and self.kind == "library-wordpiece":
             return True
         if not piece or piece in self.added or self.kind == "library-wordpiece":
@@ -250,11 +256,12 @@ class JsonTokenizer:
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special added tokens, which are never matched in ordinary text."""
+        """The added tokens that are special. They are never matched in ordinary text."""
         return [token for token, about in self.added.items() if about.get("special")]
 
     def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
-        """Returns this tokenizer with added tokens. They get the ids of pieces that match `placeholder`, then new ids."""
+        """Returns a copy of this tokenizer with added tokens. The tokens first get the ids of pieces that match `placeholder`.
+        If there are more tokens, they get new ids."""
         spec: JsonObject = parse_json(self.content)
         free = [i for i, piece in enumerate(self.pieces) if placeholder.fullmatch(piece)][::-1]
         added = {token["id"]: token for token in spec.get("added_tokens") or ()}
@@ -281,14 +288,15 @@ def _made(content: str, settings: JsonObject, names: JsonObject) -> JsonTokenize
 
 
 def parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
-    """Returns the steps of a normalizer, pre-tokenizer or decoder, with nested sequences flattened."""
+    """Returns the steps of a normalizer, pre-tokenizer or decoder. Nested sequences are flattened. `inside` is the key of the
+    steps in a sequence."""
     if part is None:
         return []
     return [step for p in part[inside] for step in parts(p, inside)] if part.get("type") == "Sequence" else [part]
 
 
 def model_type(content: JsonObject) -> str:
-    """Returns the type of the model in a tokenizer.json, inferred for older files without it."""
+    """Returns the type of the model in a tokenizer.json. In older files the type is missing, so it is inferred."""
     model = content.get("model") or {}
     guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
     return model.get("type") or guess
@@ -298,11 +306,11 @@ _HIDDEN = "\U0010ffff"
 
 
 def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
-    """Returns (the file with special tokens hidden from the model, hidden piece -> token). The special tokens are usually
-    pieces of the model, which would otherwise find them in ordinary text. [UNK] is not hidden."""
+    """Returns (the content of the file with renamed special tokens, new name -> token). The special tokens are usually pieces
+    of the model. The model would therefore find them in ordinary text if they were not renamed. [UNK] is not renamed."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
-    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces them
+    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge produces special tokens
         return content, {}
     specials = {token["content"] for token in spec.get("added_tokens") or () if token.get("special")}
     specials -= {model.get("unk_token")}
@@ -326,8 +334,9 @@ def _types(spec: JsonObject, name: str) -> list[str]:
 
 
 def _load(content: str, spec: JsonObject) -> Any:
-    """Loads the library's tokenizer. Raises ValueError with the part that the library cannot read."""
-    import tokenizers  # imported here, because it takes 0.1 s
+    """Loads the library's tokenizer. If the library cannot read the file, raises ValueError with the part that it cannot
+    read."""
+    import tokenizers  # imported here because the import takes 0.1 s
 
     try:
         rust = tokenizers.Tokenizer.from_str(content)
@@ -348,13 +357,14 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""The key of a pre-tokenizer or of tokenizer_config.json. If it is true, a text gets a leading space unless it has one."""
+"""A key of a pre-tokenizer and of tokenizer_config.json. If its value is true, a text gets a leading space, unless the text has
+a leading space already."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
-    """Returns the text of the tokenizer.json `spec`, changed so that its pre-tokenizer adds a leading space as
-    tokenizer_config.json says. Like transformers 4, this only changes a pre-tokenizer with a single component. Returns None if
-    both files agree, or if tokenizer_config.json does not state whether to add a space."""
+    """Changes whether the pre-tokenizer of the tokenizer.json `spec` adds a leading space. `wanted` is the value in
+    tokenizer_config.json. Returns the new text of the tokenizer.json, or None if both files agree or if tokenizer_config.json
+    does not state whether to add a space. Like transformers 4, this only changes a pre-tokenizer with a single component."""
     first = spec.get("pre_tokenizer") or {}
     if not isinstance(wanted, bool) or first.get(PREFIX_SPACE, wanted) == wanted:
         return None
@@ -362,8 +372,8 @@ def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
 
 
 def _stops_at_spaces(spec: JsonObject) -> bool:
-    """Returns whether a text can be cut before each space and its parts encoded separately, if single spaces are its only white
-    space."""
+    """Returns whether a text whose only white space are single spaces can be cut before each space, so that the parts can be
+    encoded separately."""
     separates = False
     for part in parts(spec.get("normalizer"), "normalizers"):
         pattern = part.get("pattern") or {}
@@ -381,7 +391,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer replaces all spaces; _PROBES find other cases
+            elif pattern.get("String") != " ":  # " " is allowed, as in Gemma, whose normalizer replaces all spaces; see _PROBES
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False
@@ -396,18 +406,18 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _spans_spaces(spec: JsonObject) -> bool:
-    """Returns whether tokenising non-ASCII text in parts, split at spaces, may change the result. This is true for a normalizer
-    with a character map. It is also true for a normalizer that drops whole characters, because they may be between two spaces;
-    but not if the pre-tokenizer drops spaces."""
+    """Returns whether the result may change if a non-ASCII text is split at spaces and the parts are tokenised separately. This
+    is the case if the normalizer has a character map. It is also the case if the normalizer drops whole characters, because a
+    dropped character may be between two spaces. If the pre-tokenizer drops spaces, dropped characters make no difference."""
     rules = {*_types(spec, "normalizer")}
     drops_spaces = _types(spec, "pre_tokenizer")[:1] in (["BertPreTokenizer"], ["Whitespace"], ["WhitespaceSplit"])
     return "Precompiled" in rules or (bool(rules & {"StripAccents", "BertNormalizer", "Nmt"}) and not drops_spaces)
 
 
 def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
-    """Returns (the expression that splits ASCII text into words, the expression of the added tokens, which are matched first).
-    The first one is equivalent to the library's Unicode expression. It is None unless the tokenizer is byte-level and leaves
-    ASCII text unchanged."""
+    """Returns (the regular expression that splits ASCII text into words, the regular expression for added tokens that are not
+    special). The added tokens are matched first. The first expression is equivalent to the Unicode expression of the library.
+    It is None unless the tokenizer is byte-level and leaves ASCII text unchanged."""
     plain = [token["content"] for token in spec.get("added_tokens") or () if not token.get("special")]
     before = re.compile("|".join(map(re.escape, plain)) or r"(?!)")
     steps = parts(spec.get("pre_tokenizer"), "pretokenizers")
@@ -426,14 +436,14 @@ def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[s
 
 
 def _merges_end_at_spaces(spec: JsonObject) -> bool:
-    """Returns whether no merge of a BPE model joins anything to a following space."""
+    """Returns True if the model is BPE and none of its merges joins a space to anything before the space."""
     if model_type(spec) != "BPE":
         return False
     return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ", " "))
 
 
 def _byte_alphabet() -> Mapping[str, int]:
-    """Returns the byte of each of GPT-2's characters."""
+    """Returns character -> byte for the characters with which GPT-2 represents bytes."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,6 +1,6 @@
 """Marian's tokenizer (`source.spm`, `target.spm`, `vocab.json`), with the methods of `wordpiece.WordPiece`. Each language has a
-SentencePiece model. The ids of its pieces come from a vocabulary that both languages share, or from the language's own
-vocabulary."""
+SentencePiece model. A vocabulary has the ids of the pieces. Both languages share one vocabulary, or each language has its
+own."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from bert_jax.files import JsonObject, parse_json
 
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = MARIAN_FILES
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
-"""Role -> piece. A source ends with </s> and has no special token before it. Marian has no mask token."""
+"""Role -> piece. A source text ends with </s> and has no special token at the start. Marian has no mask token."""
 
 
 class MarianPieces:
     """Converts text to ids as transformers' `MarianTokenizer` does, without the </s> at the end.
 
-    A text may begin with the code of its target language, such as ">>deu<<", which is one token. `contents` are the files by
-    name; without TARGET_VOCABULARY, both languages share a vocabulary."""
+    A text may begin with the code of the target language, such as ">>deu<<". The code is one token. `contents` maps the names
+    of the files to their contents. If TARGET_VOCABULARY is not among them, both languages share a vocabulary."""
 
     kind: Literal["marian"] = "marian"
     max_word_characters = None
-    split_cjk = True  # not used here; a field of VocabularyInfo
+    split_cjk = True  # a field of VocabularyInfo; not used here
     lowercase = False
     strip_accents = None
     strips = False
@@ -44,7 +44,7 @@ class MarianPieces:
 
     @functools.cached_property
     def turned(self) -> MarianPieces:
-        """The same tokenizer with the two languages exchanged; it reads and writes texts of the target language."""
+        """The same tokenizer with the two languages exchanged. It encodes and decodes texts in the target language."""
         names = {SOURCE_MODEL: TARGET_MODEL, TARGET_MODEL: SOURCE_MODEL}
         if self.separate_vocabularies:
             names |= {VOCABULARY: TARGET_VOCABULARY, TARGET_VOCABULARY: VOCABULARY}
@@ -52,7 +52,7 @@ class MarianPieces:
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether the target has its own vocabulary."""
+        """Whether the target language has its own vocabulary."""
         return TARGET_VOCABULARY in self.contents
 
     @property
@@ -61,11 +61,12 @@ class MarianPieces:
         return b"".join(self.contents.get(name, b"") for name in MARIAN_FILES)
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of a text of the source language to `out`."""
+        """Appends the ids of a text in the source language to `out`."""
         out.extend(_encoded(text, self._source, self._ids))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of a source, and the characters [start, end) of `text` for each id."""
+        """Returns the ids of a text in the source language and, for each id, the range [start, end) of its characters in
+        `text`."""
         code, rest = _split_code(text)
         own, spans = self._source.encode_with_offsets(rest)
         ids = _encoded(text, self._source, self._ids)
@@ -74,23 +75,24 @@ class MarianPieces:
         return ids, [(0, len(code))] * bool(code) + shifted
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of a source; a language code is a word."""
+        """Returns the range [start, end) of the characters of each word in a text in the source language. A language code is a
+        word."""
         code, rest = _split_code(text)
         shifted = [(start + len(code), end + len(code)) for start, end in self._source.word_spans(rest)]
         return [(0, len(code))] * bool(code) + shifted
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of the ids of a source, without special tokens."""
+        """Returns the text in the source language with these ids. Special tokens are left out."""
         return _decoded(ids, self._source, self.pieces)
 
     def is_continuation(self, piece: str) -> bool:
-        """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
+        """Returns whether a piece continues a word. A piece that begins a word starts with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)
 
 
 def read_marian(directory: pathlib.Path) -> MarianPieces:
-    """Returns the tokenizer of a directory with SOURCE_MODEL. Raises UserError for files that are missing or damaged, and for a
-    vocabulary without the special pieces."""
+    """Returns the tokenizer in a directory that has the file SOURCE_MODEL. Raises UserError if another file is missing, if a
+    file is damaged, or if a vocabulary lacks the special pieces."""
     if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
         raise UserError(f"{directory} holds {SOURCE_MODEL} but no {lacking[0]}; copy the whole model")
     contents = {name: (directory / name).read_bytes() for name in MARIAN_FILES if (directory / name).is_file()}
@@ -114,8 +116,8 @@ def read_marian(directory: pathlib.Path) -> MarianPieces:
 
 
 def _split_code(text: str) -> tuple[str, str]:
-    """Returns (the language code, the rest of the text). The code, such as ">>deu<<", starts a text and gives the target
-    language; it is "" if the text has no code."""
+    """Returns (the language code, the rest of the text). The code is at the start of a text and names the target language, such
+    as ">>deu<<". If the text has no code, the first element is ""."""
     end = text.find("<<") if text.startswith(">>") else -1
     return (text[: end + 2], text[end + 2 :]) if end >= 0 else ("", text)
 
@@ -132,6 +134,6 @@ def _decoded(ids: Sequence[int], model: SentencePiece, pieces: Sequence[str]) ->
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:
-    """Returns the pieces of a vocabulary in the order of their ids; an id without a piece gets the empty piece."""
+    """Returns the pieces of a vocabulary in the order of their ids. An id without a piece gets the empty piece."""
     found = {i: piece for piece, i in ids.items()}
     return [found.get(i, "") for i in range(max(found) + 1)]

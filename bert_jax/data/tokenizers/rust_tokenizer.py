@@ -1,9 +1,11 @@
-"""Converts our tokenizers to the Rust library `tokenizers` (the `tokenizer.json` format), for transformers and servers.
+"""Converts our tokenizers to tokenizers of the Rust library `tokenizers` (the `tokenizer.json` format), for transformers and
+servers.
 
-The converted tokenizers differ from ours in two ways. They recognise special tokens in the text, and `BertNormalizer` has two
-different rules (see `wordpiece`). Converted SentencePiece models also differ in four cases: combining marks that are out of
-canonical order; a mark without a composed form after a letter that the character map changes (the mark is lost); final sigmas, if
-the text is lower-cased outside the model; and segmentations whose likelihoods differ only by rounding."""
+The converted tokenizers differ from ours. They recognise special tokens in the text. In converted WordPiece models, two rules
+of `BertNormalizer` are different (see `wordpiece`). Converted SentencePiece models may give other ids in four cases: if
+combining marks are not in canonical order; if a mark without a composed form follows a letter that the character map changes
+(the mark is lost); if a text with final sigmas is lower-cased outside the model; and if the likelihoods of two segmentations
+differ only by rounding."""
 
 from __future__ import annotations
 
@@ -19,17 +21,17 @@ if TYPE_CHECKING:
 
     from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 
-_NEVER = -1000.0  # the log probability of pieces that must not be produced from text
-_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte
+_NEVER = -1000.0  # the log probability of pieces that text must not produce
+_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; the other types are user-defined and byte
 _UNIGRAM = 1
 
 
 def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
     """Returns the closest `tokenizers.Tokenizer`, or None for a SentencePiece model that the library cannot run.
 
-    specials: role ("pad", "unk", "cls", "sep", "mask") -> piece; added: further special tokens.
+    `specials` maps each role ("pad", "unk", "cls", "sep", "mask") to a piece. `added` are further special tokens.
     """
-    from tokenizers import AddedToken, decoders, processors  # imported here, because it takes 0.1 s
+    from tokenizers import AddedToken, decoders, processors  # imported here because the import takes 0.1 s
 
     rust = _rust_wordpiece(model, specials["unk"]) if isinstance(model, WordPiece) else _rust_unigram(model)
     if rust is None:
@@ -45,7 +47,7 @@ def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str]
 def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    last = len(model.pieces) - 1  # a blank piece fills a hole; at the end, it keeps the vocabulary's size
+    last = len(model.pieces) - 1  # an empty piece fills an unused id; the last piece is kept even if empty, for the size
     ids = {piece: i for i, piece in enumerate(model.pieces) if piece or i == last}
     rust = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=model.max_word_characters))
     rust.normalizer = normalizers.BertNormalizer(
@@ -56,15 +58,15 @@ def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
 
 
 def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
-    """Returns the Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is
-    composed (NFC) first."""
+    """Returns the converted Unigram model, including its normalisation, or None if the library cannot run it. The library
+    applies the character map to whole graphemes, so text is composed (NFC) first."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     spec = model.specification()
     plain = {piece.type for piece in spec.pieces} <= {_NORMAL, _UNKNOWN, _CONTROL, _UNUSED}
     if spec.trainer_spec.model_type != _UNIGRAM or not plain or spec.trainer_spec.treat_whitespace_as_suffix:
         return None
-    scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]  # never produced from text
+    scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]
     rust = Tokenizer(models.Unigram(scores, spec.trainer_spec.unk_id, False))
     steps: list[normalizers.Normalizer] = []
     if model.lowercase and not model.folds:
@@ -82,7 +84,7 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
 
 
 def _combining_marks() -> str:
-    """Returns a regular expression for the combining marks that `SentencePiece` strips. The library's StripAccents strips
-    more."""
+    """Returns a regular expression for the combining marks that `SentencePiece` strips. The library's StripAccents strips more
+    marks."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

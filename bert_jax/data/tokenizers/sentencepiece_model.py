@@ -15,13 +15,13 @@ from bert_jax.data.tokenizers.wordpiece import WORD_START, joined_spans
 class SentencePiece:
     """Converts text to ids with a SentencePiece model.
 
-    If `lowercase` is set and the model does not lower-case text itself, it receives lower-cased text without accents, as in
-    ALBERT. `strip_accents` overrides the treatment of accents.
+    If `lowercase` is True and the model does not lower-case text itself, text is lower-cased and its accents are dropped before
+    the model receives it, as in ALBERT. `strip_accents` overrides whether accents are dropped.
     """
 
     kind: Literal["sentencepiece"] = "sentencepiece"
     max_word_characters = None
-    split_cjk = True  # not used here; a field of VocabularyInfo
+    split_cjk = True  # a field of VocabularyInfo; not used here
 
     def __init__(self, model: bytes, *, lowercase: bool = False, strip_accents: bool | None = None):
         self.model = model
@@ -35,20 +35,20 @@ class SentencePiece:
 
     @property
     def strips(self) -> bool:
-        """Whether accents are stripped before the text is passed to the model."""
+        """Whether accents are stripped before the model receives the text."""
         return self.lowercase and not self.folds if self._strip_accents is None else self._strip_accents
 
     @property
     def strip_accents(self) -> bool | None:
-        """`strips` if it differs from the default for the casing, otherwise None."""
+        """None if `strips` is the default for the casing, and otherwise `strips`."""
         return None if self.strips == (self.lowercase and not self.folds) else self.strips
 
     def specification(self) -> Any:
-        """Returns the model as the library's protocol buffer `ModelProto`: pieces with scores, and the character map of the
-        normalisation."""
-        from sentencepiece import sentencepiece_model_pb2  # imported here: only needed to write tokenizer.json
+        """Returns the model as `ModelProto`, the protocol buffer of the library. It has the pieces with their scores, and the
+        character map of the normalisation."""
+        from sentencepiece import sentencepiece_model_pb2  # imported here because it is only needed to write tokenizer.json
 
-        library: Any = sentencepiece_model_pb2  # its classes are created at import, hidden from mypy
+        library: Any = sentencepiece_model_pb2  # the module creates its classes when it is imported, so mypy does not see them
         specification = library.ModelProto()
         specification.ParseFromString(self.model)
         return specification
@@ -61,12 +61,13 @@ class SentencePiece:
         return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`. Never appends special ids, because special tokens are control pieces."""
+        """Appends the ids of `text` to `out`. Never appends special ids other than [UNK], because the other special tokens are
+        control pieces."""
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids, and for each id its characters [start, end) in `text`. Text may be changed before it is passed to
-        the model (lower-cased, accents dropped). For the offsets, this is also done for each character alone."""
+        """Returns the ids and, for each id, the range [start, end) of its characters in `text`. The text may be lower-cased and
+        lose its accents before the model receives it. To compute the ranges, each character is also changed on its own."""
         places = [i for i, c in enumerate(text) for _ in self._prepared(c)] + [len(text)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = []
@@ -80,15 +81,15 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether a piece's span excludes this character at its start and end. White space is excluded, and characters
-        that the normalisation drops, such as control characters."""
+        """Returns whether this character is excluded at the start and end of a piece's span. White space is excluded, and so
+        are characters that the normalisation drops, such as control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of `text`. A word is a piece that starts with U+2581, and the pieces
-        that continue it."""
+        """Returns the range [start, end) of the characters of each word in `text`. A word has a piece that starts with U+2581,
+        and the pieces that continue this piece."""
         ids, offsets = self.encode_with_offsets(text)
         return joined_spans(offsets, (not self.is_continuation(self.pieces[i]) for i in ids))
 
@@ -97,14 +98,14 @@ class SentencePiece:
         return self._processor.decode([int(i) for i in ids])
 
     def surface_pieces(self, text: str) -> list[str]:
-        """Returns the pieces of `text` as text; an unknown piece is shown as the original characters."""
+        """Returns the pieces of `text` as strings. An unknown piece is shown as the original characters."""
         pieces: list[str] = self._processor.encode(self._prepared(text), out_type=str)
         return pieces
 
     def join_pieces(self, pieces: Sequence[str]) -> str:
-        """Returns the text of pieces."""
+        """Returns the text of these pieces."""
         return str(self._processor.decode_pieces(list(pieces)))
 
     def is_continuation(self, piece: str) -> bool:
-        """Returns whether a piece continues a word; pieces that start a word begin with ▁ (U+2581)."""
+        """Returns whether a piece continues a word. A piece that starts a word begins with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)

@@ -1,5 +1,5 @@
-"""`Tokenizer`, one interface to WordPiece, SentencePiece and any tokenizer.json; and `VocabularyInfo`, the identity of a
-vocabulary, saved with every corpus and model."""
+"""`Tokenizer` is one interface to WordPiece, SentencePiece and any tokenizer.json. `VocabularyInfo` identifies a vocabulary,
+and is saved with every corpus and model."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:  # imported where a tokenizer of this kind is loaded
 TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
 """The kinds of vocabularies whose pieces show whether they continue a word."""
 PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
-"""The pattern of pieces reserved for tokens that are added later."""
+"""The pattern of pieces that are reserved for tokens added later."""
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-    """The properties of a vocabulary that must match for two tokenizers to give the same ids. `sha256` is a hash of its pieces,
-    independent of line endings, and for a tokenizer.json also of its text rules.
+    """The properties of a vocabulary. Two tokenizers give the same ids only if all properties are equal. `sha256` is a hash of
+    the pieces, which does not depend on line ends. For a tokenizer.json, it is also a hash of the text rules.
 
-    Manifests of older corpora lack the last two fields; their defaults are the behaviour at that time."""
+    The manifests of older corpora lack the last two fields. The defaults are the behaviour of the code at that time."""
 
     size: int
     sha256: str
@@ -63,12 +63,12 @@ class VocabularyInfo:
     cls_id: int
     sep_id: int
     mask_id: int
-    strip_accents: bool | None = None  # None: as `lowercase`
+    strip_accents: bool | None = None  # None: the same as `lowercase`
     split_cjk: bool = True
 
     @property
     def marks_words(self) -> bool:
-        """Whether a corpus stores where words begin. It does if the pieces do not show this."""
+        """Whether a corpus stores where words begin. A corpus does so if the pieces do not show it."""
         return self.kind not in TABLE_KINDS
 
     @property
@@ -77,19 +77,19 @@ class VocabularyInfo:
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
-        """Returns the fields for a manifest. The two newer fields are omitted if they have their defaults, so that the result
-        equals older manifests of the same vocabulary."""
+        """Returns the fields for a manifest. The two newer fields are left out if they have their defaults. The result is then
+        equal to the fields in older manifests of the same vocabulary."""
         newer = {"strip_accents": None, "split_cjk": True}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
 
 
 class Tokenizer:
-    """Converts text to ids and back. No method adds [CLS] or [SEP]; only `encode_with_specials` produces special ids other than
+    """Converts text to ids and back. No method adds [CLS] or [SEP]. Only `encode_with_specials` produces special ids other than
     [UNK].
 
-    specials: role -> name of special pieces with unusual names, e.g. {"mask": "<mask>"}. added: further special pieces, which
-    only `encode_with_specials` recognises. max_length: the model's maximum text length, stored for `save`. notes: messages for
-    the user about contradictions between the files.
+    specials: role -> piece, for special pieces with unusual names, e.g. {"mask": "<mask>"}. added: further special pieces,
+    which only `encode_with_specials` recognises. max_length: the model's maximum text length in tokens, stored for `save`.
+    notes: messages for the user about contradictions between the files.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Tokenizer:
             split_cjk=model.split_cjk,
             **special,
         )
-        #: the added special tokens that `encode_with_specials` recognises in addition to the usual five
+        #: the special tokens that `encode_with_specials` recognises in addition to the usual five special tokens
         self.added = tuple(dict.fromkeys(token for token in added if ids[token] not in self.special_ids))
         self._special_pieces = {model.pieces[i]: i for i in sorted(self.special_ids)}
         self._special_pieces |= {token: ids[token] for token in self.added}
@@ -137,14 +137,14 @@ class Tokenizer:
 
     @functools.cached_property
     def continuation_table(self) -> np.ndarray:
-        """bool [V]: whether each piece continues a word or, with `marks_words`, usually continues a word."""
+        """Whether each piece continues a word, bool [V]. With `marks_words`, whether it usually continues a word."""
         table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
         table[sorted(self.special_ids)] = False
         return table
 
     @property
     def marks_words(self) -> bool:
-        """Whether `append` marks the ids that begin a word. It does if the pieces do not show where words begin."""
+        """Whether `append` marks the ids that begin a word. It marks them if the pieces do not show where words begin."""
         return self.vocabulary.marks_words
 
     @property
@@ -154,7 +154,7 @@ class Tokenizer:
 
     @property
     def mask_takes_space(self) -> bool:
-        """Whether [MASK] in a text stands for a word including the preceding space."""
+        """Whether [MASK] in a text stands for a word and the space before the word."""
         return isinstance(self._model, JsonTokenizer) and bool(self._model.added.get(self.pieces[self.mask_id], {}).get("lstrip"))
 
     @property
@@ -199,12 +199,12 @@ class Tokenizer:
 
     @property
     def max_word_characters(self) -> int | None:
-        """The length above which a word becomes [UNK]; None: no limit."""
+        """The maximum length of a word in characters. Longer words become [UNK]. None means that there is no limit."""
         return self._model.max_word_characters
 
     @property
     def strips(self) -> bool:
-        """Whether accents and other marks are stripped before the pieces are looked up."""
+        """Whether accents and other marks are stripped before the text is divided into pieces."""
         return self._model.strips
 
     @property
@@ -214,34 +214,35 @@ class Tokenizer:
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether the target language of a translator has its own vocabulary of ids."""
+        """Whether the target language of a translator has its own vocabulary."""
         return self._model.kind == "marian" and self._model.separate_vocabularies
 
     @functools.cached_property
     def target_tokenizer(self) -> Tokenizer:
-        """The tokenizer of a translator's target language. In Marian, it has a different SentencePiece model; otherwise it is
-        this tokenizer."""
+        """The tokenizer of a translator's target language. Marian has a different SentencePiece model for this language. For
+        other models, the result is this tokenizer."""
         return Tokenizer(self._model.turned, specials=self.specials) if self._model.kind == "marian" else self
 
     def append(self, text: str, out: array[int], *, target: bool = False) -> None:
-        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
-        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. With `target`,
-        `text` is in a translator's target language, and `target_tokenizer` is used."""
+        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this method, so that it
+        does not create a list for each sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so the type of
+        `out` must have 32 bits. With `target`, `text` is in a translator's target language, and `target_tokenizer` is used."""
         (self.target_tokenizer if target else self)._model.append(text, out)
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
-        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` is explained in
-        `append`."""
+        """Returns the ids of `text`. If the text has special tokens, e.g. "[MASK]", they are treated as ordinary text. `target`
+        is explained in `append`."""
         ids = array("I")
         self.append(text, ids, target=target)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `encode`, and for each id its characters [start, end) in `text`."""
+        """Returns the ids of `text` and, for each id, the range [start, end) of its characters in `text`."""
         return self._model.encode_with_offsets(text)
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
-        """Returns the ids and characters of `encode_with_offsets`, and whether each id continues the word of the previous one."""
+        """Returns the ids and character ranges of `encode_with_offsets`, and whether each id continues the word of the previous
+        id."""
         if isinstance(self._model, JsonTokenizer):
             ids, offsets, begins = self._model.encode_with_words(text)
             return ids, offsets, ~np.array(begins, bool)
@@ -249,12 +250,12 @@ class Tokenizer:
         return ids, offsets, self.continuation_table[np.array(ids, np.int64)]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-        """Encodes text that is split into words. Returns (ids, the index in `ids` of each word's first piece, each word's number
-        of pieces).
+        """Encodes text that is split into words. Returns (ids, the index in `ids` of each word's first piece, the number of
+        pieces of each word).
 
-        Each word is tokenised separately, as with transformers' `is_split_into_words`. If a leading space changes a word's
-        pieces, all words except the first get a leading space, as in running text. A word without pieces (empty, or only control
-        characters) becomes the unknown token, so that every word has a first piece."""
+        Each word is tokenised separately, as with transformers' `is_split_into_words`. If a leading space changes the pieces of
+        a word, a space is added before all words except the first, as in running text. A word without pieces (it is empty or
+        has only control characters) becomes the unknown token, so that every word has a first piece."""
         space = " " if self.distinguishes_spaces else ""
         ids: list[int] = []
         firsts: list[int] = []
@@ -267,14 +268,15 @@ class Tokenizer:
         return ids, firsts, counts
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of `text`, in order. WordPiece splits words at white space and
-        punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. A tokenizer.json uses
-        the words of its pre-tokenizer. Every non-empty span of `encode_with_offsets` is inside exactly one word."""
+        """Returns the range [start, end) of the characters of each word in `text`, in order. WordPiece splits text at white
+        space and punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. For a
+        tokenizer.json, the words are those of its pre-tokenizer. Every non-empty range of `encode_with_offsets` is inside
+        exactly one word."""
         return self._model.word_spans(text)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of `text`, with special tokens such as "[MASK]" recognised. Use it for users' prompts, never for
-        corpora."""
+        """Returns the ids of `text`. Special tokens in the text, such as "[MASK]", are recognised. Use this method for users'
+        prompts, never for corpora."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.encode_with_specials(text)
         ids: list[int] = []
@@ -285,7 +287,7 @@ class Tokenizer:
         return ids + self.encode(text[start:])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the pieces with these ids for display. Byte-level pieces are decoded, with spaces as ▁."""
+        """Returns the pieces with these ids for display. Byte-level pieces are decoded, and spaces are shown as ▁."""
         if isinstance(self._model, JsonTokenizer):
             return [self._model.readable([i]) for i in ids]
         return [self._model.pieces[i] for i in ids]
@@ -298,7 +300,7 @@ class Tokenizer:
         return first + "".join(piece.removeprefix(CONTINUATION) for piece in rest)
 
     def decode(self, ids: Sequence[int], *, target: bool = False) -> str:
-        """Returns the text of these ids; `target` is explained in `append`. WordPiece does not restore the original white space
+        """Returns the text of these ids. `target` is explained in `append`. WordPiece does not restore the original white space
         around punctuation."""
         return (self.target_tokenizer if target else self)._model.decode(ids)
 
@@ -307,8 +309,8 @@ class Tokenizer:
         return self.continuation_table[ids]
 
     def save(self, directory: pathlib.Path | str) -> None:
-        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold a piece,
-        e.g. a line end, only tokenizer.json is written."""
+        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold a piece
+        (e.g. a line end), the pieces are only written to tokenizer.json."""
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         names = {f"{role}_token": piece for role, piece in self.specials.items()}
@@ -333,7 +335,7 @@ class Tokenizer:
                 (directory / VOCAB_FILE).write_bytes(_content(self._model))
             else:
                 (directory / VOCAB_FILE).unlink(missing_ok=True)
-        else:  # transformers' AlbertTokenizer overrides the rules; PreTrainedTokenizerFast uses tokenizer.json unchanged
+        else:  # AlbertTokenizer of transformers overrides the rules, but PreTrainedTokenizerFast uses tokenizer.json unchanged
             config |= {"keep_accents": not self._model.strips, "model_input_names": _INPUTS}
             config["tokenizer_class"] = "PreTrainedTokenizerFast" if rust else "AlbertTokenizer"
             (directory / MODEL_FILES[0]).write_bytes(self._model.model)
@@ -347,14 +349,14 @@ class Tokenizer:
         write_json(directory / MAP_FILE, names)
 
     def _save_json(self, model: JsonTokenizer, directory: pathlib.Path, names: dict[str, str]) -> None:
-        """Writes tokenizer.json as it was read, and the settings with the names of the special tokens."""
+        """Writes tokenizer.json as it was read, and the settings together with the names of the special tokens."""
         if self.unk_id == self.pad_id:
             del names["unk_token"]
         (directory / VOCAB_FILE).unlink(missing_ok=True)
         (directory / JSON_FILE).write_bytes(model.content.encode())
         config: JsonObject = {"tokenizer_class": BACKENDS[0], "model_input_names": _INPUTS, "clean_up_tokenization_spaces": False}
         config |= model.settings | {name: piece for name, piece in names.items() if _name(model.settings.get(name)) != piece}
-        if config["tokenizer_class"] in BACKENDS:  # two names of one class; transformers 4 only knows the first
+        if config["tokenizer_class"] in BACKENDS:  # these are two names of one class; transformers 4 only knows the first name
             config["tokenizer_class"] = BACKENDS[0]
         if self.max_length:
             config["model_max_length"] = self.max_length
@@ -364,13 +366,13 @@ class Tokenizer:
 
 
 def _name(token: Json) -> Json:
-    """Returns the text of a special token, given as a string or as {"content": string}."""
+    """Returns the text of a special token. `token` is a string or {"content": string}."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Adds tokens to a copy of `tokenizer`, which must come from a tokenizer.json. Tokens in brackets, e.g. "[E1]", are
-    special."""
+    """Returns a copy of `tokenizer` with added tokens. `tokenizer` must come from a tokenizer.json. Tokens in brackets, e.g.
+    "[E1]", become special tokens."""
     model = tokenizer._model
     assert isinstance(model, JsonTokenizer)
     made = model.with_tokens(tokens, PLACEHOLDER)
@@ -380,12 +382,14 @@ def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 def load_tokenizer(
     path: pathlib.Path | str, *, lowercase: bool | None = None, max_word_characters: int | None = None
 ) -> Tokenizer:
-    """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
-    `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
+    """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of these files (a published
+    model, or `tokenizer/` of a corpus). Other files in the directory define how accents, ideographs and special tokens are
+    treated (`tokenizer_files`).
 
-    The casing is taken from the directory's files. If these do not state it, or contradict each other, `lowercase` decides.
-    Without `lowercase`, it is inferred from the vocabulary. Raises UserError if the casing cannot be determined, or if
-    `lowercase` contradicts the files, since every capitalised word would then become [UNK]."""
+    The casing is read from the files of the directory. If the files do not state the casing, it is inferred from the
+    vocabulary. If the casing is still unclear, or if the files contradict each other, `lowercase` decides. Raises UserError if
+    the casing cannot be determined, or if `lowercase` contradicts it, because every capitalised word could then become
+    [UNK]."""
     if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
         from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
 
@@ -431,8 +435,8 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Returns whether text is lower-cased: `stated` if it is given, else as in the files next to the vocabulary, else as
-    inferred from the vocabulary."""
+    """Returns whether text is lower-cased. This is `stated` if it is given. Otherwise it is read from the files next to the
+    vocabulary, or inferred from the vocabulary. Raises UserError if it is unclear, or if `stated` contradicts it."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
@@ -449,11 +453,11 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
 
 
 def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
-    """Returns (whether the vocabulary is lower-cased or None if unclear, the reason).
+    """Returns (whether the vocabulary is lower-cased, the reason). The first element is None if this is unclear.
 
-    The casing is clear in three cases. The model lower-cases text itself (`folds`). At least 1 % of the pieces have capitals,
-    which lower-cased text would never use. Or the vocabulary has the whole Latin alphabet but no capitals, so that every
-    capitalised word of cased text would become [UNK]."""
+    The casing is clear in three cases. In the first, the model lower-cases text itself (`folds`). In the second, at least 1 %
+    of the pieces have capitals, which lower-cased text would never use. In the third, the vocabulary has the whole Latin
+    alphabet but no capitals, so every capitalised word of cased text would become [UNK]."""
     if folds:
         return True, "its model lower-cases text itself"
     words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]

@@ -1,10 +1,10 @@
 """Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
 `special_tokens_map.json`, `added_tokens.json`.
 
-Their content becomes one `TokenizerDescription`. A tokenizer.json with components other than BERT's is run by the library
-(`json_tokenizer`). Unsupported features and classes raise a UserError that names them. If two files give a piece different ids,
-that is an error. If they state different text rules, tokenizer_config.json wins, as in transformers, with a note.
-`Tokenizer.save` writes the files.
+The content of the files becomes one `TokenizerDescription`. If a tokenizer.json has components that BERT does not have, the
+library runs it (`json_tokenizer`). An unsupported feature or class raises a UserError that names it. If a piece has different
+ids in two files, this is also an error. If the files state different text rules, the same file is used as in transformers, and
+the user gets a note. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_c
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
-#: role -> default names of the special token
+#: role -> the usual names of the special token with this role
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 VOCABULARY_REMEDY = "copy the model's vocabulary again, or train a new one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
@@ -38,7 +38,7 @@ BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 tokenizer_config.json."""
 WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "Lxmert", "LayoutLM")
 SENTENCEPIECE_CLASSES = ("Albert",)
-"""transformers' tokenizers that ours reproduce, without the suffix "Tokenizer" or "TokenizerFast"."""
+"""The tokenizer classes of transformers that our tokenizers reproduce, without the suffix "Tokenizer" or "TokenizerFast"."""
 _FAIRSEQ = ("XLMRoberta", "Camembert")
 _READ_CLASSES = {
     f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
@@ -52,25 +52,25 @@ _SHIFTED = (
     "separates the texts of a pair; use the model with transformers, or choose a BERT with WordPiece"
 )
 MOST_PIECES = 10_000_000
-_NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
+_NO_LIMIT = 10**9  # a larger maximum length means no limit; transformers writes 10**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerDescription:
-    """The content of a tokenizer's files; None for properties that no file states."""
+    """The content of a tokenizer's files. A property is None if no file states it."""
 
-    path: pathlib.Path  # of the vocabulary
-    library: JsonTokenizer | None = None  # of a tokenizer.json with other components than BERT's
-    pieces: tuple[str, ...] = ()  # by id; empty for a SentencePiece model
+    path: pathlib.Path  # the file with the vocabulary
+    library: JsonTokenizer | None = None  # the tokenizer, if a tokenizer.json has components that BERT does not have
+    pieces: tuple[str, ...] = ()  # in the order of their ids; empty for a SentencePiece model
     lowercase: bool | None = None
     lowercase_source: str = ""  # the file that states `lowercase`, for error messages
-    strip_accents: bool | None = None  # None: not stated, or as lowercase
+    strip_accents: bool | None = None  # None: not stated, or the same as `lowercase`
     split_cjk: bool = True
-    specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role, a key of `SPECIAL_NAMES` -> piece
+    specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role (a key of `SPECIAL_NAMES`) -> piece
     added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
     max_word_characters: int | None = None
-    max_length: int | None = None  # the number of tokens in a text, including [CLS] and [SEP]
-    disputed: bool = False  # whether another file next to the vocabulary states the other casing
+    max_length: int | None = None  # the maximum number of tokens in a text, including [CLS] and [SEP]
+    disputed: bool = False  # whether two files next to the vocabulary state different casings
     notes: tuple[str, ...] = ()  # messages for the user about resolved contradictions
 
 
@@ -78,9 +78,9 @@ class TokenizerDescription:
 class _Json:
     """The content of a tokenizer.json with a WordPiece model."""
 
-    ids: dict[str, int]  # added tokens included
+    ids: dict[str, int]  # includes added tokens
     added: dict[int, str]
-    own: int  # the number of pieces, excluding added tokens
+    own: int  # the number of pieces of the model, excluding added tokens
     unknown: str
     limit: int | None
     lowercase: bool
@@ -89,13 +89,13 @@ class _Json:
 
 
 def read_description(path: pathlib.Path) -> TokenizerDescription:
-    """Reads a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them and accompanying files.
+    """Reads a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of these files and the files next to them.
 
-    Raises UserError for missing, damaged or contradictory files and for unsupported features.
+    Raises UserError if a file is missing or damaged, if two files contradict each other, or if a feature is not supported.
     """
     try:
         return _read_files(path)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON of an unknown structure
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # the JSON has an unknown structure
         raise UserError(
             f"the JSON files of {path} do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
         ) from error
@@ -170,15 +170,15 @@ def _described(
 ) -> TokenizerDescription:
     """Makes the TokenizerDescription of a WordPiece tokenizer.
 
-    lines (of vocab.txt) or content (of tokenizer.json) may be None. config, names, later: the contents of tokenizer_config.json,
-    special_tokens_map.json and added_tokens.json.
+    `lines` are the lines of a vocab.txt, and `content` is the content of a tokenizer.json. One of the two may be None.
+    `config`, `names` and `later` are the contents of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     """
     added = _added_tokens(path.parent, config, later) | (content.added if content else {})
     _check_text(path.parent, [*(content.ids if content else ()), *added.values()])
     if content is not None and (lines is None or unfit_for_vocab_txt(content.ids) is not None):
         path = (
             path.with_name(JSON_FILE) if lines else path
-        )  # as in transformers: a vocab.txt may not hold every piece
+        )  # like transformers, prefers tokenizer.json if vocab.txt cannot hold every piece
         pieces = _by_id(path, content)
         for i, token in added.items():
             if content.ids.get(token) != i:
@@ -191,7 +191,7 @@ def _described(
         pieces = _extended(path, lines, added)
         if content is not None:
             _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
-    if unfit_for_vocab_txt(pieces) is not None:  # `save` then writes only a tokenizer.json, with every piece once
+    if unfit_for_vocab_txt(pieces) is not None:  # `save` then writes no vocab.txt, and tokenizer.json has every piece only once
         last = {piece: i for i, piece in enumerate(pieces)}
         pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
     specials = _special_names(config, names)
@@ -202,7 +202,7 @@ def _described(
         pieces=tuple(pieces),
         specials=specials,
         added=tuple(
-            token  # not the empty token, which only fills an unused id
+            token  # the empty token is left out, because it only fills an unused id
             for token in (*(added[i] for i in sorted(added)), *_further_specials(config))
             if token and token in pieces
         ),
@@ -213,9 +213,9 @@ def _described(
 
 
 def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
-    """Returns the fields of TokenizerDescription about casing, accents and ideographs.
+    """Returns the fields of TokenizerDescription for casing, accents and ideographs.
 
-    If tokenizer_config.json and tokenizer.json differ, this follows transformers' choice.
+    If tokenizer_config.json and tokenizer.json differ, the function uses the same file as transformers.
     """
     lowercase, strip, split = (config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
     source = f"the {CONFIG_FILE} next to it has do_lower_case={_as_json(lowercase)}"
@@ -267,7 +267,8 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
 
 
 def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError if the tokenizer.json next to the SentencePiece model `path` has different ids for its pieces."""
+    """Raises UserError if the tokenizer.json next to the SentencePiece model `path` gives other ids to the `pieces` of the
+    model."""
     file = path.parent / JSON_FILE
     if not file.is_file():
         return
@@ -289,8 +290,8 @@ def _object(path: pathlib.Path) -> JsonObject:
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
-    """Returns the pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or
-    CR, and a byte order mark is not part of the first piece."""
+    """Returns the pieces of a vocab.txt, which has one piece per line. As in the original, surrounding white space is removed.
+    Line ends may be LF, CRLF or CR. A byte order mark is not part of the first piece."""
     data = path.read_bytes()
     if unicode_encoding(data[:HEAD_BYTES]):
         raise UserError(f"vocabulary {path} is not UTF-8{conversion(data[:HEAD_BYTES])}")
@@ -322,17 +323,18 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
 
 
 def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
-    """Returns the first piece that a vocab.txt cannot hold (it contains a line end or has white space at an end), or None."""
+    """Returns the first piece that a vocab.txt cannot hold, or None. A vocab.txt cannot hold pieces with a line end, or with
+    white space at the start or end."""
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
 
 
 def _find_end(pieces: Sequence[str]) -> int:
-    """Returns the number of pieces up to the last non-blank one, since a vocab.txt may end in blank lines."""
+    """Returns the number of pieces without empty pieces at the end. A vocab.txt may end in blank lines."""
     return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
 
 
 def _model_rows(directory: pathlib.Path) -> int | None:
-    """Returns the number of word embeddings of the model in `directory`, if there is one."""
+    """Returns the number of word embeddings of the model in `directory`, or None if there is no model."""
     for name in ("config.json", "bert_config.json"):
         if (directory / name).is_file():
             rows = _object(directory / name).get("vocab_size")
@@ -341,7 +343,7 @@ def _model_rows(directory: pathlib.Path) -> int | None:
 
 
 def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError for a piece with half a surrogate pair, which JSON can express but text cannot contain."""
+    """Raises UserError if a piece has half a surrogate pair. JSON can express this, but text cannot contain it."""
     for piece in pieces:
         if any("\ud800" <= character <= "\udfff" for character in piece):
             raise UserError(
@@ -350,7 +352,8 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
 
 
 def _tokenizer_class(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
-    """Returns (the file that names the tokenizer's class, the class name)."""
+    """Returns (the file that names the class of the tokenizer, the name of the class). The name is None if no file names a
+    class."""
     name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
     if name is None and (directory / "config.json").is_file():
         path = directory / "config.json"
@@ -363,8 +366,9 @@ def _stem(name: str | None) -> str:
 
 
 def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
-    """Raises UserError if the class with which transformers reads `directory` has other rules than ours, or does not read the
-    file `vocabulary`. The class is named in tokenizer_config.json or else in the model's config.json."""
+    """Raises UserError if the rules of transformers' tokenizer class for `directory` differ from ours, or if this class does
+    not read the file `vocabulary`. The name of the class is in tokenizer_config.json or, if it is not there, in the model's
+    config.json."""
     path, name = _tokenizer_class(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
@@ -384,7 +388,7 @@ def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathli
 
 
 def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
-    """Raises UserError for a tokenizer.json with the ids of XLM-R or CamemBERT."""
+    """Raises UserError if a tokenizer.json has the ids of XLM-R or CamemBERT."""
     pieces = (content.get("model") or {}).get("vocab")
     if isinstance(pieces, list) and [piece[0].removesuffix("NOTUSED") for piece in pieces[:4]] == [
         "<s>",
@@ -396,13 +400,14 @@ def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
 
 
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which lacks BERT's special pieces."""
+    """Raises UserError if the SentencePiece model `path` is from XLM-R or CamemBERT. These models lack BERT's special
+    pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
         raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
 
 
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
-    """Raises UserError for settings of the wrong type and unsupported settings of transformers' tokenizers."""
+    """Raises UserError if a setting of a tokenizer_config.json has the wrong type or is not supported."""
     for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "do_basic_tokenize"):
         if not isinstance(config.get(name), bool | None):
             raise UserError(f"{path}: {name}={_as_json(config[name])} must be true, false or null, without quotation marks")
@@ -429,12 +434,13 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
 
 
 def _as_json(value: Json) -> str:
-    """Formats `value` as JSON, shortened."""
+    """Formats `value` as JSON, shortened to 80 characters."""
     return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NAMES)) -> dict[str, str]:
-    """Returns role -> piece, from the first source that names the role's piece as a string or as {"content": string}."""
+    """Returns role -> piece. The piece comes from the first of the `sources` that names a piece for the role. A source may name
+    it as a string or as {"content": string}."""
     names: dict[str, str] = {}
     for source, part in itertools.product(sources, roles):
         name = source.get(f"{part}_token")
@@ -445,8 +451,8 @@ def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NA
 
 
 def _further_specials(config: JsonObject) -> list[str]:
-    """Returns the special tokens without a role. transformers 4 and 5 store them under different keys, as a list or (only 5) as
-    a dictionary with names."""
+    """Returns the special tokens without a role. transformers 4 and 5 store them under different keys. The value is a list or,
+    only in version 5, a dictionary with names."""
     further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = further.values() if isinstance(further, dict) else further
     return [token["content"] if isinstance(token, dict) else token for token in tokens]
@@ -458,7 +464,8 @@ def _max_length(config: JsonObject) -> int | None:
 
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
-    """Returns id -> token added to a vocab.txt. Older and newer Python tokenizers store them in different files."""
+    """Returns id -> token for the tokens that are added to a vocab.txt. Older and newer Python tokenizers store them in
+    different files."""
     tokens: list[Json] = [{"id": i, "content": token} for token, i in later.items()]
     listed = config.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
@@ -472,7 +479,8 @@ def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[st
 
 
 def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
-    """Returns a list of added tokens. Raises UserError if a token has no text, or if its id is not a number."""
+    """Returns `tokens`, the list of added tokens. Raises UserError if it is not a list, if a token has no text, or if an id is
+    not an integer in the accepted range."""
     if not isinstance(tokens, list):
         raise UserError(f"{path}: the added tokens are {_as_json(tokens)}, not a list; copy the file again")
     for token in tokens:
@@ -487,8 +495,8 @@ def _entries(path: pathlib.Path, tokens: Json) -> list[JsonObject]:
 
 
 def _checked_added(path: pathlib.Path, tokens: Json) -> dict[int, str]:
-    """Returns id -> content. Raises UserError for tokens that are not special, which transformers would also match inside
-    words."""
+    """Returns id -> text for the added tokens. Raises UserError if a token is not special, because transformers would also
+    match this token inside words."""
     listed = _entries(path, tokens)
     for token in listed:
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
@@ -501,7 +509,7 @@ def _checked_added(path: pathlib.Path, tokens: Json) -> dict[int, str]:
 
 
 def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
-    """Returns the pieces of vocab.txt followed by the added tokens."""
+    """Returns the pieces of a vocab.txt, followed by the added tokens. Raises UserError if the ids do not fit together."""
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
@@ -518,8 +526,8 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """Returns the pieces of a tokenizer.json by their ids. An id without a piece gets the empty piece, which no text contains.
-    Such ids come from a vocab.txt that repeats a piece, because the piece keeps only its last id."""
+    """Returns the pieces of a tokenizer.json in the order of their ids. An id without a piece gets the empty piece, which no
+    text contains. Ids without a piece come from a vocab.txt that repeats a piece, because the piece keeps only its last id."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
     hole = next((i for i in range(size) if i not in pieces), None)
@@ -530,8 +538,8 @@ def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises UserError unless both files give every piece the same id. For a repeated piece, the last id counts; blank pieces
-    are ignored."""
+    """Raises UserError unless both files give the same id to every piece. For a repeated piece, the last id counts. Empty
+    pieces are ignored."""
     ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
     by_id = {i: piece for piece, i in ours.items() if piece}
     for i in sorted(by_id.keys() | theirs.keys()):
@@ -544,7 +552,8 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
 
 
 def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
-    """Returns the first component of a tokenizer.json that `WordPiece` does not support, as a clause, or None."""
+    """Returns a clause that names the first component of a tokenizer.json that `WordPiece` does not support, or None if it
+    supports all components."""
     _check_not_shifted(path, content)
     kind, model = model_type(content), content.get("model") or {}
     if kind != "WordPiece":
@@ -613,17 +622,19 @@ _OTHER_NAMES = {
     "sep": ("</s>", "<sep>"),
     "mask": ("<mask>", "<|mask|>"),
 }
-"""role -> names of the special token in models other than BERT."""
+"""role -> names of the special token with this role in models other than BERT."""
 
 
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """Returns role -> piece. If the post-processor puts two different special tokens around a text, the first is [CLS] and the
-    second [SEP], even if config.json has other ids. (In mmBERT's config.json, both are <eos>.) Otherwise a role is looked up in
-    the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json. If
-    [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
-    post-processor adds."""
+    """Returns role -> piece.
+
+    If the post-processor puts two different special tokens around a text, the first token is [CLS] and the second is [SEP],
+    even if config.json has other ids. (In mmBERT's config.json, both are <eos>.) Otherwise the function looks for the piece of
+    a role in the files next to the tokenizer.json, then in the vocabulary by the usual names of the role, then in the model's
+    config.json by id. If [CLS] or [SEP] is still missing, the token for the beginning or end of a text (bos, eos) is used, then
+    the token that the post-processor adds, then a name in `_OTHER_NAMES`."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():
@@ -703,7 +714,8 @@ def _named(types: Sequence[str | None]) -> str:
 
 
 def _normalizer(part: JsonObject | None) -> dict[str, bool]:
-    """Returns the `_Json` fields of a normalizer: BertNormalizer, or its components Lowercase and NFD + StripAccents."""
+    """Returns the fields of `_Json` that a normalizer determines. The normalizer has a BertNormalizer, and may also have the
+    steps Lowercase, NFD and StripAccents."""
     steps = parts(part, "normalizers")
     types = [step.get("type") for step in steps]
     berts = [step for step in steps if step.get("type") == "BertNormalizer"]

@@ -1,5 +1,5 @@
-"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust library `tokenizers`,
-SentencePiece with its own library."""
+"""Trains a vocabulary on the text of a corpus. The Rust library `tokenizers` trains WordPiece and byte-level BPE. SentencePiece
+has its own library. The same text always gives the same vocabulary."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from bert_jax.interface.words import byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
 SPLITTINGS = ("gpt2", "gpt4")
-"""How byte-level BPE splits text before the merges. GPT-4's splitting keeps numbers in groups of up to three digits and joins a
-word to a preceding punctuation mark."""
-_MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, which suits matrix units
-_COVERAGE = 0.9999  # fraction of the text's characters; words with other characters are unknown
+"""The ways in which byte-level BPE can split text before the merges. "gpt4" splits numbers into groups of up to three digits,
+and joins a word to a punctuation mark directly before it."""
+_MULTIPLE = 64  # the sizes of byte-level vocabularies are multiples of this number, which suits matrix units
+_COVERAGE = 0.9999  # the characters that become pieces cover this fraction of the text; words with other characters are unknown
 MARKS_LIMIT = 0.002
-"""The largest accepted fraction of letters in which the text rules change more than the case, e.g. drop an accent. Above it,
-the text loses meaning. In the English Wikipedia the fraction is 0.0004."""
-_SAMPLES = 64  # parts of the corpus from which the training text is sampled
+"""The largest accepted fraction of letters that the text rules change in more than the case, e.g. by dropping an accent. If the
+fraction is larger, the text loses meaning. In the English Wikipedia, the fraction is 0.0004."""
+_SAMPLES = 64  # the training text is sampled from this many parts of the corpus
 
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
-    """Yields the sentences of each document that is not held out. The two texts of a pair are yielded separately. If there is
-    more text, `limit` characters are sampled evenly over the corpus. Raises UserError at the end if there was no text."""
+    """Yields the sentences of each document that is not held out. The two texts of a pair are yielded separately. If the corpus
+    has more than `limit` characters, about `limit` characters are sampled evenly over the corpus. Raises UserError at the end
+    if there was no text."""
     total = sum(item.weight for item in items)
     parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
@@ -47,7 +48,7 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
             read, held_out = read + 1, held_out + is_held_out
             if sentences and not is_held_out:
                 used += 1
-                if document.is_pair:  # a translation is not the next sentence of its text
+                if document.is_pair:  # the translation is not the next sentence of the text
                     yield from ([text] for text in sentences)
                 else:
                     yield sentences
@@ -65,8 +66,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
-    """Returns the fraction of letters that change when accents and marks are stripped, and the most frequent changes, e.g. "й →
-    и". `characters` are the frequencies of characters."""
+    """Returns the fraction of letters that change if accents and marks are stripped, and the most frequent changes, e.g. "й →
+    и". `characters` has the count of each character."""
     letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
     changed = {character: left for character in characters if (left := stripped(character)) is not None}
     shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
@@ -81,11 +82,13 @@ def train_wordpiece(
     max_word_characters: int | None = None,
     alphabet: int | None = None,
 ) -> Tokenizer:
-    """Trains a WordPiece tokenizer with `size` pieces (fewer if the text has no more), by byte-pair merges in the Rust library.
+    """Trains a WordPiece tokenizer with `size` pieces, by byte-pair merges in the Rust library. There are fewer pieces if the
+    text has no more.
 
-    lowercase: None means yes, unless that would change more letters than MARKS_LIMIT. alphabet: the number of most frequent
-    characters that become pieces, both at the start of a word and inside it; None: the characters that cover 99.99 % of the text.
-    Raises UserError if there is no text, if `size` is too small for the characters, or if the user must choose the casing."""
+    lowercase: None means that the text is lower-cased, unless this would change more of the letters than MARKS_LIMIT. alphabet:
+    the number of characters that become pieces, both at the start of a word and inside a word. They are the most frequent
+    characters. None means the characters that cover 99.99 % of the text. Raises UserError if there is no text, if `size` is too
+    small for the characters, or if the user must choose the casing."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -108,8 +111,8 @@ def train_wordpiece(
             f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
             f"characters need"
         )
-    # The library numbers characters in the random order of a hash table and breaks ties by number. Passing them as special tokens
-    # fixes their numbers, so the same text gives the same vocabulary.
+    # The library gives ids to characters in the random order of a hash table, and breaks ties by id. If the characters are
+    # passed as special tokens, their ids are fixed, so the same text gives the same vocabulary.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *letters],
@@ -126,7 +129,7 @@ def train_wordpiece(
 
 
 def _most_frequent(characters: Counter[str], most: int | None) -> list[str]:
-    """Returns the `most` most frequent characters; None: as many as cover `_COVERAGE` of the text."""
+    """Returns the `most` most frequent characters. If `most` is None, returns as many as cover `_COVERAGE` of the text."""
     ranked = sorted(characters, key=lambda c: (-characters[c], c))
     if most is not None:
         return ranked[:most]
@@ -164,7 +167,7 @@ def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
 
 
 def _count_words(stretches: Counter[str], lowercase: bool) -> Counter[str]:
-    """Counts the words. The text rules run once for each distinct string between white space."""
+    """Counts the words. The text rules are applied only once to each distinct string between white space."""
     words: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for word in basic_words(stretch, lowercase):
@@ -181,11 +184,11 @@ def train_sentencepiece(
     *,
     characters: bool = False,
 ) -> Tokenizer:
-    """Trains a unigram SentencePiece tokenizer with ALBERT's special pieces. Its own normalisation lower-cases text if
-    `lowercase` (None: yes) and keeps accents.
+    """Trains a unigram SentencePiece tokenizer with ALBERT's special pieces. If `lowercase` is True or None, the normalisation
+    of the model lower-cases text. It keeps accents.
 
-    characters: the pieces are single characters, and the space before a word is the piece ▁; `lowercase=None` then means
-    cased."""
+    With `characters`, the pieces are single characters, and the space before a word is the piece ▁. `lowercase=None` then means
+    that text is not lower-cased."""
     import sentencepiece
 
     lowercase = bool(lowercase) if characters else lowercase is not False
@@ -205,10 +208,10 @@ def train_sentencepiece(
             hard_vocab_limit=False,
             model_type="char" if characters else "unigram",
             pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            control_symbols=list(SPECIALS[2:]),  # pieces that text never produces
+            control_symbols=list(SPECIALS[2:]),  # text never produces these pieces
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
             max_sentence_length=1 << 16,
-            num_threads=4,  # fixed, because it determines the order of sums
+            num_threads=4,  # a fixed number, because it determines the order of sums
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
@@ -227,10 +230,10 @@ def train_bpe(
 ) -> Tokenizer:
     """Trains a byte-level BPE tokenizer, which can encode any text. `size` is rounded up to a multiple of 64. At least `unused`
     pieces at the end ([unused0] etc.) are reserved for tokens that are added later. If the text has too few merges, there are
-    fewer pieces.
+    fewer than `size` pieces.
 
-    lowercase: None means False. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does.
-    Without `nfc`, a cased tokenizer decodes ids to exactly the original text.
+    lowercase: None means False. splitting: one of SPLITTINGS. nfc: whether accents are composed first (Unicode NFC), as in
+    ModernBERT. Without `nfc`, a cased tokenizer decodes ids to exactly the original text.
     """
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Rust

@@ -1,15 +1,16 @@
 """WordPiece with exactly the text rules of the original BERT (google-research/bert, tokenization.py).
 
-The rules, in order. Drop NUL, U+FFFD and the categories Cc and Cf. Put spaces around CJK ideographs, unless `split_cjk` is off.
-Split at white space. Lower-case each token, if asked. If accents are stripped (by default, if tokens are lower-cased), decompose
-the token (NFD) and drop the combining marks (Mn). Split off every punctuation character; any ASCII character that is not a letter
-or digit counts as punctuation. Then match the longest piece first, where `##` marks a piece inside a word. A word without a
-match, or longer than `max_word_characters`, becomes the unknown token.
+The rules are applied in this order. NUL, U+FFFD and the characters of the categories Cc and Cf are dropped. Spaces are put
+around CJK ideographs, unless `split_cjk` is False. The text is split at white space. If `lowercase` is True, each token is
+lower-cased. If accents are stripped (the default for lower-cased text), the token is decomposed (NFD) and its combining marks
+(Mn) are dropped. Every punctuation character is split off. Any printable ASCII character that is not a letter or digit counts
+as punctuation. Finally the vocabulary is searched for the longest piece at each position, where `##` marks a piece inside a
+word. A word becomes the unknown token if a part of it has no piece, or if it is longer than `max_word_characters`.
 
-All rules apply within a chunk between white space, so one cache from chunk to ids answers nearly all lookups. On English
-Wikipedia, one core converts 3.5-4 million tokens/s with a filled cache, compared with 0.55 million with the Rust `tokenizers`.
-That library's `BertNormalizer` also deviates from the original: it lower-cases letter by letter (final sigmas become medial) and
-drops private-use characters."""
+All rules apply within a chunk between white space, so one cache from chunks to ids answers nearly all lookups. On English
+Wikipedia, one core converts 3.5-4 million tokens/s with a filled cache, compared with 0.55 million with the Rust library
+`tokenizers`. The `BertNormalizer` of this library also differs from the original. It lower-cases letter by letter, so final
+sigmas become medial, and it drops private-use characters."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from typing import Literal, TypeVar
 
 CONTINUATION = "##"
 WORD_START = "\u2581"
-"""WordPiece marks the pieces inside a word (##), SentencePiece the pieces at the start of a word (▁)."""
-MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
+"""WordPiece marks the pieces inside a word (##). SentencePiece marks the pieces at the start of a word (▁)."""
+MAX_WORD_CHARACTERS = 200  # the value of the original; transformers uses 100
 Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Span = tuple[int, int]  # characters [start, end) of a text
-_CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
+_CACHED_CHUNKS = 1 << 19  # a cache takes at most about 100 MB per worker; a full cache is emptied
 
-# Characters that `str.split` treats as white space, but the original as control characters: it drops them and joins their
-# neighbours.
+# `str.split` treats these characters as white space. The original treats them as control characters, so it drops them and joins
+# the characters before and after them.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _ASCII_CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
@@ -42,7 +43,7 @@ _CJK = (
 
 @functools.cache
 def _cleaned(character: str) -> str:
-    """Returns the character after cleaning: "", a space, or itself."""
+    """Returns "" if cleaning drops the character, " " if it is white space, and otherwise the character."""
     if character in " \t\n\r":
         return " "
     category = unicodedata.category(character)
@@ -53,7 +54,7 @@ def _cleaned(character: str) -> str:
 
 @functools.cache
 def _spaced(character: str) -> str:
-    """Returns the character after `_cleaned`, with spaces around an ideograph."""
+    """Returns the result of `_cleaned`. If the character is an ideograph, it gets spaces around it."""
     code = ord(character)
     return f" {character} " if any(low <= code <= high for low, high in _CJK) else _cleaned(character)
 
@@ -66,8 +67,8 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _fold(token: str, lowercase: bool, strip: bool) -> str:
-    """Lower-cases the token and strips accents. `str.lower` gets the whole token because the lower case of a capital sigma
-    depends on its position in the word."""
+    """Lower-cases the token if `lowercase` is True, and strips its accents if `strip` is True. `str.lower` gets the whole
+    token, because the lower case of a capital sigma depends on its position in the word."""
     token = token.lower() if lowercase else token
     return "".join(c for c in unicodedata.normalize("NFD", token) if unicodedata.category(c) != "Mn") if strip else token
 
@@ -78,8 +79,8 @@ def _split_punctuation(token: str) -> str:
 
 @functools.cache
 def stripped(character: str) -> str | None:
-    """Returns what is left of a letter or mark after lower-casing and stripping accents. Returns None if only its case changes,
-    or if it is neither a letter nor a mark."""
+    """Returns what is left of a letter or mark after lower-casing and stripping accents. Returns None if at most the case
+    changes, or if the character is neither a letter nor a mark."""
     if unicodedata.category(character)[0] not in "LM":
         return None
     folded = _fold(character, lowercase=True, strip=True)
@@ -87,13 +88,13 @@ def stripped(character: str) -> str | None:
 
 
 def stands_alone(character: str) -> bool:
-    """Returns whether a character is always a separate word: punctuation or an ideograph."""
+    """Returns whether a character is always a separate word, i.e. whether it is punctuation or an ideograph."""
     return _is_punctuation(character) or len(_spaced(character)) == 3
 
 
 def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[str]:
-    """Splits `text` into words, with all rules except the vocabulary lookup. If `strip_accents` is None, it follows
-    `lowercase`."""
+    """Splits `text` into words. Applies all rules except the lookup in the vocabulary. If `strip_accents` is None, accents are
+    stripped if `lowercase` is True."""
     if text.isascii():
         text = _ASCII_CONTROLS.sub(lambda m: " " if m[0] in "\t\n\r" else "", text)
         return _ASCII_WORDS.findall(text.lower() if lowercase else text)
@@ -107,9 +108,9 @@ def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, s
 class WordPiece:
     """Converts text to ids with a WordPiece vocabulary.
 
-    `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the original. If `strip_accents` is None, it
-    follows `lowercase`. `split_cjk=False` keeps ideographs in their words, like transformers' `tokenize_chinese_chars=False`.
-    `unknown` is the piece for words that the vocabulary cannot represent.
+    `pieces[i]` is the piece with id i. A repeated piece has the last of its ids, as in the original. If `strip_accents` is
+    None, accents are stripped if `lowercase` is True. `split_cjk=False` keeps ideographs in their words, like
+    `tokenize_chinese_chars=False` of transformers. `unknown` is the piece for words that the vocabulary cannot represent.
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
@@ -136,7 +137,7 @@ class WordPiece:
         self._starts = ids
         self._continuations = {piece[2:]: i for piece, i in ids.items() if piece.startswith(CONTINUATION)}
         self._longest = max(map(len, self.pieces), default=0)
-        self._unknown = ids.get(unknown, -1)  # `Tokenizer` rejects a vocabulary without it
+        self._unknown = ids.get(unknown, -1)  # `Tokenizer` rejects a vocabulary without the unknown piece
         self._chunks = ChunkCache(self._encode_chunk)
         self._words = ChunkCache(self.encode_word)
 
@@ -174,7 +175,7 @@ class WordPiece:
         out.extend(chain.from_iterable(map(self._chunks.__getitem__, text.split())))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `append`, and for each id its characters [start, end) in `text`."""
+        """Returns the ids of `text` and, for each id, the range [start, end) of its characters in `text`."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for word, places in self._words_with_offsets(text):
@@ -186,11 +187,11 @@ class WordPiece:
         return ids, offsets
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns, for each word of `basic_words`, its characters [start, end) in `text`."""
+        """Returns the range [start, end) of the characters in `text` for each word of `basic_words`."""
         return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
     def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Span]]]:
-        """Returns the words of `basic_words` and, for every character of a word, its span [start, end) of `text`."""
+        """Returns the words of `basic_words`. For every character of a word, also returns its span [start, end) in `text`."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
         words: list[tuple[str, list[_Span]]] = []
         for token, places in _tokens_with_offsets(text, _spaced if self.split_cjk else _cleaned):
@@ -215,7 +216,7 @@ class WordPiece:
 
 
 class ChunkCache(dict[str, Ids]):
-    """A cache of `compute(key)`. It is emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
+    """A cache of `compute(key)`. To bound memory, the cache is emptied when it has `_CACHED_CHUNKS` keys."""
 
     def __init__(self, compute: Callable[[str], Ids]):
         self._compute: Callable[[str], Ids] = compute
@@ -256,11 +257,11 @@ def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[s
 
 
 def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip: bool) -> tuple[str, list[_Span]]:
-    """Folds a token as `_fold` does, and returns the span of each remaining character. A dropped combining mark extends the
-    span of the previous character.
+    """Folds a token as `_fold` does. Also returns the span of each remaining character. If a combining mark is dropped, the
+    span of the previous character is extended.
 
-    Lower-casing and decomposition keep the order of characters, except for the canonical reordering of marks. Spans are therefore
-    collected per character, while the text is folded as a whole.
+    Lower-casing and decomposition keep the order of characters, except that marks may be put into canonical order. The spans
+    are therefore collected character by character, but the token is folded as a whole.
     """
     spans: list[_Span] = []
     for character, place in zip(token, places, strict=True):
@@ -272,8 +273,8 @@ def _folded_with_offsets(token: str, places: list[_Span], lowercase: bool, strip
 
 
 def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
-    """Returns the characters [start, end) of each word, joined from the characters of its pieces. `begins` is True for pieces
-    that start a word; if such a piece has no characters, the next piece starts the word."""
+    """Returns the range [start, end) of the characters of each word. `offsets` has the ranges of the pieces. `begins` is True
+    for pieces that start a word. If such a piece has no characters, the next piece starts the word."""
     spans: list[tuple[int, int]] = []
     fresh = True
     for (start, end), begin in zip(offsets, begins, strict=True):

@@ -1,5 +1,5 @@
-"""The embedded corpus: English prose from the documentation in every Python installation. It needs its own folder because tfds
-names a data set after its builder's folder.
+"""The embedded corpus is English prose from the documentation in every Python installation. The builder needs its own folder,
+because tfds names a data set after the folder of the builder.
 
 In: reference texts and docstrings. Out: the tfds data set `embedded`, one document per module or topic.
 

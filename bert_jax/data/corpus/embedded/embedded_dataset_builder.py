@@ -1,6 +1,6 @@
-"""The tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library
-and of required packages, one document per module or topic. It needs neither a download nor TensorFlow. Building takes about five
-seconds, once per installation."""
+"""The tfds builder of the embedded corpus. The corpus has the Python reference (`pydoc_data.topics`) and the docstrings of the
+standard library and of required packages, with one document per module or topic. The builder needs neither a download nor
+TensorFlow. Building takes about five seconds, once per installation."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ PACKAGES = {
 _SKIPPED = frozenset(
     {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )
-_MIN_CHARACTERS = 300  # of a document
-_REVISION = 1  # the version of the extraction: increase it when the same sources give different text
+_MIN_CHARACTERS = 300  # shorter documents are left out
+_REVISION = 1  # the version of the extraction; increase it when the same sources yield a different text
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -84,22 +84,22 @@ def prepared(directory: pathlib.Path) -> Builder:
     """Returns the builder with its data in `directory`. The first call per installation prepares the data."""
     directory = directory / f"embedded-{_fingerprint()}"
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory / ".lock"):  # two builds at once, or tests in parallel
+    with locked(directory / ".lock"):  # another build or test may prepare the same data at the same time
         builder = Builder(data_dir=directory, file_format="array_record")
-        with contextlib.redirect_stdout(io.StringIO()):  # tfds would announce a download, although there is none
+        with contextlib.redirect_stdout(io.StringIO()):  # hides that tfds announces a download, although there is none
             builder.download_and_prepare()
     return builder
 
 
 def _fingerprint() -> str:
-    """Returns a hash of everything the text depends on: the versions of Python, the packages and the extraction."""
+    """Returns a hash of everything that the text depends on: the versions of Python, of the packages and of the extraction."""
     parts = [f"revision {_REVISION}", f"python {sys.version.split()[0]}"]
     parts += [f"{name} {importlib.metadata.version(PACKAGES[name])}" for name in _installed()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def _installed() -> dict[str, pathlib.Path]:
-    """Returns package -> folder for every installed package of `PACKAGES`, found without importing it."""
+    """Returns package -> folder for every installed package of `PACKAGES`. The packages are found without importing them."""
     found = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -109,7 +109,7 @@ def _installed() -> dict[str, pathlib.Path]:
 
 
 def _source_files() -> list[tuple[str, pathlib.Path]]:
-    """Yields (document name, source file), in an order that depends only on names."""
+    """Returns (document name, source file) pairs, in an order that depends only on names."""
     roots = {"python": pathlib.Path(sysconfig.get_path("stdlib"))} | _installed()
     files = []
     for name, root in roots.items():

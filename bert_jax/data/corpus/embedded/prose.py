@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-# Sections of numpy's docstring style that contain lists of names, or code
+# Sections of numpy's docstring style that contain lists of names or code. They are dropped.
 _DROPPED_SECTIONS = frozenset({"see also", "references", "methods", "examples", "example", "signature", "call signatures"})
 _ENTRY_SECTIONS = frozenset(
     {
@@ -51,7 +51,7 @@ _MARKUP = re.compile(r"[`*_|\[]")
 _PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:[-'’/][A-Za-z]+)*[\"')]*[,.;:!?]*[\"')]*\Z")
 _TRIPLE_QUOTE = re.compile("\"\"\"|'''")
 _MIN_WORDS = 6
-_MIN_PLAIN = 0.75  # the smallest fraction of plain English words, which excludes formulas and code
+_MIN_PLAIN = 0.75  # the smallest fraction of plain English words in prose; it is smaller in formulas and code
 
 
 def paragraphs(text: str) -> list[str]:
@@ -77,10 +77,10 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Yields the lines of each paragraph, skipping code and tables, which are recognised by their layout."""
+    """Yields the lines of each paragraph. Skips code and tables, which are recognised by their layout."""
     section = ""
     block: list[str] = []
-    skip_deeper: int | None = None  # a literal block: skip lines indented more than this
+    skip_deeper: int | None = None  # inside a literal block: lines with a larger indent are skipped
     in_doctest = in_fence = False
     for number, line in enumerate(lines):
         stripped = line.strip()
@@ -134,7 +134,7 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 def _opening(line: str, indent: int, section: str) -> tuple[bool, str]:
     """Returns (whether the line starts a paragraph, the line without its bullet, field or parameter name)."""
     if section in _ENTRY_SECTIONS and indent == 0:
-        return True, ""  # numpy style: `name : type`, described below it
+        return True, ""  # in numpy's style, the line is `name : type`, and the description is below it
     for pattern in (_BULLET, _FIELD, *([_ENTRY] if section in _ENTRY_SECTIONS else [])):
         match = pattern.match(line)
         if match:
@@ -143,11 +143,11 @@ def _opening(line: str, indent: int, section: str) -> tuple[bool, str]:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Yields the triple-quoted strings that start a line of a source text. These are docstrings, and arguments of functions such
-    as numpy's `add_newdoc`.
+    """Yields the triple-quoted strings at the start of a line of a source text. These strings are docstrings, or arguments of
+    functions such as numpy's `add_newdoc`.
 
-    They are found by pairing quotes, which is 40 times faster than a parser (0.4 s instead of 16 s for 70 MB). Quotes in comments
-    or one-line strings may cause wrong pairs, which are not prose and are dropped later.
+    The strings are found by pairing quotes, which is 40 times faster than a parser (0.4 s instead of 16 s for 70 MB). Quotes in
+    comments or one-line strings may cause wrong pairs. The text of a wrong pair is not prose, so it is dropped later.
     """
     place = 0
     while opening := _TRIPLE_QUOTE.search(source, place):
@@ -162,5 +162,5 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def module_prose(path: pathlib.Path) -> list[str]:
-    """Returns the paragraphs of prose in one source file, which form a document of the corpus."""
+    """Returns the paragraphs of prose in one source file. They form one document of the corpus."""
     return [paragraph for text in docstrings(path.read_text("utf-8", "replace")) for paragraph in paragraphs(text)]
