@@ -99,8 +99,8 @@ def weighted_sum(
 ) -> Float[Array, "B H Q K"]:
     """Averages the values with unnormalised `weights` (from `exponentials`), with dropout.
 
-    The product with V is divided by the sum of the weights, instead of the weights themselves. Dividing an array [Q, K] is
-    cheaper than dividing an array [Q, L], in the backward pass too.
+    The product with V is divided by the sum of the weights at the end. Normalising the weights first would divide an array [Q,
+    L] instead of [Q, K], which is slower, in the backward pass too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
     context = batched_matmul(kept, value, (-1, -2), one_cpu)

@@ -59,7 +59,7 @@ class CharacterCnn(nn.Module):
         init = truncated_normal(wide**-0.5)
         for n in range(HIGHWAYS):
             both = Dense((wide,), (2, wide), (None, None, None), init, dtype, c.target, name=f"highway_{n}")(y)
-            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # starts near the identity
+            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # the layer starts near the identity
             y = gate * jax.nn.relu(both[..., 1, :]) + (1 - gate) * y
         return Dense((wide,), (c.word_width,), (None, "embed"), init, dtype, c.target, name="projection")(y)
 

@@ -67,8 +67,9 @@ class Flair(BiLstm):
 
 
 def word_starts(tokenizer: Tokenizer, rows: int) -> Float32[np.ndarray, " V"]:
-    """Returns 1 for the pieces that start a word and 0 for the pieces that continue one, float32 [`rows`]; 1 for rows beyond the
-    vocabulary. In a vocabulary where the space before a word is a separate piece, an unknown character continues a word."""
+    """Returns the table of word starts, float32 [`rows`]. It is 1 for the pieces that start a word, 0 for the pieces that
+    continue a word, and 1 for rows beyond the vocabulary. In a vocabulary where the space before a word is a separate piece, an
+    unknown character continues a word."""
     found = np.ones(rows, np.float32)
     found[: tokenizer.size] = ~tokenizer.continuation_table
     if tokenizer.vocabulary.kind == "sentencepiece":
