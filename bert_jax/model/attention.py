@@ -40,22 +40,22 @@ CACHE = "cache"
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
     """Returns the attention mask: True if the key and the query belong to the same example.
 
-    Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends only
-    to padding, which keeps its softmax finite.
+    Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends
+    only to padding, which keeps the softmax of padding finite.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
     """Returns the mask of left-to-right attention: True if the key is the query's own token or an earlier token. The keys are
-    the `length` tokens of a row; `query_positions` are the positions of the queries."""
+    the `length` tokens of a row, and `query_positions` are the positions of the queries."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
 
 
 def near(query_columns: Int[Array, "_ Q"], length: int, radius: int) -> Bool[Array, "_ 1 Q L"]:
-    """Returns the mask of a sliding layer: True if the key is at most `radius` tokens (inclusive) before or after the query. The
-    keys are the `length` tokens of a row; `query_columns` are the columns of the queries."""
+    """Returns the mask of a sliding layer: True if the key is at most `radius` tokens (inclusive) before or after the query.
+    The keys are the `length` tokens of a row, and `query_columns` are the columns of the queries."""
     keys = jnp.arange(length, dtype=query_columns.dtype)[None, None, :]
     return (jnp.abs(keys - query_columns[:, :, None]) <= radius)[:, None, :, :]
 
@@ -191,9 +191,9 @@ def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> 
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    Queries are computed only for the tokens in `Tokens.queried`; all tokens are keys and values. If the collection INTERMEDIATES
-    is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If CACHE is mutable,
-    `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
+    Queries are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values. If the collection
+    INTERMEDIATES is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If
+    CACHE is mutable, `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
     """
 
     config: ModelConfig
@@ -317,7 +317,7 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` is Flax's argument
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values. `module` is Flax's argument
     `name` or `parent`."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)

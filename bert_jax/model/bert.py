@@ -83,9 +83,9 @@ def attention_weights(
 ) -> tuple[Float[Array, "B H L L"], ...]:
     """Returns the attention weights of each layer, without dropout: float32 [row, head, query, key].
 
-    The weights sum to 1 over the last axis. Tokens do not attend to other sequences or to padding; padding attends to padding.
-    The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a model without
-    attention.
+    The weights sum to 1 over the last axis. Tokens do not attend to other sequences or to padding. Padding attends only to
+    padding. The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a
+    model without attention.
     """
     if not config.has_attention:
         raise UserError(without_attention(config))

@@ -41,7 +41,7 @@ class Chain(NamedTuple):
     words: Int[Array, "B L"]
     """1 on the first subword of each word, otherwise 0."""
     sequence_ids: Int[Array, "B L"]
-    """For each token, the index of its text in the row, from 1; 0 at padding. The tokens of a text are adjacent."""
+    """The index of each token's text in the row, from 1, or 0 at padding. The tokens of a text are adjacent."""
 
 
 class Crf(nn.Module):

@@ -50,8 +50,8 @@ def read_tokens(
 ) -> tuple[Float[Array, "B V"], DecodingCache]:
     """Reads T more tokens of each text. Returns (next-token logits, float32; the updated cache).
 
-    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding; the
-    last token of every text must be real. The cache needs at least T free columns.
+    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding, so
+    it must be True for the last token of every text. The cache needs at least T free columns.
     """
     columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
     is_token = real.astype(jnp.int32)
@@ -84,8 +84,8 @@ class TargetCache:
     have been read.
 
     The keys and values of all hypotheses of a source share one row. Token n of all W hypotheses is in the columns n W to n W +
-    W - 1. If a hypothesis continues another hypothesis, no keys or values are copied. It reads the columns of its ancestors
-    instead (`origins`). In the attention on the source, the W hypotheses are W queries."""
+    W - 1. If a hypothesis continues another hypothesis, no keys or values are copied. The new hypothesis reads the columns of
+    its ancestors instead (`origins`). In the attention on the source, the W hypotheses are W queries."""
 
     layers: tuple[dict[str, Float[Array, "B G _ K"]], ...]
     """The "keys" and "values" of each layer, in N W columns."""

@@ -70,7 +70,7 @@ class Block(nn.Module):
     """One Transformer layer. With norm_placement=post, as in the paper, a norm follows each residual sum. With "pre", norms
     precede attention and the feed-forward.
 
-    Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
+    Outputs are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values.
     """
 
     feed_forward: ClassVar[type[nn.Module]] = FeedForward
@@ -390,7 +390,7 @@ class Encoder(nn.Module):
     def _unrolled(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> list[Float[Array, "B _ D"]]:
-        """Returns the outputs of all layers; the last layer is computed at `tokens.queried` only."""
+        """Returns the outputs of all layers. The last layer is computed at `tokens.queried` only."""
         kinds = layer_kinds(self.config)
         blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
         last = self._block(tokens, seed, kinds[-1], *context)

@@ -5,9 +5,9 @@ The layers are the same as in `bilm.py`, over a vocabulary of characters. All pi
 concatenates two halves. The forward half is taken at the last piece of the word, after reading the text up to the end of the
 word. The backward half is taken at the first piece, after reading the rest of the text back to the start of the word.
 
-A table marks the pieces of the vocabulary that start a word. It is stored with the parameters and never trained. In a vocabulary
-made by `--train-vocab=characters`, the first piece of a word is the space before it, as in the paper's code. Unlike in the paper,
-both directions share their embeddings and softmax, as in ELMo."""
+A table marks the pieces of the vocabulary that start a word. The table is stored with the parameters and never trained. In a
+vocabulary made by `--train-vocab=characters`, the first piece of a word is the space before it, as in the paper's code. Unlike
+in the paper, both directions share their embeddings and softmax, as in ELMo."""
 
 from __future__ import annotations
 

@@ -90,8 +90,7 @@ def parameter(
     shape: tuple[int, ...],
     product: tuple[int, int] | None = None,
 ) -> Num[Array, " ..."]:
-    """Returns the parameter `name` of `module`, float32 of `shape`. `axes` are its logical axis names; `product` is as in
-    `named`.
+    """Returns the parameter `name` of `module`, float32 of `shape`. `axes` and `product` are as in `named`.
 
     If the parameter does not exist, `init` makes it. If it exists, only the shapes are compared. Flax's own `param` would trace
     `init`, which takes 14 % of the time needed to trace and lower a model. Raises Flax's ScopeParamShapeError if the shapes
@@ -105,7 +104,7 @@ def parameter(
 
 
 def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashable) -> Any:
-    """Returns the parameters "layers" of `module`: the tree of `init(key, config)`, or a given list of layers
+    """Returns the parameters "layers" of `module`. They are a tree like that of `init(key, config)`, or a given list of layers
     (`unstacked_layers`).
 
     Raises Flax's ScopeParamShapeError if the arrays of a tree do not have the shapes of `init`.
@@ -254,8 +253,9 @@ def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array,
 
 
 def standardise(x: Float[Array, "*shape D"], epsilon: float) -> Float[Array, "*shape D"]:
-    """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is the mean square of
-    the centred values; the rounding error of E[x^2] - E[x]^2 would be too large for an epsilon of 1e-12."""
+    """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is computed as the
+    mean square of the centred values, because the rounding error of E[x^2] - E[x]^2 would be too large for an epsilon of
+    1e-12."""
     centred = x - x.mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
 
@@ -342,9 +342,9 @@ def random_words(
     The base word of a row of the last axis is a hash of the seed and the row's index. The word of an element is a hash of the
     base word and the element's column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's
     generators take several times as long per word, and they cannot be fused into the code that uses the bits, so a mask of the
-    size of the attention matrix would be written to memory. This hash takes about eight instructions, which the compiler fuses in
-    the forward and the backward pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations
-    between neighbours and between layers.
+    size of the attention matrix would be written to memory. This hash takes about eight instructions, which the compiler fuses
+    in the forward and the backward pass. Dropout does not need cryptographic bits. The tests check the rate, and the
+    correlations between neighbours and between layers.
 
     If `positions` are given, returns only the words at these positions. These are [B, ..., Q, L] out of [B, ..., L, L], or [B,
     Q, D] out of [B, L, D]. If the B rows are only a part of the batch, `rows` are the indices of the rows along the first axis.
@@ -366,8 +366,9 @@ def row_words(
 ) -> UInt32[Array, " ..."]:
     """Returns the base words of `random_words` for `shape`.
 
-    Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes (default: 0); `rows`, if given, are the indices along the first axis.
+    Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is
+    the index of the first element along the leading axes (default: 0). If `rows` are given, they are the indices along the
+    first axis.
     """
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
@@ -414,7 +415,7 @@ class Dropout:
     rate: float
     """The probability that an element is set to zero."""
     seed: Seed | None
-    """The seed of the random words; None in evaluation, which disables dropout."""
+    """The seed of the random words. In evaluation, it is None, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
     """The positions of the tokens, if the array [B, ..., Q, *] has only selected tokens. Selected tokens get the same mask as
     in the array of all tokens [B, ..., L, *]. None: the array has all tokens."""

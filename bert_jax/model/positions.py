@@ -4,8 +4,9 @@
     queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
     scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
 
-`model.POSITIONS` lists the built-in classes; FILE.py:NAME names your own. If the constructor of a class has an argument without
-a default, this argument is the `Architecture`. The class may be a Flax module with parameters. `layer` is a `tokens.Layer`.
+`model.POSITIONS` lists the built-in classes, and FILE.py:NAME names your own class. If the constructor of a class has an
+argument without a default, this argument is the `Architecture`. The class may be a Flax module with parameters. `layer` is a
+`tokens.Layer`.
 
 Fused attention kernels never hold the scores, so a class with `scores` uses plain attention. Hugging Face's BERT adds a table
 of positions to the embeddings. A class other than `Learned` can be exported to it only if a method `table()` returns this
@@ -195,9 +196,9 @@ def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {w
 
     Before the division, row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine in column 2 i + 1. The paper
     multiplies the word embeddings by sqrt(width) instead (section 3.4). After the LayerNorm of the sum, both are equivalent,
-    and the division leaves the tied decoder unchanged. Without it, the sinusoids would be 35 times as large as word embeddings
-    with a standard deviation of 0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB
-    for 512 x 768).
+    and the division leaves the tied decoder unchanged. Without the division, the sinusoids would be 35 times as large as word
+    embeddings with a standard deviation of 0.02. The table is computed in float64 and becomes a constant of the compiled
+    program (1.5 MB for 512 x 768).
     """
     return (interleaved_sinusoids(positions, width) / np.sqrt(width)).astype(np.float32)
 

@@ -57,9 +57,8 @@ def enable_compilation_cache() -> None:
     """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
 
     The environment variable JAX_COMPILATION_CACHE_DIR sets the directory, and an empty value turns the cache off. By default,
-    the directory is below bert_jax/ in the user's cache directory. In the default, each kind of CPU has its own directory,
-    because different machines may share a home directory, and XLA's CPU programs use the instruction set of the CPU that
-    compiled them."""
+    there is a separate directory for each kind of CPU below bert_jax/ in the user's cache directory. Different machines may
+    share a home directory, and XLA's CPU programs use the instruction set of the CPU that compiled them."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
         return
     try:

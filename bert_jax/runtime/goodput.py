@@ -116,8 +116,7 @@ class GoodputRecorder:
             self._finish_step()
 
     def step_done(self, step: int) -> None:
-        """Counts the time since the last call as the training time of the step that has just ended, which has the number
-        `step`."""
+        """Counts the time since the last call as training time. The step that has just finished has the number `step`."""
         self._step = step
         self._finish_step()
 

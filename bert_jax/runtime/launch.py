@@ -42,9 +42,10 @@ class Run:
     """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
-    """The local directory of the run; `durable` returns the permanent location."""
+    """The local directory of the run. `durable` returns the permanent location."""
     is_first: bool
-    """Whether this process writes the files of the run: True in process 0, and in every process if they are independent."""
+    """Whether this process writes the files of the run. This is True in process 0, and in every process if processes are
+    independent."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None

@@ -2,8 +2,8 @@
 
 All communication between the processes of a run uses such connections. One process listens at a known address (`hear`) and the
 others call it (`ask`). Anyone who can reach the port may connect, such as a port scanner or a program with another protocol,
-and a connection may be half open. `Calls` therefore reads from all callers concurrently, so that no caller blocks another. Both
-sides sign their messages with the secret of the run, if it has one."""
+and a connection may be half open. `Calls` therefore reads from all callers concurrently, so that no caller blocks another. If
+the run has a secret, both sides sign their messages with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def framed(message: Json) -> bytes:
 
 
 def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:
-    """Splits `data` into the complete messages at its start and the rest. Raises ValueError for data not written by `framed`."""
+    """Returns (the complete messages at the start of `data`, the rest of `data`). Raises ValueError for data not written by
+    `framed`."""
     found = []
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
@@ -100,8 +101,8 @@ def hear(
     address of this machine is meant, listens at all addresses.
 
     `accept` is called with the first message and the connection of each process of this run, and returns whether the message
-    was expected. If it was not, or if the caller is not a process of this run, the connection is closed. `waiting` is called at
-    least every second. Raises OSError if the port cannot be opened.
+    was expected. If the message was not expected, or if the caller is not a process of this run, the connection is closed.
+    `waiting` is called at least every second. Raises OSError if the port cannot be opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:

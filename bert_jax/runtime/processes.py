@@ -1,8 +1,8 @@
 """The processes of a run and their communication.
 
-They meet before JAX starts (`meet`), because `jax.distributed.initialize` waits silently for a missing worker, and then aborts
-the process with a C++ stack trace. Therefore, all processes first call process 0 over plain TCP, on the port that JAX will use.
-Process 0 reports which workers are missing, and which versions, code or configuration keys differ.
+The processes meet before JAX starts (`meet`), because `jax.distributed.initialize` waits silently for a missing worker, and
+then aborts the process with a C++ stack trace. Therefore, all processes first call process 0 over plain TCP, on the port that
+JAX will use. Process 0 reports which workers are missing, and which versions, code or configuration keys differ.
 
 The connections of this roll call stay open, and a loop in each process (`Processes`) sends a heartbeat over them every few
 seconds. Without heartbeats, a collective with a dead process would wait, or fail with an error that names no process. With
@@ -14,10 +14,10 @@ progress (`interruptions.Watchdog`).
 All other agreements use the same connections. `gather` exchanges the JSON values of all processes. `RunShard` divides the runs
 of a sweep or a study among the processes without collectives.
 
-JAX's service runs in process 0. It aborts every process that is still connected when process 0 exits. JAX's own barrier before
-the exit does not prevent this on busy machines, since process 0 closes the service before the others have left the barrier.
-Therefore, `join_jax` disables JAX's barrier. The other processes wait until process 0 has reached its end, and process 0 exits
-last."""
+JAX's service runs in process 0. The service aborts every process that is still connected when process 0 exits. JAX's own
+barrier before the exit does not prevent this on busy machines, since process 0 closes the service before the others have left
+the barrier. Therefore, `join_jax` disables JAX's barrier. The other processes wait until process 0 has reached its end, and
+process 0 exits last."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ and each then reports its own error."""
 FAREWELL = 5.0
 """The maximum number of seconds for which a process that ends waits for the others to end or to receive its last message."""
 PARTING = 60.0
-"""The maximum number of seconds for which process 0, at its regular end, waits after the final messages of the other processes
-for them to exit."""
+"""At its regular end, process 0 waits until the other processes have exited, but at most this many seconds after their final
+messages."""
 EARLIER = 120.0
 """The seconds within which a process of an earlier start must save and end after it was asked to stop."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
@@ -200,7 +200,7 @@ def roll_call(
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the other end has closed a connection on which it has not sent anything yet."""
+    """Returns whether the other end has closed a connection that has no unread data."""
     timeout = connection.gettimeout()
     connection.setblocking(False)
     try:
@@ -291,7 +291,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._ended = False
         """Whether this process has announced its end and only waits for other processes."""
         self._failed, self._parting = False, False
-        """Whether this process has announced its failure, and whether it has reached its end."""
+        """Whether this process has announced its failure, and whether this process has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as last reported by process 0."""
@@ -302,8 +302,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._over = False
         self._round = 0
         self._gathered: dict[int, dict[int, Any]] = {}
-        """Number of the `gather` call -> values by process. Process 0 has the values of the other processes, and they have the
-        values of all processes."""
+        """Number of the `gather` call -> values by process. Process 0 has the values of all other processes. Every other
+        process has the values of all processes."""
         self._apart: Callable[[], object] | None = None
         """A function that asks this process to save and stop. It is only set if each process works on its own."""
         self._asked_to_stop = False
@@ -410,9 +410,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Lets each process work on its own from now on, so that the loss of one process does not end the others. `stop` is
         called when another process was asked to stop, or when process 0 has ended.
 
-        If the process with the same index of an earlier start is still running, waits until this process has ended, since both
-        would write the same files. Such a process ends soon after process 0 of its start. Raises UserError if it does not end
-        in time."""
+        If an earlier start's process with the same index is still running, waits until that process has ended, since both
+        processes would write the same files. Such a process ends soon after process 0 of its start. Raises UserError if it does
+        not end in time."""
         if self.count == 1:
             yield RunShard()
             return
@@ -706,9 +706,9 @@ class RunShard:
     on several hosts would train one small run after another on all chips. In addition, collectives of processes that end hours
     apart would time out.
 
-    >>> with processes.shard_runs(workdir, stop=preemption.request) as shard: ...     mine = {run: train(run) for run in
-    shard.select(runs)} ...     everything = shard.gather(mine, waiting=lambda: False)  # in process 0; in the others None, and
-    they may end
+    >>> with processes.shard_runs(workdir, stop=preemption.request) as shard:
+    ...     mine = {run: train(run) for run in shard.select(runs)}
+    ...     everything = shard.gather(mine, waiting=lambda: False)  # in process 0; in the others None, and they may end
     """
 
     processes: Processes | None = None

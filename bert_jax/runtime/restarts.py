@@ -35,8 +35,8 @@ their pauses differ."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a command. If its exit status is one that a restart may fix, restarts it, at most `restarts` times. Returns the last
-    exit status, or 42 if all restarts are used up.
+    """Runs a command. Restarts the command, at most `restarts` times, if its exit status is one that a restart may fix. Returns
+    the last exit status, or 42 if all restarts are used up.
 
     Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
     failure. If this process receives a signal, the command ends and is not restarted."""

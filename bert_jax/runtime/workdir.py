@@ -120,7 +120,7 @@ def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
 
 def stored_config(directory: AnyPath, remedy: str = "name another --workdir") -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in`
-    and, if it names user's files, `files`. Raises UserError with the `remedy` if a run did not write the file."""
+    and, if it names user's files, `files`. Raises UserError with the `remedy` if the file was not written by a run."""
     stored = read_json(directory / CONFIG, f"{remedy}, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
         raise UserError(f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); {remedy}")
@@ -128,7 +128,8 @@ def stored_config(directory: AnyPath, remedy: str = "name another --workdir") ->
 
 
 def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> JsonObject:
-    """Returns the configuration of the run of `command` in a workdir named by `flag`: `stored_config` without its extra keys.
+    """Returns the configuration of a run of `command`, which is `stored_config` without its extra keys. `flag` is the flag that
+    names the workdir.
 
     Raises UserError if there is no such run.
     """
@@ -222,8 +223,8 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 def from_start(directory: AnyPath, path: str) -> str:
     """Resolves a relative `path` in the configuration of a run. If the path exists in the directory in which the run was
-    started, returns its location in this directory. Otherwise, returns `path` unchanged. It may be, for example, the name of a
-    model on the hub."""
+    started, returns its location in this directory. Otherwise, returns `path` unchanged. For example, `path` may be the name of
+    a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path
@@ -241,7 +242,7 @@ def read_metrics(path: AnyPath) -> list[JsonObject]:
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Returns every dotted key with different values, and both values. A missing value is `"(absent)"`.
+    """Returns the dotted keys whose values differ, each with both values. A missing value is `"(absent)"`.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
     {'phases.0.steps': (10, 20)}
