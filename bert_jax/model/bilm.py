@@ -1,9 +1,9 @@
 """The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
 
 Two independent LSTMs read every text, one from left to right and one from right to left. The hidden state of a token
-concatenates two halves: the forward half has read the text from its start to this token, and the backward half has read it from
-its end to this token. Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared
-softmax over words.
+concatenates two halves. The forward half has read the text from the start to this token, and the backward half has read the
+text from the end to this token. Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a
+shared softmax over words.
 
 As in ELMo, both halves of hidden state 0 are the word vector, and outputs are projected to the width of the word vectors. There
 is a residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike in ELMo,
@@ -31,7 +31,7 @@ from bert_jax.model.tokens import Tokens
 class BiLstm(WholeRows):
     """The stack of LSTM layers. Left-to-right models have one direction, and other models have two.
 
-    Parameters are stacked along a leading axis N, as in `Encoder`; a list of layers (`unstacked_layers`) is also accepted.
+    Parameters are stacked along a leading axis N, as in `Encoder`. A list of layers (`unstacked_layers`) is also accepted.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}

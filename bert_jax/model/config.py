@@ -89,9 +89,9 @@ class Target:
     one_cpu: bool = False
     """Whether the program runs on a single CPU device, for which `matmul.py` has special forms."""
     attention: AttentionKernel | None = None
-    """The fused attention kernel; None: plain XLA operations."""
+    """The fused attention kernel. None: attention uses plain XLA operations."""
     residual_norm: ResidualNormKernel | None = None
-    """The fused kernel of LayerNorm(x + dropout(y)); None: plain XLA operations."""
+    """The fused kernel of LayerNorm(x + dropout(y)). None: plain XLA operations are used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,8 +117,8 @@ class Architecture:
     """The number of token types. 0 means that the model has none and ignores the token types of a batch (ModernBERT,
     arXiv:2412.13663)."""
     activation: Annotated[str, NamedIn(tuple(ACTIVATIONS))] = "gelu"
-    """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), "relu", "silu" (EuroBERT, arXiv:2503.05500), or FILE.py:NAME,
-    your own elementwise function."""
+    """The activation of the feed-forward and of the MLM head. One of "gelu" (exact, with erf), "gelu_tanh" (the tanh
+    approximation), "relu", "silu" (EuroBERT, arXiv:2503.05500), or FILE.py:NAME, your own elementwise function."""
     layer_norm_epsilon: Epsilon = 1e-12
     """The number that every norm adds to the variance or, in an RMSNorm, to the mean square. ModernBERT and EuroBERT use
     1e-5."""
@@ -160,15 +160,15 @@ class Architecture:
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
     norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
-    """"layer_norm" (Ba et al., arXiv:1607.06450); "rms_norm", division by the root mean square (Zhang and Sennrich,
-    arXiv:1910.07467; EuroBERT); FILE.py:NAME, your own function (x, epsilon)."""
+    """The function of all norms. "layer_norm": the LayerNorm of Ba et al. (arXiv:1607.06450). "rms_norm": division by the root
+    mean square (Zhang and Sennrich, arXiv:1910.07467; EuroBERT). FILE.py:NAME: your own function (x, epsilon)."""
     norm_scale: bool = True
     """Whether norms have a learned scale. If False, they have no parameters at all (GPT-BERT, arXiv:2410.24159)."""
     norm_bias: bool = True
     """Whether a LayerNorm has a learned bias. ModernBERT's LayerNorms have none. An RMSNorm never has a bias."""
     norm_placement: Annotated[str, OneOf(PLACEMENTS)] = "post"
-    """"post": after each residual sum, as in the original; "pre": on the inputs of attention and of the feed-forward (Xiong et
-    al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
+    """The norms of a block. "post": a norm follows each residual sum, as in the original. "pre": the inputs of attention and of
+    the feed-forward are normalised (Xiong et al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
     first_attention_norm: bool = True
     """Whether the first layer has a norm before its attention if norm_placement=pre. ModernBERT has no norm there, since its
     embeddings are already normalised."""
@@ -193,13 +193,15 @@ class Architecture:
     """The base of the wavelengths in full-attention layers if positions=rotary (arXiv:2104.09864, section 3.2). ModernBERT uses
     160,000."""
     sliding_rotary_theta: Theta | None = None
-    """The base of the wavelengths in sliding layers if positions=rotary. None: `rotary_theta`. ModernBERT uses 10,000."""
+    """The base of the wavelengths in sliding layers if positions=rotary. None: the same as `rotary_theta`. ModernBERT uses
+    10,000."""
     rotary_pairing: Annotated[str, OneOf(PAIRINGS)] = "halves"
     """The dimensions of a head that are rotated as a pair if positions=rotary. "halves": i and i + K/2 (GPT-NeoX, and every
     model in transformers). "interleaved": 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
     layer_types: tuple[Annotated[str, OneOf(LAYER_TYPES)], ...] = ()
-    """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
-    () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
+    """The type of attention in each layer. "full": a token attends to all tokens of the sequence. "sliding": a token attends to
+    tokens that are at most `sliding_radius` away. (): all layers have full attention. In ModernBERT, layers 0, 3, 6, ... have
+    full attention."""
     sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
     """The largest distance on each side at which a token attends to another token in a sliding layer. A radius of 64 is a
     window of 129 tokens, which ModernBERT's configuration calls local_attention=128."""
@@ -207,7 +209,8 @@ class Architecture:
     """The number of key and value heads. Each key and value head serves num_heads / num_key_value_heads query heads (Ainslie et
     al., arXiv:2305.13245; EuroBERT). 0: the same number as `num_heads`."""
     mlm_head: Annotated[str, OneOf(MLM_HEADS)] = "bert"
-    """"bert": a dense layer, the activation, a norm, and the decoder; "decoder": the decoder alone (EuroBERT, NeoBERT)."""
+    """The layers of the MLM head. "bert": a dense layer, the activation, a norm, and the decoder. "decoder": the decoder alone
+    (EuroBERT, NeoBERT)."""
     head_dense_bias: bool = True
     """Whether the dense layers of the MLM head and of a classifier with `classifier_pooling` have biases. ModernBERT has none."""
     decoder_bias: bool = True
@@ -268,7 +271,7 @@ class Architecture:
 
     @property
     def has_attention(self) -> bool:
-        """Whether the encoder may have attention: True for Transformers and for a user's own encoder."""
+        """Whether the encoder may have attention. This is True for Transformers and for a user's own encoder."""
         return self.encoder_kind in ("transformer", "encoder_decoder")
 
     @property
@@ -323,8 +326,8 @@ class Execution:
     """The dtype of matrix products and activations: "float32" or "bfloat16". TPUs, GPUs and CPUs with AMX multiply bfloat16
     several times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
     remat: Annotated[str, OneOf(REMAT)] = "none"
-    """Remat in the backward pass: "none"; "dots" saves the matrix products and recomputes the rest; "full" saves only
-    the inputs of layers."""
+    """The values that the backward pass recomputes (remat). "none": no values. "dots": all values except the results of matrix
+    products and of fused attention, which are saved. "full": all values except the inputs of layers, which are saved."""
     scan_layers: bool = False
     """Whether the layers run in a `jax.lax.scan`, so that only one layer is compiled. False unrolls the loop over the layers,
     which is slower to compile and faster to run."""
@@ -377,8 +380,8 @@ class Execution:
 class ModelConfig(Execution, Architecture):
     """The section `config.model`: an `Architecture`, its `Execution`, and settings for training.
 
-    Dropout rates and `initializer_range` only affect training, not the function of a trained model. `vocab_multiple` only affects
-    the arrays of a run; padding is added when weights are read and removed when they are written.
+    Dropout rates and `initializer_range` only affect training, not the function of a trained model. `vocab_multiple` only
+    affects the arrays of a run, because padding is added when weights are read and removed when they are written.
     """
 
     hidden_dropout: Dropout = 0.1
@@ -386,10 +389,10 @@ class ModelConfig(Execution, Architecture):
     attention_dropout: Dropout = 0.1
     """Dropout of the attention weights."""
     embedding_dropout: Dropout | None = None
-    """Dropout of the embeddings; None: `hidden_dropout`."""
+    """Dropout of the embeddings. None: the same as `hidden_dropout`."""
     attention_output_dropout: Dropout | None = None
-    """Dropout of the outputs of attention; None: `hidden_dropout`. ModernBERT was trained with 0.1 here and no other dropout
-    (arXiv:2412.13663, Table 3)."""
+    """Dropout of the outputs of attention. None: the same as `hidden_dropout`. ModernBERT was trained with 0.1 here and no
+    other dropout (arXiv:2412.13663, Table 3)."""
     initializer: Annotated[str, OneOf(INITIALIZERS)] = "bert"
     """The initial values of kernels and embeddings. "bert": a normal distribution that is cut at two standard deviations and
     not rescaled. "modernbert": the same, but the output projections of attention and feed-forward are divided by sqrt(2 x
@@ -454,7 +457,7 @@ class ModelConfig(Execution, Architecture):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved(ModelConfig):
-    """A model configuration resolved for the devices of a run: the settings and the `Target` with its kernels."""
+    """A model configuration resolved for the devices of a run. It has the settings and the `Target` with its kernels."""
 
     target: Target
 
@@ -629,8 +632,8 @@ NOMIC_BERT: Mapping[str, Any] = {
 
 
 def published_sizes() -> dict[str, tuple[int, int]]:
-    """Returns every published size of BERT as name -> (layers, width): the six named sizes and the 24 miniatures (`L-4_H-256`
-    etc.)."""
+    """Returns every published size of BERT as name -> (layers, width). These are the six named sizes and the 24 miniatures
+    (`L-4_H-256` etc.)."""
     grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
     return PUBLISHED | grid
 
@@ -640,7 +643,7 @@ def published(name: str) -> dict[str, Any]:
     `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
     `published("transformer_base")`.
 
-    Raises UserError for an unknown name and suggests the most similar one.
+    Raises UserError for an unknown name and suggests the most similar name.
     """
     if name in MODERN_WIDTHS:
         return _modern(name)

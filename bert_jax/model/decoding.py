@@ -93,7 +93,7 @@ class TargetCache:
     """The keys and values of the source in each layer."""
     source: Tokens
     origins: Int[Array, "B W N"]
-    """For each hypothesis and each of its tokens: the index that the hypothesis or its ancestor had when the token was read."""
+    """The index that each hypothesis, or its ancestor, had when each token of the hypothesis was read."""
     used: Int[Array, ""]
     """The number of tokens that have been read."""
 

@@ -1,4 +1,5 @@
-"""Token embeddings: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+"""Token embeddings, which are the sum of word, position and token-type embeddings, with LayerNorm and dropout (paper section 3,
+Figure 2)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Block(nn.Module):
     """
 
     feed_forward: ClassVar[type[nn.Module]] = FeedForward
-    """The class of the feed-forward: [B, Q, D] -> [B, Q, D]."""
+    """The class of the feed-forward, which maps [B, Q, D] to [B, Q, D]."""
     config: ModelConfig
 
     @nn.compact
@@ -111,7 +111,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 @functools.cache
 def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
-    """Returns an initialiser: a function (key, config) -> initial parameters of layers of the class `block`. See `_stacked`."""
+    """Returns a function (key, config) -> initial parameters of layers of the class `block`. See `_stacked`."""
     return lambda key, config: _stacked(block(config.for_initial_parameters(), parent=None), key, decodes=decodes)
 
 
@@ -214,8 +214,8 @@ def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], lis
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a model's parameters with the layers of the encoder and of the decoder as lists, which `Encoder` also accepts.
 
-    Inference uses lists because slicing the stack would copy each layer (7 MB in MiniLM; the copies would take 5 % of the time
-    for 1,024 tokens on 2 cores). ZeRO uses lists to gather one layer at a time.
+    Inference uses lists because slicing the stack would copy each layer (7 MB in MiniLM, which would take 5 % of the time for
+    1,024 tokens on 2 cores). ZeRO uses lists to gather one layer at a time.
     """
     return with_layers(params, _separate)
 

@@ -38,8 +38,8 @@ class SourceEncoder(Encoder):
 
 
 class DecoderBlock(nn.Module):
-    """One layer of the decoder (arXiv:1706.03762, section 3.1): self-attention on the tokens so far, attention on the encoder's
-    output, and the feed-forward, each with a residual sum and a norm."""
+    """One layer of the decoder (arXiv:1706.03762, section 3.1). It has self-attention on the tokens so far, attention on the
+    encoder's output, and a feed-forward, each with a residual sum and a norm."""
 
     config: ModelConfig
 
@@ -153,7 +153,7 @@ def encode(params: Mapping[str, Any], config: ModelConfig, source: Tokens) -> Fl
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of each layer, float32, without dropout; they sum to 1 over the last axis."""
+    """The attention weights of each layer, float32, without dropout. The weights sum to 1 over the last axis."""
 
     encoder: tuple[Float[Array, "B H source source"], ...]
     decoder: tuple[Float[Array, "B H L L"], ...]

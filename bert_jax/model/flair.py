@@ -44,8 +44,8 @@ class Flair(BiLstm):
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (states of the last layer, states of all layers). All tokens of a word have the same state: the forward half
-        at the word's last piece and the backward half at its first piece."""
+        """Returns (states of the last layer, states of all layers). All tokens of a word have the same state. It is the forward
+        half at the last piece of the word, and the backward half at the first piece."""
         _, layers = self.states(x, tokens, seed)
         first, last = self.word_ends(tokens)
         forward, backward = jnp.split(layers, 2, axis=-1)

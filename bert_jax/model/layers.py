@@ -1,7 +1,7 @@
 """Building blocks of all encoders: initialisers with axis names, Dense, norms, GELU and dropout.
 
 `bert_jax/interface/axes.py` explains the axis letters of the signatures and einsums of this folder. The model only names the
-axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
+axes of its parameters (`"embed"`, `"heads"`, ...). `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _check_shape(module: nn.Module, name: str, found: Sequence[Any], wanted: Seq
 class Dense(nn.Module):
     """A dense layer, y = x W + b, over the last axes of `x`, with any number of output axes.
 
-    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With an `activation`,
+    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32. The product is computed in `dtype`. With an `activation`,
     the layer computes activation(x) W + b, or (activation(x) * factor) W + b in a gated unit. On a TPU the backward pass
     recomputes the activation. XLA then fuses the activation into the two products that read it, and fuses its derivative into
     the third product. Writing activations and derivatives to memory would take longer than a product (0.41 and 0.51 ms,
@@ -383,7 +383,7 @@ def row_words(
 
 
 def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Hashes uint32 words bijectively; every output bit depends on every input bit."""
+    """Hashes uint32 words bijectively. Every output bit depends on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
     return word ^ (word >> 15)
@@ -420,7 +420,7 @@ class Dropout:
     """The positions of the tokens, if the array [B, ..., Q, *] has only selected tokens. Selected tokens get the same mask as
     in the array of all tokens [B, ..., L, *]. None: the array has all tokens."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
+    """The indices of the rows in the whole batch (`Tokens.rows`). None: 0, 1, ..."""
 
 
 def dropout(x: Float[Array, "*shape"], settings: Dropout) -> Float[Array, "*shape"]:

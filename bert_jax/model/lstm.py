@@ -27,7 +27,7 @@ class Direction(NamedTuple):
     inputs: Float[Array, "L B O"]
     """The products of the inputs and their kernel, plus the bias, float32."""
     keep: Float[Array, "L B 1"]
-    """0 for a token before which the state is reset, such as the first token, otherwise 1; float32."""
+    """0 if the state is reset before the token, as for the first token of a text, otherwise 1; float32."""
     kernel: Float[Array, "W O"]
     """Maps the previous output to the gates, in the dtype of the products. States and gates are float32."""
     projection: Float[Array, "F W"] | None = None
@@ -80,8 +80,8 @@ def product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array,
 
 
 def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
-    """Computes the gates from their inputs `x` in one pass: tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2 for i, f and
-    o."""
+    """Computes the gates from their inputs `x` in one pass. The activation is tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2
+    for i, f and o."""
     slope, forget = (
         np.repeat(np.array(of_gate, np.float32), x.shape[1] // 4)[None] for of_gate in ([0.5, 0.5, 1, 0.5], [0, 1, 0, 0])
     )

@@ -204,7 +204,7 @@ def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {w
 
 
 def interleaved_sinusoids(positions: int, width: int) -> Float64[np.ndarray, "{positions} {width}"]:
-    """Returns the sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
+    """Returns the sinusoids as in the paper (arXiv:1706.03762, section 3.5), with each sine next to its cosine."""
     even = np.arange(0, width, 2)
     angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
     table = np.empty((positions, width))

@@ -33,7 +33,7 @@ class BertForPreTraining(Bert):
     If `next_sentence` is False, rows are not pairs of texts. Such rows cannot train a pooler and an NSP head, so the model has
     neither.
 
-    Reads the batch arrays INPUTS and HEAD_INPUTS; training passes a `dropout_seed`. Returns a dict:
+    Reads the batch arrays INPUTS and HEAD_INPUTS. Training also passes a `dropout_seed`. Returns a dict:
 
         mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]  (last two: if `next_sentence`)
         last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
@@ -80,7 +80,7 @@ class BertForPreTraining(Bert):
         }
 
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
-        """Returns the states from which words are predicted: the output of the last layer."""
+        """Returns the states from which words are predicted, which are the output of the last layer."""
         return self.encode(tokens, dropout_seed)[0]
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:

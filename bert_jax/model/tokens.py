@@ -31,7 +31,7 @@ class Tokens:
     sequence_ids: Int[Array, "B L"]
     """The index of each token's sequence in its row, from 1 to P, or 0 on padding."""
     queried: Int[Array, "B Q"] | None = None
-    """The columns at which the output of a layer is needed; None: all columns."""
+    """The columns at which the output of a layer is needed. None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
     """Whether each queried token may attend to each column, as an additional mask. None: all columns that the sequence ids and
     the direction allow."""
@@ -47,7 +47,7 @@ class Tokens:
 
     @classmethod
     def for_decoder(cls, batch: Batch) -> Tokens:
-        """Returns the tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
+        """Returns the tokens that a decoder reads, from the arrays INPUTS of a batch with the prefix DECODER."""
         return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:

@@ -18,8 +18,8 @@ from bert_jax.storage.paths import cache_directory
 
 
 def start_logging(index: int) -> None:
-    """Sends this package's log messages to stderr: INFO and above from process 0, warnings and errors from the other
-    processes."""
+    """Sends this package's log messages to stderr. Process 0 logs INFO and above, and the other processes only log warnings and
+    errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
     ours = logging.getLogger("bert_jax")

@@ -86,7 +86,7 @@ def start_run(
     completed: Callable[[JsonObject], JsonObject] = dict,
     independent: bool = False,
 ) -> Iterator[Run]:
-    """Starts a run: sets up logging and the compilation cache, connects the processes, opens the workdir, and starts the
+    """Starts a run. This sets up logging and the compilation cache, connects the processes, opens the workdir, and starts the
     watchdog.
 
     This is a context manager. On exit, it stops the watchdog and unlocks the workdir. `config` is the resolved configuration as

@@ -105,7 +105,8 @@ def process_facts(config: JsonObject) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """Returns the commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
+    """Returns the commit of this package, with `+` appended if its files have uncommitted changes. Outside of git, returns
+    "unknown"."""
     here = pathlib.Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:

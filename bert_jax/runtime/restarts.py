@@ -135,6 +135,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Runs the command given as N COMMAND [ARGUMENT ...]; `tpu_scripts/run.sh` has already checked it."""
+    """Runs the command given as N COMMAND [ARGUMENT ...]. `tpu_scripts/run.sh` has already checked these arguments."""
     restarts, name, *arguments = sys.argv[1:]
     return keep_running(name, arguments, int(restarts))

@@ -62,8 +62,8 @@ def open_workdir(
     Yields a function that raises UserError if the directory was moved, removed, or replaced by the directory of another run.
     Without this check, the next write would create a new directory with the old name.
 
-    If a start ends with a UserError before its first step, the directory is restored to its previous state: without a run, or
-    with the old configuration."""
+    If a start ends with a UserError before its first step, the directory is restored to its previous state, which is without a
+    run or with the old configuration."""
     with contextlib.suppress(PermissionError):  # `_make` reports this error
         _require_ours(directory)  # checked before locking, so that no lock file is left in an unrelated directory
     made = _make(directory)
