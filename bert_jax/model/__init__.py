@@ -1,4 +1,4 @@
-"""Arrays to logits: BERT and its predecessors as Linen modules. No mesh, no files, no loss.
+"""BERT and its predecessors as Linen modules, which compute logits from arrays. Meshes, files and losses are in other folders.
 
 In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
@@ -6,10 +6,10 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     tokens.py           Tokens: the inputs of an encoder; Layer: the properties of a layer
     matmul.py           matrix products and their gradients
     layers.py           Dense, LayerNorm, GELU, dropout, LayerNorm(x + dropout(y))
-    positions.py        learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
+    positions.py        learned, sinusoidal, rotary, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py       token ids -> vectors
     characters.py       word vectors from characters
-    attention.py        self-attention, plain
+    attention.py        self-attention and a decoder's attention on its source; the plain implementation
     kernels/            fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` chooses between them
     encoder.py          the stack of Transformer layers
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
@@ -25,8 +25,8 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     pretraining.py      BERT with the two pretraining heads
     decoding.py         next-token logits of a left-to-right model, with a cache of keys and values
 
-A new encoder, position embedding, activation or norm needs an object in one file and a line in its dict below. Objects are
-imported when they are used.
+To add an encoder, a position embedding, an activation or a norm, write an object in one file and add a line to the dict below.
+An object is imported when it is used.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
     "cove": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.cove:Cove"),
     "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
 }
-"""`config.model.encoder` -> (the input of the first layer, made from `Tokens`; the stack of layers, with the methods of
-`encoder.Encoder`)."""
+"""`config.model.encoder` -> two classes. The first makes the input of the first layer from `Tokens`. The second is the stack of
+layers, with the methods of `encoder.Encoder`."""
 
 POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
@@ -76,13 +76,14 @@ NORMS: Mapping[str, str] = {
 
 
 def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
-    """Returns two classes for `config.encoder`: the input of the first layer, and the stack of layers. A user's own stack reads
-    the embeddings of a Transformer. Raises UserError if the user's file does not define a valid class."""
+    """Returns two classes for `config.encoder`. The first makes the input of the first layer, and the second is the stack of
+    layers. A user's own stack reads the embeddings of a Transformer. Raises UserError if the user's file does not define a
+    valid class."""
     key = "config.model.encoder"
     embeddings, layers = ENCODERS[config.encoder_kind]
     if config.encoder in ENCODERS:
         return load_built_in(embeddings), load_built_in(layers)
-    from bert_jax.model.encoder import Encoder, WholeRows  # imported here, since it imports this module
+    from bert_jax.model.encoder import Encoder, WholeRows  # imported here, since `encoder.py` imports this module
 
     own = load_named(config.encoder, ENCODERS, key)
     if not (isinstance(own, type) and issubclass(own, Encoder | WholeRows)):
@@ -95,6 +96,6 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
 
 
 def natural_objective(config: ModelConfig) -> str:
-    """Returns the name of a model's default objective. The encoder declares it."""
+    """Returns the name of a model's default objective, which the encoder declares."""
     name: str = encoder_classes(config)[1].objectives[config.direction]
     return name

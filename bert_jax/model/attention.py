@@ -1,4 +1,4 @@
-"""Self-attention between the tokens of one example, with support for packed rows, and a decoder's attention on its source."""
+"""Self-attention between the tokens of an example, and the attention of a decoder on its source. Rows may be packed."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ CACHE = "cache"
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
     """Returns the attention mask: True if the key and the query belong to the same example.
 
-    Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends only
-    to padding, which keeps its softmax finite.
+    Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends
+    only to padding, which keeps the softmax of padding finite.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
     """Returns the mask of left-to-right attention: True if the key is the query's own token or an earlier token. The keys are
-    the `length` tokens of a row; `query_positions` are the positions of the queries."""
+    the `length` tokens of a row, and `query_positions` are the positions of the queries."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
 
 
 def near(query_columns: Int[Array, "_ Q"], length: int, radius: int) -> Bool[Array, "_ 1 Q L"]:
-    """Returns the mask of a sliding layer: True if the key is at most `radius` tokens (inclusive) before or after the query. The
-    keys are the `length` tokens of a row; `query_columns` are the columns of the queries."""
+    """Returns the mask of a sliding layer: True if the key is at most `radius` tokens (inclusive) before or after the query.
+    The keys are the `length` tokens of a row, and `query_columns` are the columns of the queries."""
     keys = jnp.arange(length, dtype=query_columns.dtype)[None, None, :]
     return (jnp.abs(keys - query_columns[:, :, None]) <= radius)[:, None, :, :]
 
@@ -83,8 +83,8 @@ def exponentials(
     one_cpu: bool = False,
     adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B H Q L"]:
-    """Returns exp(score - the query's largest score), float32: the attention weights before normalisation. `adjust` modifies the
-    scores before the mask is applied."""
+    """Returns the attention weights before normalisation, which are exp(score - largest score of the query), float32. `adjust`
+    modifies the scores before the mask is applied."""
     scale = query.shape[-1] ** -0.5
     scores = batched_matmul(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
     scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
@@ -99,8 +99,8 @@ def weighted_sum(
 ) -> Float[Array, "B H Q K"]:
     """Averages the values with unnormalised `weights` (from `exponentials`), with dropout.
 
-    The product with V is divided by the sum of the weights. Dividing [Q, K] instead of [Q, L] is cheaper, in the backward pass
-    too.
+    The product with V is divided by the sum of the weights at the end. Normalising the weights first would divide an array [Q,
+    L] instead of [Q, K], which is slower, in the backward pass too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
     context = batched_matmul(kept, value, (-1, -2), one_cpu)
@@ -116,12 +116,13 @@ def attention_by_head(
     one_cpu: bool = False,
     radius: int | None = None,
 ) -> Float[Array, "B H L K"]:
-    """Computes `dot_product_attention` between all tokens, one head at a time if that is faster. With a `radius`, queries are
-    processed in blocks that only read the keys within that distance, so the cost grows with the window instead of the row.
+    """Computes `dot_product_attention` between all tokens, one head at a time on a single CPU device. With a `radius`, queries
+    are processed in blocks. Each block only reads the keys that its window reaches, so the cost grows with the window instead
+    of the row.
 
-    On a single CPU device the heads are computed one after another, and the backward pass recomputes their weights. The weights
-    of one head fit in the cache; the weights of all heads would pass through memory a dozen times. The dropout mask does not
-    depend on the order.
+    On a single CPU device, the heads are computed one after another, and the backward pass recomputes the attention weights.
+    The weights of one head fit in the cache, but the weights of all heads would pass through memory a dozen times. The order of
+    the heads does not affect the dropout mask.
     """
     rate, words = 0.0, jnp.zeros(query.shape[:3], jnp.uint32)
     if settings.seed is not None:
@@ -159,10 +160,10 @@ def attention_by_head(
 
 
 LONG = 256
-"""The row length from which a single CPU device computes attention head by head. The following times are for all heads at once
-and for head by head, on two cores with four heads of 64, in float32 with dropout 0.1. Forward and backward: 259 and 149 ms at 8
-x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms at 8 x 512, 157 and 54 ms at 4 x 1,024. In short rows, head by
-head is slower: 7 and 17 ms at 32 x 128 (forward alone)."""
+"""The smallest row length at which a single CPU device computes attention head by head. All heads at once and head by head were
+compared on two cores with four heads of width 64, in float32 with dropout 0.1. Forward and backward took 259 and 149 ms at 8 x
+512, and 433 and 352 ms at 4 x 1,024. The forward pass alone took 83 and 32 ms at 8 x 512, and 157 and 54 ms at 4 x 1,024. In
+short rows, head by head is slower: the forward pass took 7 and 17 ms at 32 x 128."""
 BLOCK = 128
 """The maximum number of queries in a block of sliding-window attention."""
 
@@ -173,14 +174,14 @@ def with_one_block(x: Shaped[Array, "L *_"], fill: int = 0) -> Shaped[Array, "1 
 
 
 def in_blocks(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N C *_"]:
-    """Returns the tokens in blocks of about `radius`; the last block is padded with `fill`."""
+    """Splits the tokens into blocks of about `radius` tokens, but at most BLOCK. The last block is padded with `fill`."""
     block = min(BLOCK, -(-max(radius, 1) // 16) * 16)
     x = jnp.pad(x, ((0, -len(x) % block), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
     return x.reshape(-1, block, *x.shape[1:])
 
 
 def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N W *_"]:
-    """Returns each block of `in_blocks` with the neighbouring blocks that its window reaches on both sides."""
+    """Returns each block of `in_blocks` together with the blocks on both sides that its window reaches."""
     x = in_blocks(x, fill, radius=radius)
     sides, blocks = -(-radius // x.shape[1]), len(x)
     x = jnp.pad(x, ((sides, sides), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
@@ -190,9 +191,9 @@ def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> 
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    Queries are computed only for the tokens in `Tokens.queried`; all tokens are keys and values. If the collection INTERMEDIATES
-    is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If CACHE is mutable,
-    `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
+    Queries are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values. If the collection
+    INTERMEDIATES is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If
+    CACHE is mutable, `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
     """
 
     config: ModelConfig
@@ -212,7 +213,7 @@ class SelfAttention(nn.Module):
         kernel: AttentionKernel | None = None if cached else c.kernel("attention")
         if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
             kernel = None
-        if kernel is not None and radius is not None:  # the kernel derives windows from column numbers, so it needs all queries
+        if kernel is not None and radius is not None:  # the kernel makes windows from column indices, so it needs all queries
             tokens, queried = tokens.reading(None), None
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)
@@ -307,7 +308,7 @@ class CrossAttention(nn.Module):
 def source_keys_and_values(
     params: Mapping[str, Any], config: ModelConfig, encoded: Float[Array, "B source D"]
 ) -> dict[str, Float[Array, "B G source K"]]:
-    """Returns the "keys" and "values" of a source; `CrossAttention` with these parameters can read them from CACHE."""
+    """Returns the "keys" and "values" of a source, which `CrossAttention` with the same parameters can read from CACHE."""
     layer, found = projection(config, config.key_value_heads, parent=None), dict[str, Any]()
     for name in ("key", "value"):
         projected: Any = layer.apply({"params": params[name]}, encoded)
@@ -316,7 +317,7 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` is Flax's argument
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values. `module` is Flax's argument
     `name` or `parent`."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
@@ -324,7 +325,7 @@ def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
 
 
 def output_projection(config: ModelConfig) -> Dense:
-    """Returns the output projection of an attention layer, [B, L, H, K] -> [B, L, D]; it is named "output"."""
+    """Returns the output projection of an attention layer, [B, L, H, K] -> [B, L, D]. The layer is named "output"."""
     c, axes, init = config, ("heads", "head_width", "embed"), initializer(config, into_residual=True)
     shape, dtype = (c.num_heads, c.head_width), jnp.dtype(c.dtype)
     return Dense(shape, (c.hidden_size,), axes, init, dtype, c.target, use_bias=c.attention_bias, name="output")
@@ -337,7 +338,8 @@ def _attended(
     settings: Dropout,
     adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B Q H K"]:
-    """Returns the context of each query, by the plain implementation; `module` stores the weights if INTERMEDIATES is mutable."""
+    """Computes the context of each query with plain XLA operations. If INTERMEDIATES is mutable, `module` stores the weights in
+    it."""
     c, (query, key, value) = module.config, qkv
     each = c.num_heads // c.key_value_heads
     weights = exponentials(query, _repeated(key, each, 1), mask, c.target.one_cpu, adjust)

@@ -23,9 +23,10 @@ from bert_jax.model.tokens import Tokens
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder and pooler. Models with heads inherit from it, so that all of them share one parameter tree.
+    """Embeddings, encoder and pooler. Models with heads inherit from this class, so their parameter trees have these parts in
+    common.
 
-    A part needs parameters only if its method is called, so the encoder can be used without the pooler.
+    The parameters of a part are needed only if the part is called. The encoder can therefore be used without the pooler.
     """
 
     config: ModelConfig
@@ -50,7 +51,8 @@ class Bert(nn.Module):
     def _checked(
         self, embedded: Float[Array, "B L D"], returned: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns the encoder's result. If the encoder is a user's own, raises UserError unless the shapes are right."""
+        """Returns the result of the encoder. Raises UserError if a user's own encoder has returned arrays of the wrong
+        shapes."""
         if is_in_file(self.config.encoder):
             shapes = [embedded.shape, (self.config.num_layers, *embedded.shape)]
             if not isinstance(returned, tuple) or [getattr(x, "shape", None) for x in returned] != shapes:
@@ -63,7 +65,8 @@ class Bert(nn.Module):
         return last, layers
 
     def encode_queried(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `tokens.queried` only, which is cheaper (see `Encoder.queried`)."""
+        """Returns the output of the last layer at `tokens.queried` only. This is cheaper than computing it for all tokens (see
+        `Encoder.queried`)."""
         return self.encoder.queried(self._embed(tokens, dropout_seed), tokens, dropout_seed)
 
     def _embed(self, tokens: Tokens, dropout_seed: Seed | None) -> Float[Array, "B L D"]:
@@ -80,20 +83,20 @@ def attention_weights(
 ) -> tuple[Float[Array, "B H L L"], ...]:
     """Returns the attention weights of each layer, without dropout: float32 [row, head, query, key].
 
-    The weights sum to 1 over the last axis. Tokens do not attend to other sequences or to padding; padding attends to padding.
-    The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a model without
-    attention.
+    The weights sum to 1 over the last axis. Tokens do not attend to other sequences or to padding. Padding attends only to
+    padding. The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a
+    model without attention.
     """
     if not config.has_attention:
         raise UserError(without_attention(config))
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])
-    if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers
+    if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):  # a user's own layers have no attention
         raise UserError(without_attention(config))
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
     return weights
 
 
 def without_attention(config: ModelConfig) -> str:
-    """Returns the error message if attention weights are needed from a model that has no attention."""
+    """Returns the error message for a model that has no attention, if its attention weights are requested."""
     return f"a model with encoder={config.encoder} has no attention; use a Transformer"

@@ -1,9 +1,9 @@
 """The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
 
 Two independent LSTMs read every text, one from left to right and one from right to left. The hidden state of a token
-concatenates two halves: the forward half has read the text from its start to this token, and the backward half has read it from
-its end to this token. Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared
-softmax over words.
+concatenates two halves. The forward half has read the text from the start to this token, and the backward half has read the
+text from the end to this token. Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a
+shared softmax over words.
 
 As in ELMo, both halves of hidden state 0 are the word vector, and outputs are projected to the width of the word vectors. There
 is a residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike in ELMo,
@@ -29,9 +29,9 @@ from bert_jax.model.tokens import Tokens
 
 
 class BiLstm(WholeRows):
-    """The stack of LSTM layers: one direction for left-to-right models, otherwise two.
+    """The stack of LSTM layers. Left-to-right models have one direction, and other models have two.
 
-    Parameters are stacked along a leading axis N, as in `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
+    Parameters are stacked along a leading axis N, as in `Encoder`. A list of layers (`unstacked_layers`) is also accepted.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
@@ -42,7 +42,7 @@ class BiLstm(WholeRows):
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
         layers = layer_parameters(self, initial_lstm_layers, self.config)
-        self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
+        self.is_unstacked = isinstance(layers, list)  # True for `unstacked_layers`; flax makes this list a tuple
         self.layers = layers
 
     def __call__(
@@ -54,7 +54,8 @@ class BiLstm(WholeRows):
     def states(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (output of the last layer, outputs of all layers) at every token; the next tokens are predicted from them."""
+        """Returns (output of the last layer, outputs of all layers) at every token. The neighbouring tokens are predicted from
+        these outputs."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
@@ -71,8 +72,8 @@ class BiLstm(WholeRows):
 def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
     """Initialises the parameters of every layer, boxed with their axis names and stacked along a leading axis "layers".
 
-    Kernels have a standard deviation of 1 / sqrt(inputs). If the cell is as wide as the output, there is no projection. Each
-    direction reads a whole word vector as its input."""
+    Kernels have a standard deviation of 1 / sqrt(number of inputs). If the cell is as wide as the output, there is no
+    projection. Each direction reads a whole word vector as its input."""
     inputs, w, cell = config.word_width, config.direction_width, config.intermediate_size
     directions = config.hidden_size // w
 
@@ -121,8 +122,8 @@ def backward_positions(
     positions: Int[Array, "B M"], sequence_ids: Int[Array, "B L"]
 ) -> tuple[Int[Array, "B M"], Bool[Array, "B M"]]:
     """Returns (backward positions, whether they are valid) for the tokens that the forward LSTM predicts from `positions`. The
-    forward LSTM predicts token p + 1 from position p, the backward LSTM predicts it from p + 2. A position is valid if it holds a
-    token of the same text."""
+    forward LSTM predicts token p + 1 from position p, and the backward LSTM predicts the same token from position p + 2. A
+    position is valid if it holds a token of the same text."""
     length = sequence_ids.shape[1]
     after = jnp.minimum(positions + 2, length - 1)
     ids = [jnp.take_along_axis(sequence_ids, at, axis=1) for at in (positions, after)]

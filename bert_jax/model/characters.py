@@ -1,7 +1,8 @@
 """Word vectors from the characters of a word: convolutions, highway layers and a projection (Kim et al., arXiv:1508.06615; ELMo).
 
 A table with the bytes of each subword is stored with the parameters and never trained, so the model needs no other file to
-compute its vectors. ELMo uses 2,048 filters over words of 50 characters; the sizes here are chosen for subwords."""
+compute its vectors. ELMo uses 2,048 filters over words of 50 characters. The sizes here are smaller, because subwords are
+shorter than words."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Dense, parameter, truncated_normal
 
 BYTES = 20
-"""The number of symbols per subword: a start symbol, at most 18 bytes of UTF-8, an end symbol, and padding."""
+"""The number of symbols per subword. They are a start symbol, at most 18 bytes of UTF-8, an end symbol, and padding."""
 SYMBOLS = 259
 BEGIN, END, PADDING = 256, 257, 258
 SYMBOL_WIDTH = 16
@@ -27,7 +28,7 @@ HIGHWAYS = 2
 
 
 def piece_symbols(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
-    """Returns the symbols of each subword, float32 [`rows`, BYTES]; rows beyond the vocabulary are padding."""
+    """Returns the symbols of each subword, float32 [`rows`, BYTES]. Rows beyond the vocabulary are padding."""
     found = np.full((rows, BYTES), PADDING, np.float32)
     for row, piece in zip(found, pieces, strict=False):
         symbols = [BEGIN, *piece.encode()[: BYTES - 2], END]
@@ -59,7 +60,7 @@ class CharacterCnn(nn.Module):
         init = truncated_normal(wide**-0.5)
         for n in range(HIGHWAYS):
             both = Dense((wide,), (2, wide), (None, None, None), init, dtype, c.target, name=f"highway_{n}")(y)
-            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # starts near the identity
+            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # the layer starts near the identity
             y = gate * jax.nn.relu(both[..., 1, :]) + (1 - gate) * y
         return Dense((wide,), (c.word_width,), (None, "embed"), init, dtype, c.target, name="projection")(y)
 

@@ -1,5 +1,5 @@
-"""The model's settings: `Architecture` (the function it computes), `Execution` (how it is computed), `ModelConfig` (the section
-with both), and the published sizes."""
+"""The settings of the model, and the published sizes. `Architecture` defines the function that the model computes, and
+`Execution` how this function is computed. `ModelConfig` is the section `config.model`, which has both."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ LSTMS = {"bilm": "biLM", "flair": "biLM of characters", "cove": "bidirectional L
 """The encoders that are LSTMs, with their names for messages. With two directions, each direction has half of `hidden_size`."""
 
 MOST_WIDE = 2**16
-"""The largest accepted width. It exceeds what any machine can hold, and sizes in bytes still fit in 64 bits."""
+"""The largest accepted width. It is several times the width of any published model, and sizes in bytes still fit in 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 Theta = Annotated[float, Interval(ge=1, le=1e12)]
 CHANGES_NUMBERS = "changes numbers"
-"""Marks a field of `Execution` that changes results by more than the order and rounding of sums."""
+"""Marks a field of `Execution` that changes results by more than another order or rounding of sums would."""
 
 
 class AttentionKernel(Protocol):
-    """Fused attention on the devices of a run, spread over their mesh."""
+    """Fused attention, distributed over the mesh of a run."""
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        """Returns whether the kernel supports `model` in rows of `length` tokens. If the model requires an unsupported kernel,
-        raises UserError. Also returns False if the layer `selects` only some tokens as queries and the plain path is faster."""
+        """Returns whether the kernel computes the attention of `model` in rows of `length` tokens. Returns False if the kernel
+        does not support the model or the length, or if the layer `selects` only some tokens as queries and the plain path is
+        faster. Raises UserError if the model requires the kernel and the kernel does not support it."""
 
     def rotates(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+        """Returns whether the kernel rotates the queries and keys of `model` by given angles."""
 
     def __call__(
         self,
@@ -64,11 +65,11 @@ class AttentionKernel(Protocol):
 
 
 class ResidualNormKernel(Protocol):
-    """LayerNorm(x + dropout(y)) on the devices of a run, spread over their mesh."""
+    """LayerNorm(x + dropout(y)) in one kernel, distributed over the mesh of a run."""
 
     def computes(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel supports the norm and the width of `model`. If the model requires an unsupported kernel,
-        raises UserError."""
+        """Returns whether the kernel supports the norm and the width of `model`. Raises UserError if the model requires the
+        kernel and the kernel does not support it."""
 
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
         """Returns the normalised sum, as `kernels.residual_norm.fused_residual_norm` does."""
@@ -79,18 +80,18 @@ class ResidualNormKernel(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The devices that a program is compiled for and the kernels that it calls there. `sharding.kernels.resolve` creates the
-    target once, when a run starts. The default works on any device, without kernels. Its values affect tracing, so it is part of
-    the key of every compiled program."""
+    """The devices for which a program is compiled, and the kernels that the program calls on these devices.
+    `sharding.kernels.resolve` creates the target once, when a run starts. The default target has no kernels and works on any
+    device. The fields affect tracing, so the target is part of the key of every compiled program."""
 
     platform: str = ""
     """"cpu", "tpu" or "gpu"."""
     one_cpu: bool = False
     """Whether the program runs on a single CPU device, for which `matmul.py` has special forms."""
     attention: AttentionKernel | None = None
-    """The fused attention kernel; None: plain XLA operations."""
+    """The fused attention kernel. None: attention uses plain XLA operations."""
     residual_norm: ResidualNormKernel | None = None
-    """The fused kernel of LayerNorm(x + dropout(y)); None: plain XLA operations."""
+    """The fused kernel of LayerNorm(x + dropout(y)). None: plain XLA operations are used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,9 +100,9 @@ class Architecture:
     architecture.
 
     The defaults are those of the original `BertConfig` (google-research/bert `modeling.py`) with two exceptions.
-    `type_vocab_size` is 2, as in the released files (the class default there is 16). GELU is the exact erf form of the first
-    release; the released code has used the tanh approximation since February 2019, so a checkpoint must record which one it uses
-    (`activation`).
+    `type_vocab_size` is 2, as in the released files (the class default there is 16). GELU is computed exactly, with erf, as in
+    the first release. The released code has used the tanh approximation since February 2019, so a checkpoint must record which
+    form it uses (`activation`).
 
     Raises UserError for invalid or inconsistent values.
     """
@@ -116,103 +117,110 @@ class Architecture:
     """The number of token types. 0 means that the model has none and ignores the token types of a batch (ModernBERT,
     arXiv:2412.13663)."""
     activation: Annotated[str, NamedIn(tuple(ACTIVATIONS))] = "gelu"
-    """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), "relu", "silu" (EuroBERT, arXiv:2503.05500), or FILE.py:NAME,
-    your own elementwise function."""
+    """The activation of the feed-forward and of the MLM head. One of "gelu" (exact, with erf), "gelu_tanh" (the tanh
+    approximation), "relu", "silu" (EuroBERT, arXiv:2503.05500), or FILE.py:NAME, your own elementwise function."""
     layer_norm_epsilon: Epsilon = 1e-12
-    """Added to the variance, or the mean square, in every norm. ModernBERT and EuroBERT use 1e-5."""
+    """The number that every norm adds to the variance or, in an RMSNorm, to the mean square. ModernBERT and EuroBERT use
+    1e-5."""
     encoder: Annotated[str, NamedIn(tuple(ENCODERS))] = "transformer"
-    """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), with a decoder of
-    `decoder_layers` that attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language
-    model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per direction and cells of width `intermediate_size`; with
-    direction=left_to_right, a single LSTM of `hidden_size`. "flair": like "bilm" with both directions, but over a vocabulary of
-    characters; its hidden states are read at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both
-    directions of the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static":
-    context-independent word vectors (`model/static.py`), with num_layers=0. These four ("bilm", "flair", "cove", "static") use
-    neither positions nor token types. FILE.py:NAME: your own layers on BERT's embeddings (see `encoder.WholeRows`)."""
+    """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762). A decoder with
+    `decoder_layers` layers attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM
+    language model of ELMo (`model/bilm.py`). Each direction is `hidden_size` / 2 wide and has cells of width
+    `intermediate_size`. With direction=left_to_right, there is a single LSTM of width `hidden_size`. "flair": a "bilm" over a
+    vocabulary of characters, always with both directions. Its hidden states are read at the ends of words (`model/flair.py`).
+    "cove": an LSTM in which every layer reads both directions of the layer below. A decoder with `decoder_layers` layers
+    translates (`model/cove.py`). "static": context-independent word vectors (`model/static.py`), with num_layers=0. "bilm",
+    "flair", "cove" and "static" use neither positions nor token types. FILE.py:NAME: your own layers on BERT's embeddings (see
+    `encoder.WholeRows`)."""
     character_cnn: bool = False
-    """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
-    tied_decoder=False, since the softmax then needs its own table."""
+    """Whether word vectors are computed from characters (`model/characters.py`) instead of being read from an embedding table.
+    Requires encoder=bilm, and also tied_decoder=False, since the softmax then needs its own table."""
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
-    """The context of a token. "both": the tokens before and after it. "left_to_right": the token itself and the tokens before it,
-    as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the
-    next token."""
+    """The context of a token. "both": the tokens before and after the token. "left_to_right": the token itself and the tokens
+    before it, as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model
+    predicts the next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
     """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`,
     for any number of positions. "sinusoidal_halves": the sinusoids without the division by sqrt(`hidden_size`), with all sines
-    before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys. "none": no positions, so that only a
-    left-to-right mask conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
+    before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys. "none": no positions. Only a
+    left-to-right mask then conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. If False, the decoder has its
     own table."""
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """The number of decoder layers with encoder=encoder_decoder or cove (the encoder has `num_layers`); 0 for all other
-    encoders."""
+    """The number of decoder layers, if encoder is "encoder_decoder" or "cove". The encoder has `num_layers` layers. Must be 0
+    for all other encoders."""
     decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
-    """The number of words of the target language if the decoder has its own embedding table; 0: source and target share a
-    vocabulary and an embedding table (arXiv:1706.03762, section 3.4)."""
+    """The size of the target vocabulary, if the decoder has its own embedding table. 0: source and target share a vocabulary
+    and an embedding table (arXiv:1706.03762, section 3.4)."""
     scale_embeddings: bool = False
     """Whether word embeddings are multiplied by sqrt(hidden_size) when they are looked up (arXiv:1706.03762, section 3.4)."""
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
     norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
-    """"layer_norm" (Ba et al., arXiv:1607.06450); "rms_norm", division by the root mean square (Zhang and Sennrich,
-    arXiv:1910.07467; EuroBERT); FILE.py:NAME, your own function (x, epsilon)."""
+    """The function of all norms. "layer_norm": the LayerNorm of Ba et al. (arXiv:1607.06450). "rms_norm": division by the root
+    mean square (Zhang and Sennrich, arXiv:1910.07467; EuroBERT). FILE.py:NAME: your own function (x, epsilon)."""
     norm_scale: bool = True
     """Whether norms have a learned scale. If False, they have no parameters at all (GPT-BERT, arXiv:2410.24159)."""
     norm_bias: bool = True
-    """Whether a LayerNorm has a learned bias; ModernBERT has none. An RMSNorm never has one."""
+    """Whether a LayerNorm has a learned bias. ModernBERT's LayerNorms have none. An RMSNorm never has a bias."""
     norm_placement: Annotated[str, OneOf(PLACEMENTS)] = "post"
-    """"post": after each residual sum, as in the original; "pre": on the inputs of attention and of the feed-forward (Xiong et
-    al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
+    """The norms of a block. "post": a norm follows each residual sum, as in the original. "pre": the inputs of attention and of
+    the feed-forward are normalised (Xiong et al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
     first_attention_norm: bool = True
-    """With norm_placement=pre, whether the first layer has a norm before its attention. In ModernBERT it has none, since the
+    """Whether the first layer has a norm before its attention if norm_placement=pre. ModernBERT has no norm there, since its
     embeddings are already normalised."""
     embedding_norm: bool = True
-    """Whether the embeddings are normalised. In EuroBERT they are not."""
+    """Whether the embeddings are normalised. EuroBERT does not normalise them."""
     final_norm: bool = False
-    """Whether the output of the last layer is normalised, as models with norm_placement=pre require (ModernBERT, EuroBERT)."""
+    """Whether the output of the last layer is normalised. Models with norm_placement=pre, such as ModernBERT and EuroBERT, have
+    this norm."""
     attention_bias: bool = True
-    """Whether query, key, value and the output of attention have biases; ModernBERT's block has no biases at all."""
+    """Whether the query, key, value and output projections of attention have biases. ModernBERT's block has no biases at
+    all."""
     intermediate_bias: bool = True
-    """Whether the first dense layer of the feed-forward has a bias. With a `gate`, this applies to both halves."""
+    """Whether the first dense layer of the feed-forward has a bias. With a `gate`, this applies to both halves of the layer."""
     output_bias: bool = True
     """Whether the last dense layer of the feed-forward has a bias."""
     gate: Annotated[str, OneOf(GATES)] = "none"
-    """"none": the original feed-forward. Other values make it a gated linear unit (Shazeer, arXiv:2002.05202). Its first dense
-    layer has two halves of `intermediate_size` each, "intermediate" and "gate" in the parameters; one half is activated and
-    multiplied by the other. "first" activates the intermediate half (ModernBERT's GeGLU), "second" the gate (SwiGLU of EuroBERT
-    and nomic-bert)."""
+    """"none": the original feed-forward. With the other values, the feed-forward is a gated linear unit (Shazeer,
+    arXiv:2002.05202). Its first dense layer has two halves of width `intermediate_size`, which are called "intermediate" and
+    "gate" in the parameters. One half is activated and then multiplied by the other half. "first" activates the intermediate
+    half (ModernBERT's GeGLU). "second" activates the gate (SwiGLU of EuroBERT and nomic-bert)."""
     rotary_theta: Theta = 10_000.0
-    """With positions=rotary, the base of the wavelengths in full-attention layers (arXiv:2104.09864, section 3.2). ModernBERT
-    uses 160,000."""
+    """The base of the wavelengths in full-attention layers if positions=rotary (arXiv:2104.09864, section 3.2). ModernBERT uses
+    160,000."""
     sliding_rotary_theta: Theta | None = None
-    """With positions=rotary, the base in sliding layers; None: `rotary_theta`. ModernBERT uses 10,000."""
+    """The base of the wavelengths in sliding layers if positions=rotary. None: the same as `rotary_theta`. ModernBERT uses
+    10,000."""
     rotary_pairing: Annotated[str, OneOf(PAIRINGS)] = "halves"
-    """With positions=rotary, the dimensions of a head that are rotated as a pair. "halves": i and i + K/2 (GPT-NeoX, and every
+    """The dimensions of a head that are rotated as a pair if positions=rotary. "halves": i and i + K/2 (GPT-NeoX, and every
     model in transformers). "interleaved": 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
     layer_types: tuple[Annotated[str, OneOf(LAYER_TYPES)], ...] = ()
-    """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
-    () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
+    """The type of attention in each layer. "full": a token attends to all tokens of the sequence. "sliding": a token attends to
+    tokens that are at most `sliding_radius` away. (): all layers have full attention. In ModernBERT, layers 0, 3, 6, ... have
+    full attention."""
     sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
-    """In a sliding layer, a token attends to tokens at most this far away on each side. 64 is a window of 129 tokens, which
-    ModernBERT's configuration calls local_attention=128."""
+    """The largest distance on each side at which a token attends to another token in a sliding layer. A radius of 64 is a
+    window of 129 tokens, which ModernBERT's configuration calls local_attention=128."""
     num_key_value_heads: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """The number of key and value heads. Each serves num_heads / num_key_value_heads query heads (Ainslie et al.,
-    arXiv:2305.13245; EuroBERT). 0: as many as `num_heads`."""
+    """The number of key and value heads. Each key and value head serves num_heads / num_key_value_heads query heads (Ainslie et
+    al., arXiv:2305.13245; EuroBERT). 0: the same number as `num_heads`."""
     mlm_head: Annotated[str, OneOf(MLM_HEADS)] = "bert"
-    """"bert": a dense layer, the activation, a norm, and the decoder; "decoder": the decoder alone (EuroBERT, NeoBERT)."""
+    """The layers of the MLM head. "bert": a dense layer, the activation, a norm, and the decoder. "decoder": the decoder alone
+    (EuroBERT, NeoBERT)."""
     head_dense_bias: bool = True
     """Whether the dense layers of the MLM head and of a classifier with `classifier_pooling` have biases. ModernBERT has none."""
     decoder_bias: bool = True
     """Whether the decoder of the MLM head has a bias for each word. EuroBERT has none."""
     classifier_pooling: Annotated[str, OneOf(CLASSIFIER_POOLINGS)] = "pooler"
     """The features of a task head. "pooler": the original tanh layer on [CLS]. "cls" and "mean": a dense layer, the activation
-    and a norm on [CLS] or on the mean of the tokens; token-level heads apply them to each token. These layers are initialised
-    from the MLM head (ModernBERT). "late": the mean of the logits of all tokens. If mlm_head=decoder (EuroBERT), the MLM head
-    has no dense layer or norm: then "cls" and "mean" use a dense layer and the exact GELU, and token-level heads use no
-    layer."""
+    and a norm on [CLS] or on the mean of the tokens. Token-level heads apply these layers to each token. The layers are
+    initialised from the MLM head (ModernBERT). "late": the same layers on each token, then the mean of the logits of all
+    tokens. If mlm_head=decoder (EuroBERT), the MLM head has no dense layer and no norm. "cls", "mean" and "late" then use a
+    dense layer and the exact GELU, and token-level heads use no such layers."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
@@ -263,7 +271,7 @@ class Architecture:
 
     @property
     def has_attention(self) -> bool:
-        """Whether the encoder may have attention: True for Transformers and for a user's own encoder."""
+        """Whether the encoder may have attention. This is True for Transformers and for a user's own encoder."""
         return self.encoder_kind in ("transformer", "encoder_decoder")
 
     @property
@@ -273,8 +281,8 @@ class Architecture:
 
     @property
     def cls_reads_text(self) -> bool:
-        """Whether the [CLS] token, and so the pooler, can represent the text. This needs a bidirectional Transformer: in a
-        left-to-right model [CLS] sees only itself."""
+        """Whether the [CLS] token, and so the pooler, can represent the text. This requires a bidirectional Transformer,
+        because [CLS] sees only itself in a left-to-right model."""
         return self.encoder_kind == "transformer" and self.direction == "both"
 
     @property
@@ -295,8 +303,8 @@ class Architecture:
 
     @property
     def word_width(self) -> int:
-        """The width of a word embedding: `hidden_size`, or half of it for a bidirectional LSTM whose directions are
-        independent."""
+        """The width of a word embedding. This is `hidden_size` / 2 for an LSTM with two independent directions, otherwise
+        `hidden_size`."""
         return self.direction_width if self.encoder in ("bilm", "flair") else self.hidden_size
 
     @property
@@ -311,30 +319,31 @@ IN_FILES = ("encoder", "positions", "norm", "activation")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The settings that change the time and memory of the compiled program, but not the function that it computes. Weights can be
-    loaded with any of them."""
+    """The settings that change how much time and memory the compiled program needs, but not the function that it computes.
+    Weights can be loaded with any of these settings."""
 
     dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
     """The dtype of matrix products and activations: "float32" or "bfloat16". TPUs, GPUs and CPUs with AMX multiply bfloat16
     several times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
     remat: Annotated[str, OneOf(REMAT)] = "none"
-    """Remat in the backward pass: "none"; "dots" saves the matrix products and recomputes the rest; "full" saves only
-    the inputs of layers."""
+    """The values that the backward pass recomputes (remat). "none": no values. "dots": all values except the results of matrix
+    products and of fused attention, which are saved. "full": all values except the inputs of layers, which are saved."""
     scan_layers: bool = False
-    """Whether the layers run in a `jax.lax.scan`, so that only one layer is compiled. False unrolls the loop, which is slower to
-    compile and faster to run."""
+    """Whether the layers run in a `jax.lax.scan`, so that only one layer is compiled. False unrolls the loop over the layers,
+    which is slower to compile and faster to run."""
     layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """The number of layers in each iteration of the scan (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0). "plain": XLA
-    operations. "auto": the fused kernel if it can run there and agrees with the plain path. The kernels do not support
-    left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
+    """How attention is computed. "fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute
+    capability 8.0). "plain": XLA operations. "auto": the fused kernel, if it runs on the devices and agrees with the plain
+    path. The kernels do not support left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at
+    the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
-    """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
-    the fused kernel if it can run there and agrees with the plain path. The fused and the plain version drop the same
-    elements."""
+    """How LayerNorm(x + dropout(y)) is computed after attention and feed-forward. "fused": one kernel (TPU). "plain": XLA
+    operations. "auto": the fused kernel, if it runs on the devices and agrees with the plain path. The fused and the plain
+    version drop the same elements."""
 
-    target = Target()  # not a setting and so not a field; `Resolved` replaces it with the devices of a run
+    target = Target()  # not a field, since it is not a setting; `Resolved` replaces it with the target of a run
 
     def kernel(self, operation: str) -> Any:
         """Returns the kernel of `operation` ("attention" or "residual_norm"), or None for plain XLA operations. Raises UserError
@@ -350,18 +359,19 @@ class Execution:
         return found
 
     def plain(self) -> Self:
-        """Returns these settings without kernels. Used for attention weights, which kernels never hold as a whole."""
+        """Returns these settings without kernels. Attention weights are read with these settings, because a kernel never holds
+        all weights at once."""
         return dataclasses.replace(self, attention="plain", residual_norm="plain")
 
     @classmethod
     def exact(cls) -> tuple[str, ...]:
-        """Returns the fields that a resumed run may change. They do not affect the result apart from the order and rounding of
-        sums and, for fused attention, the random bits of its dropout."""
+        """Returns the fields that a resumed run may change. These fields only affect the order and rounding of sums and, with
+        fused attention, the random bits of dropout."""
         return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
-        """Returns these settings with each of the `rejected` kernels ("attention", "residual_norm") set to "plain" if it was
-        "auto"."""
+        """Returns these settings without the `rejected` kernels ("attention", "residual_norm"). Each rejected kernel that is
+        set to "auto" is set to "plain". A kernel that is set to "fused" is not changed."""
         changes: dict[str, Any] = {name: "plain" for name in rejected if getattr(self, name) == "auto"}
         return dataclasses.replace(self, **changes)
 
@@ -370,8 +380,8 @@ class Execution:
 class ModelConfig(Execution, Architecture):
     """The section `config.model`: an `Architecture`, its `Execution`, and settings for training.
 
-    Dropout rates and `initializer_range` only affect training, not the function of a trained model. `vocab_multiple` only affects
-    the arrays of a run; padding is added when weights are read and removed when they are written.
+    Dropout rates and `initializer_range` only affect training, not the function of a trained model. `vocab_multiple` only
+    affects the arrays of a run, because padding is added when weights are read and removed when they are written.
     """
 
     hidden_dropout: Dropout = 0.1
@@ -379,16 +389,18 @@ class ModelConfig(Execution, Architecture):
     attention_dropout: Dropout = 0.1
     """Dropout of the attention weights."""
     embedding_dropout: Dropout | None = None
-    """Dropout of the embeddings; None: `hidden_dropout`."""
+    """Dropout of the embeddings. None: the same as `hidden_dropout`."""
     attention_output_dropout: Dropout | None = None
-    """Dropout of the outputs of attention; None: `hidden_dropout`. ModernBERT was trained with 0.1 here and no other dropout
-    (arXiv:2412.13663, Table 3)."""
+    """Dropout of the outputs of attention. None: the same as `hidden_dropout`. ModernBERT was trained with 0.1 here and no
+    other dropout (arXiv:2412.13663, Table 3)."""
     initializer: Annotated[str, OneOf(INITIALIZERS)] = "bert"
-    """The initial values of kernels and embeddings. "bert": a truncated normal (cut at two deviations, not rescaled).
-    "modernbert": the same, but divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663,
-    appendix A.2). "normal": a normal distribution. "uniform": within +/- `initializer_range` (NeoBERT)."""
+    """The initial values of kernels and embeddings. "bert": a normal distribution that is cut at two standard deviations and
+    not rescaled. "modernbert": the same, but the output projections of attention and feed-forward are divided by sqrt(2 x
+    layers) (arXiv:2412.13663, appendix A.2). "normal": a normal distribution. "uniform": within +/- `initializer_range`
+    (NeoBERT)."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
-    """Standard deviation of the normal that initialises kernels and embeddings, or the bound of the uniform distribution."""
+    """The standard deviation of the normal distribution that initialises kernels and embeddings, or the bound of the uniform
+    distribution."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
     """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
     probability 0 and are not exported."""
@@ -406,14 +418,15 @@ class ModelConfig(Execution, Architecture):
         return Architecture(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Architecture)})
 
     def for_initial_parameters(self) -> ModelConfig:
-        """Returns a copy with the defaults of all fields that do not affect initial parameters, and without kernels."""
+        """Returns a copy without kernels, in which all fields that do not affect initial parameters have their defaults."""
         bare = ModelConfig(
             attention="plain", residual_norm="plain", initializer=self.initializer, initializer_range=self.initializer_range
         )
         return bare.with_architecture(self.architecture)
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
-        """As in `Execution`; models other than Transformers have no kernels."""
+        """Does the same as `Execution.without_kernels`. Models other than Transformers have no kernels, so nothing changes for
+        them."""
         return super().without_kernels(rejected if self.has_attention else ())
 
     def with_architecture(self, other: Architecture) -> ModelConfig:
@@ -444,7 +457,7 @@ class ModelConfig(Execution, Architecture):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved(ModelConfig):
-    """A model configuration resolved for the devices of a run: the settings and the `Target` with its kernels."""
+    """A model configuration resolved for the devices of a run. It has the settings and the `Target` with its kernels."""
 
     target: Target
 
@@ -458,12 +471,12 @@ BLOCK_FIELDS = (
     "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
     "scale_embeddings", "decoder_layers", "decoder_vocab_size",
 )  # fmt: skip
-"""The fields of `Architecture` that only Transformers have, except `decoder_layers`, which CoVe has too."""
+"""The fields of `Architecture` that only Transformers have. The exception is `decoder_layers`, which CoVe has too."""
 NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have, such as the settings of BERT's heads and of sliding
+"""The fields of `Architecture` that do not apply to an encoder-decoder, such as the settings of BERT's heads and of sliding
 windows."""
 
 
@@ -538,7 +551,8 @@ def _check_predecessor(c: Architecture) -> None:
             raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder={c.encoder}; leave it out ({only})")
 
 
-# (layers, width) by the names in the paper (section 3) and in the paper on smaller models (arXiv:1908.08962); heads = width / 64.
+# Name -> (layers, width). The names are from section 3 of the paper and from the paper on smaller models (arXiv:1908.08962).
+# The number of heads is width / 64.
 PUBLISHED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
 MINIATURE_LAYERS = (2, 4, 6, 8, 10, 12)
 MINIATURE_WIDTHS = (128, 256, 512, 768)
@@ -561,7 +575,7 @@ EUROBERT_WIDTHS = {
 
 def modern_block(num_layers: int, every: int = 3, radius: int = 64) -> dict[str, Any]:
     """Returns the `Architecture` fields of ModernBERT's block. Every `every`th layer, starting with the first, has full
-    attention; the others see `radius` tokens on each side."""
+    attention. In the other layers, a token sees `radius` tokens on each side."""
     return {
         "activation": "gelu", "type_vocab_size": 0, "layer_norm_epsilon": 1e-5, "norm_bias": False, "norm_placement": "pre",
         "first_attention_norm": False, "final_norm": True, "attention_bias": False, "intermediate_bias": False,
@@ -575,7 +589,7 @@ def _modern(name: str) -> dict[str, Any]:
     layers, width, wide, heads = MODERN_WIDTHS[name]
     sizes = {"num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads}
     fields = {**modern_block(layers), **sizes, "vocab_size": 256_000 if "mmbert" in name else 50_368, "max_position": 8_192}
-    if "modernbert" not in name:  # sliding layers have the large theta too, for longer rows
+    if "modernbert" not in name:  # sliding layers use the large theta too, for longer rows
         fields |= {"sliding_rotary_theta": None}
     return fields | ({"max_position": 7_999} if "ettin" in name else {})
 
@@ -593,13 +607,14 @@ def _eurobert(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# (layers of each side, width, feed-forward width, heads)
+# name -> (layers of the encoder and of the decoder, width, feed-forward width, heads)
 TRANSFORMER_WIDTHS = {"transformer_base": (6, 512, 2_048, 8), "transformer_big": (6, 1_024, 4_096, 16)}
 """The models of "Attention Is All You Need" (arXiv:1706.03762, Table 3)."""
 
 
 def _transformer(name: str) -> dict[str, Any]:
-    """Uses the shared vocabulary of the paper's English-German model, about 37,000 words (section 5.1)."""
+    """Returns the fields of one of TRANSFORMER_WIDTHS, with the vocabulary size of the paper's English-German model (section
+    5.1)."""
     layers, width, wide, heads = TRANSFORMER_WIDTHS[name]
     return {
         "encoder": "encoder_decoder", "num_layers": layers, "decoder_layers": layers, "hidden_size": width,
@@ -617,8 +632,8 @@ NOMIC_BERT: Mapping[str, Any] = {
 
 
 def published_sizes() -> dict[str, tuple[int, int]]:
-    """Returns every published size of BERT as name -> (layers, width): the six named sizes and the 24 miniatures (`L-4_H-256`
-    etc.)."""
+    """Returns every published size of BERT as name -> (layers, width). These are the six named sizes and the 24 miniatures
+    (`L-4_H-256` etc.)."""
     grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
     return PUBLISHED | grid
 
@@ -628,7 +643,7 @@ def published(name: str) -> dict[str, Any]:
     `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
     `published("transformer_base")`.
 
-    Raises UserError for an unknown name and suggests the most similar one.
+    Raises UserError for an unknown name and suggests the most similar name.
     """
     if name in MODERN_WIDTHS:
         return _modern(name)

@@ -3,9 +3,9 @@ arXiv:1708.00107), and the attention decoder that trains it.
 
 The encoder's layers are bidirectional (the paper's MT-LSTM has two), and each direction of a layer reads both directions of the
 layer below. As features, the paper concatenates the word vectors with the output of the last layer
-(`head.layers=embeddings_and_last`). In the paper, the word vectors are fixed GloVe vectors, half as wide as the outputs. Here
-they are trained and as wide as the outputs. Source and target share a vocabulary, its word vectors and, unless `tied_decoder` is
-False, the softmax."""
+(`head.layers=embeddings_and_last`). In the paper, the word vectors are fixed GloVe vectors, which are half as wide as the
+outputs. Here, word vectors are trained, and they are as wide as the outputs. Source and target share a vocabulary, its word
+vectors and, unless `tied_decoder` is False, the softmax."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from bert_jax.model.lstm import batch_major, carried, cell, product, time_major
 from bert_jax.model.tokens import Batch, Tokens
 
 DECODER_SEED = np.uint32(0x636F7665)
-""""cove" in ASCII; combined with the seed of the step for the dropout of the decoder."""
+""""cove" in ASCII. It is combined with the seed of a step to make the dropout seeds of the decoder."""
 UNSEEN = -1e9
-"""The attention score of tokens of other texts. It is so low that these tokens get an attention of exactly 0 in float32."""
+"""The attention score of tokens of other texts. It is so low that the attention weights of these tokens are exactly 0 in
+float32."""
 
 
 class Cove(BiLstm):
@@ -44,8 +45,8 @@ class Cove(BiLstm):
 
 
 def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
-    """Initialises the parameters of all decoder layers, stacked along a leading axis "layers". They are left-to-right LSTM layers
-    with cells as wide as their output."""
+    """Initialises the parameters of all decoder layers, stacked along a leading axis "layers". The layers are left-to-right
+    LSTM layers. Their cells are as wide as their outputs."""
     layers = dataclasses.replace(
         config, encoder="bilm", direction="left_to_right", num_layers=config.decoder_layers, decoder_layers=0,
         intermediate_size=config.hidden_size,

@@ -1,12 +1,13 @@
-"""A linear-chain conditional random field over the words of each text (Lafferty et al. 2001; on an LSTM arXiv:1508.01991).
+"""A linear-chain conditional random field over the words of each text (Lafferty et al. 2001). arXiv:1508.01991 uses it on top
+of an LSTM.
 
 The score of a label sequence is the sum of the scores of its labels, the scores of the transitions between adjacent labels, and
 the scores of its first and its last label. p(labels | text) is the softmax over all sequences. Only the first subword of a word
-has a label. The words of a text are therefore the tokens with `words` 1. Texts packed into a row are independent.
+has a label. Here, the words of a text are therefore the tokens at which `words` is 1. Texts packed into a row are independent.
 
-`conditional_logits` applies the chain rule: its log-softmax at a word is log p(label | previous labels, text). Summed over the
-words of a text, the usual cross-entropy is therefore -log p(labels | text). The function runs the forward algorithm from right
-to left."""
+`conditional_logits` applies the chain rule. The log-softmax of its logits at a word is log p(label | previous labels, text).
+The sum of the usual cross-entropy over the words of a text is therefore -log p(labels | text). The function runs the forward
+algorithm from right to left."""
 
 from __future__ import annotations
 
@@ -33,18 +34,18 @@ class Transitions(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The inputs of a CRF: label scores of each token, and which tokens are words."""
+    """The inputs of a CRF. They are the label scores of each token, and the tokens that are words."""
 
     scores: Float[Array, "B L C"]
     """float32."""
     words: Int[Array, "B L"]
     """1 on the first subword of each word, otherwise 0."""
     sequence_ids: Int[Array, "B L"]
-    """For each token, the index of its text in the row, from 1; 0 at padding. The tokens of a text are adjacent."""
+    """The index of each token's text in the row, from 1, or 0 at padding. The tokens of a text are adjacent."""
 
 
 class Crf(nn.Module):
-    """The parameters of a CRF over C labels. They start at 0, which makes the labels of words independent."""
+    """The parameters of a CRF over C labels. Parameters start at 0, so at first the labels of words are independent."""
 
     labels: int
 
@@ -58,8 +59,8 @@ class Crf(nn.Module):
 
 
 def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array, "B L"]) -> Float[Array, "B L C"]:
-    """Returns the logits of every word's label given the `labels` of the words before it, float32. Logits of tokens that are not
-    words are meaningless."""
+    """Returns the logits of every word's label given the `labels` of the words before it, float32. The logits of tokens that
+    are not words are meaningless."""
     column = jnp.arange(labels.shape[1], dtype=jnp.int32)[None]
     latest = jax.lax.cummax(jnp.where(chain.words > 0, column, -1), axis=1)
     before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)  # the column of the word before each token
@@ -73,8 +74,8 @@ def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array
 def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
     """Returns (labels, logits) of the best label sequence, by the Viterbi algorithm. The labels are the argmax of the logits.
 
-    A word's logit of a label is the score of the best label sequence that starts at this word with this label, given the best
-    label of the word before. Labels and logits of tokens that are not words are meaningless."""
+    The logit of a label at a word is the score of the best label sequence that starts at this word with this label, given the
+    best label of the previous word. The labels and logits of tokens that are not words are meaningless."""
     behind = _from_the_right(chain, transitions, jnp.max)
 
     def step(
@@ -91,8 +92,8 @@ def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L
 
 
 def log_marginals(chain: Chain, transitions: Transitions) -> Float[Array, "B L C"]:
-    """Returns log p(label | text) of every word, summed over all labels of the other words (the forward-backward algorithm),
-    float32. Values of tokens that are not words are meaningless."""
+    """Returns log p(label | text) of every word, float32. The forward-backward algorithm sums over all labels of the other
+    words. The values of tokens that are not words are meaningless."""
     backwards = Transitions(transitions.between.T, transitions.end, transitions.start)
     turned = Chain(*(x[:, ::-1] for x in chain))
     before = _from_the_right(turned, backwards, jax.nn.logsumexp)[:, ::-1]

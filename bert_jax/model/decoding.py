@@ -1,7 +1,7 @@
-"""Next-token logits of a left-to-right model, with a cache of the keys and values of earlier tokens.
+"""Next-token logits of a left-to-right model or of a decoder, with a cache of the keys and values of earlier tokens.
 
-With the cache, a new token costs one row instead of the whole text. Shorter texts are padded on the left, so that all texts end
-in the same column and all rows write the same columns of the cache.
+With the cache, only the new token of a text is computed instead of the whole text. Shorter texts are padded on the left. All
+texts therefore end in the same column, and all rows write to the same columns of the cache.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 @struct.dataclass
 class DecodingCache:
-    """The keys and values of B texts in S columns, of which `used` are filled. With N layers, it holds 2 N B G S K numbers in
-    the dtype of the products."""
+    """The keys and values of B texts in S columns, of which `used` are filled. For N layers, the cache holds 2 N B G S K
+    numbers in the dtype of the products."""
 
     layers: tuple[dict[str, Float[Array, "B G S K"]], ...]
-    """The "keys" and "values" of each layer; 0 in unused columns."""
+    """The "keys" and "values" of each layer. Unused columns are 0."""
     tokens: Tokens
-    """All columns, [B, S]. The sequence id is 1 for a token, 0 for padding and unused columns."""
+    """The tokens in all columns, [B, S]. The sequence id is 1 for a token, and 0 for padding and for unused columns."""
     used: Int[Array, ""]
     """The number of filled columns."""
 
@@ -50,12 +50,12 @@ def read_tokens(
 ) -> tuple[Float[Array, "B V"], DecodingCache]:
     """Reads T more tokens of each text. Returns (next-token logits, float32; the updated cache).
 
-    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding; the
-    last token of every text must be real. The cache needs at least T free columns.
+    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding, so
+    it must be True for the last token of every text. The cache needs at least T free columns.
     """
     columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
     is_token = real.astype(jnp.int32)
-    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens so far, without padding
+    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # the number of tokens so far, without padding
     positions = jnp.maximum(before + jnp.cumsum(is_token, axis=1) - 1, 0)
     new = Tokens(ids, jnp.zeros_like(ids), positions, is_token)
     together = {
@@ -80,27 +80,27 @@ def read_tokens(
 
 @struct.dataclass
 class TargetCache:
-    """The state of beam search, with W hypotheses for each of B sources. Each hypothesis has up to N tokens, of which `used`
+    """The state of beam search, with W hypotheses for each of B sources. Each hypothesis has at most N tokens, of which `used`
     have been read.
 
-    The keys and values of all hypotheses of a source share one row: token n of the hypotheses is in the columns n W to n W + W -
-    1. A hypothesis that continues another one copies no keys or values; it reads the columns of its ancestors (`origins`). The W
-    hypotheses of a source attend to its keys and values as W queries."""
+    The keys and values of all hypotheses of a source share one row. Token n of all W hypotheses is in the columns n W to n W +
+    W - 1. If a hypothesis continues another hypothesis, no keys or values are copied. The new hypothesis reads the columns of
+    its ancestors instead (`origins`). In the attention on the source, the W hypotheses are W queries."""
 
     layers: tuple[dict[str, Float[Array, "B G _ K"]], ...]
-    """The "keys" and "values" of each layer, of N W columns."""
+    """The "keys" and "values" of each layer, in N W columns."""
     cross: tuple[dict[str, Float[Array, "B G source K"]], ...]
     """The keys and values of the source in each layer."""
     source: Tokens
     origins: Int[Array, "B W N"]
-    """For each hypothesis and token: the index of the ancestor that the hypothesis had when that token was read."""
+    """The index that each hypothesis, or its ancestor, had when each token of the hypothesis was read."""
     used: Int[Array, ""]
     """The number of tokens that have been read."""
 
 
 def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens, beams: int, tokens: int) -> TargetCache:
-    """Encodes the source. Returns the cache before the first target token, for targets of at most `tokens` tokens (with the
-    start token).
+    """Encodes the source. Returns a cache without target tokens, for targets of at most `tokens` tokens including the start
+    token.
 
     `params` are the parameters of an encoder-decoder with its layers as lists (`encoder.unstacked_layers`)."""
     encoded = encode(params, config, source)
@@ -152,7 +152,8 @@ def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCa
 
 
 def with_room(cache: TargetCache, tokens: int) -> TargetCache:
-    """Returns the cache enlarged to `tokens` tokens of each target: the tokens of `cache`, then empty ones."""
+    """Returns a copy of the cache with room for `tokens` tokens of each target. The tokens of `cache` come first, and the other
+    columns are empty."""
     more = tokens - cache.origins.shape[2]
 
     def padded(x: Array, columns: int) -> Array:

@@ -1,4 +1,5 @@
-"""Token embeddings: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+"""Token embeddings, which are the sum of word, position and token-type embeddings, with LayerNorm and dropout (paper section 3,
+Figure 2)."""
 
 from __future__ import annotations
 
@@ -54,9 +55,9 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L D"]:
         """Returns the normalised sum of the embeddings of each token, with dropout.
 
-        With `untrained_start`, the first token of a sequence gives no gradient to its word embedding. The first token of a
-        decoder only marks the start. Its embedding is a zero vector in tensor2tensor and Marian, and the padding embedding in
-        transformers. Lookups do not train the padding embedding."""
+        If `untrained_start` is True, the word embedding of the first token of a sequence gets no gradient. In a decoder, this
+        token only marks the start of the target. Its embedding is a zero vector in tensor2tensor and Marian. In transformers,
+        it is the padding embedding, which is not trained by lookups."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if untrained_start:
@@ -74,7 +75,7 @@ class Embeddings(nn.Module):
 
 
 class WordEmbeddings(nn.Module):
-    """Word vectors without position, token type or LayerNorm: the input of an LSTM, or the whole of a static model."""
+    """Word vectors without positions, token types or a LayerNorm. They are the input of an LSTM, or the whole static model."""
 
     config: ModelConfig
 
@@ -89,7 +90,8 @@ class WordEmbeddings(nn.Module):
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the vector of each token. For two directions of width D / 2 the vector is repeated, as in ELMo."""
+        """Returns the vector of each token. If there are two directions of width D / 2, both read the same vector, as in
+        ELMo."""
         c = self.config
         words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)
@@ -97,10 +99,11 @@ class WordEmbeddings(nn.Module):
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
-    """Raises UserError for ids outside their tables. The check runs on the host; compiled code would return NaN without an error.
+    """Raises UserError for ids outside their tables. The check runs on the host, because compiled code would return NaN without
+    an error.
 
-    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; traced arrays are not
-    checked.
+    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy arrays or concrete jax arrays. Traced arrays are
+    not checked.
     """
     limits = {
         "input_ids": (config.vocab_size, "the text was tokenised with a different vocabulary than the model's"),

@@ -1,8 +1,8 @@
 """The Transformer encoder, with parameters stacked over layers. `Architecture` documents the variants of the block.
 
-Parameters have a leading axis N for any `layer_types`, since the type of attention does not change their shapes. If the first
-layer has no norm before its attention (`first_attention_norm`), the stacked array still has a row for this norm, but the row is
-never read, counted or exported."""
+Parameters have a leading axis N. This is possible for any `layer_types`, since the type of attention does not change the shapes
+of parameters. If the first layer has no norm before its attention (`first_attention_norm`), the stacked array still has a row
+for this norm, but the row is never read, counted or exported."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LayerParams = Mapping[str, Any]
 
 
 class FeedForward(nn.Module):
-    """Two Dense layers, of widths F and D, with an activation in between. With a `gate`, the first layer has two halves, one of
-    which is activated and multiplied by the other."""
+    """Two Dense layers, of widths F and D, with an activation in between. With a `gate`, the first layer has two halves. One
+    half is activated and then multiplied by the other half."""
 
     config: ModelConfig
 
@@ -70,18 +70,18 @@ class Block(nn.Module):
     """One Transformer layer. With norm_placement=post, as in the paper, a norm follows each residual sum. With "pre", norms
     precede attention and the feed-forward.
 
-    Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
+    Outputs are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values.
     """
 
     feed_forward: ClassVar[type[nn.Module]] = FeedForward
-    """The class of the feed-forward: [B, Q, D] -> [B, Q, D]."""
+    """The class of the feed-forward, which maps [B, Q, D] to [B, Q, D]."""
     config: ModelConfig
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B _ D"], tokens: Tokens, seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
-        """Returns the hidden states after the layer. Dropout seeds are derived from the layer's number."""
+        """Returns the hidden states after the layer. Dropout seeds are derived from the index of the layer."""
         c = self.config
         seeds = layer_seeds(seed, layer, 3)
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
@@ -105,23 +105,23 @@ class Block(nn.Module):
 
 
 def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None]:
-    """Returns `count` seeds for the dropouts of a layer; None in evaluation."""
+    """Returns `count` seeds for the dropouts of a layer. In evaluation, the seeds are None."""
     return [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i + 1)) for i in range(count)]
 
 
 @functools.cache
 def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
-    """Returns an initialiser, (key, config) -> fresh parameters of layers of the class `block`; see `_stacked`."""
+    """Returns a function (key, config) -> initial parameters of layers of the class `block`. See `_stacked`."""
     return lambda key, config: _stacked(block(config.for_initial_parameters(), parent=None), key, decodes=decodes)
 
 
 @functools.partial(jax.jit, static_argnames=("block", "decodes"))
 def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerParams:
-    """Returns fresh parameters of the layers of `block.config`, boxed with their axis names and stacked along a leading axis
-    "layers". A block that `decodes` also has attention on an encoder's output.
+    """Returns initial parameters of all layers of `block.config`, boxed with their axis names and stacked along a leading axis
+    "layers". If the block `decodes`, it also has attention on an encoder's output.
 
-    A run needs the layers, or only their shapes, four times, with other dropout or for other devices; jit makes JAX trace them
-    once.
+    A run needs the parameters or their shapes four times, with different dropout or for different devices. Because of jit, JAX
+    traces the layers only once.
     """
     config = block.config
 
@@ -136,7 +136,7 @@ def _stacked(block: nn.Module, key: Key[Array, ""], *, decodes: bool) -> LayerPa
 
 
 LayerKind = tuple[str, bool]
-"""(the type of a layer's attention, whether a norm precedes the attention): the last two fields of `Layer`."""
+"""(type of a layer's attention, whether a norm precedes the attention). These are the last two fields of `Layer`."""
 
 
 def layer_kinds(config: ModelConfig) -> list[LayerKind]:
@@ -146,7 +146,8 @@ def layer_kinds(config: ModelConfig) -> list[LayerKind]:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop over a repeating pattern of layers: `period` layers, `repeats` times, after `prefix` other layers."""
+    """A loop over a repeating pattern of layers. After the first `prefix` layers, a pattern of `period` layers is repeated
+    `repeats` times."""
 
     prefix: int
     period: int
@@ -159,8 +160,9 @@ class Loop:
 
 
 def loop_over(kinds: Sequence[LayerKind]) -> Loop:
-    """Returns the loop that minimises the number of compiled layers, inside and outside the loop. If all layers are equal, the
-    period is 1. ModernBERT-base's 22 layers become 1 + 7 x 3, ModernBERT-large's 28 layers 1 + 9 x 3."""
+    """Returns the loop with which the fewest layers are compiled, counting those inside and outside the loop. If all layers are
+    equal, the period is 1. The 22 layers of ModernBERT-base become 1 + 7 x 3, and the 28 layers of ModernBERT-large 1 + 9 x
+    3."""
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
@@ -180,8 +182,8 @@ MOST_UNLIKE = 64
 
 
 def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
-    """Returns the parameters of the layers (before the loop, in the loop, after the loop). For the loop, these are one tree per
-    layer of the period, stacked over the repeats. The gradient is a single concatenation, as in `unstack`."""
+    """Returns the parameters of the layers (before the loop, in the loop, after the loop). The parameters in the loop are one
+    tree for each layer of the period, stacked over the repeats. The gradient is a single concatenation, as in `unstack`."""
     layers = jax.tree.leaves(stacked)[0].shape[0]
 
     @jax.custom_vjp
@@ -210,10 +212,10 @@ def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], lis
 
 
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model's parameters with the encoder's layers as a list, which `Encoder` also accepts.
+    """Returns a model's parameters with the layers of the encoder and of the decoder as lists, which `Encoder` also accepts.
 
-    Used in inference, where slicing the stack would copy each layer (7 MB for MiniLM, 5 % of the time of 1,024 tokens on 2
-    cores), and in ZeRO, which gathers one layer at a time.
+    Inference uses lists because slicing the stack would copy each layer (7 MB in MiniLM, which would take 5 % of the time for
+    1,024 tokens on 2 cores). ZeRO uses lists to gather one layer at a time.
     """
     return with_layers(params, _separate)
 
@@ -224,8 +226,8 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """Returns the parameters of a model after `change(layers)` is applied to the layers of its encoder and of its decoder. A
-    model without layers is returned unchanged."""
+    """Returns the parameters of a model in which `change` has been applied to the layers of the encoder and of the decoder. The
+    parameters of a model without layers are returned unchanged."""
     stacks = {name: params[name] for name in ("encoder", "decoder") if "layers" in params.get(name, {})}
     return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
@@ -240,7 +242,8 @@ def _separate(stacked: LayerParams) -> list[LayerParams]:
 def unstack(stacked: LayerParams) -> list[LayerParams]:
     """Returns a tree of arrays [N, ...] as N trees of arrays [...].
 
-    The gradient is a single concatenation; the gradient of N slices would be a sum of N arrays of the size of the stack.
+    The gradient is a single concatenation. The gradient of N slices would be a sum of N arrays, each of the size of the whole
+    stack.
     """
     return _separate(stacked)
 
@@ -257,18 +260,18 @@ class WholeRows(nn.Module):
 
         class Mine(WholeRows):
             @nn.compact
-            def __call__(self, x, tokens, seed):            # x: the embeddings, [B, L, D]; a seed of None is evaluation
+            def __call__(self, x, tokens, seed):            # x: the embeddings, [B, L, D]; the seed is None in evaluation
                 outputs = []
                 for n in range(self.config.num_layers):
                     x = x + ...                             # layers of `model/layers.py`, which name the axes of parameters
                     outputs.append(x)
-                return x, jnp.stack(outputs)                # the last layer, and all of them [N, B, L, D]
+                return x, jnp.stack(outputs)                # the outputs of the last and of all layers [N, B, L, D]
 
-    Several texts may share a row; `tokens.sequence_ids` tells them apart, and is 0 at padding. The name "layers" is reserved for
-    parameters that are stacked over layers, as in `Encoder`.
+    Several texts may share a row. `tokens.sequence_ids` is different for each text of a row, and 0 at padding. The name
+    "layers" is reserved for parameters that are stacked over layers, as in `Encoder`.
 
-    A Transformer with other blocks inherits from `Encoder` instead, and names the class of its blocks, for example with another
-    feed-forward:
+    A Transformer with other blocks inherits from `Encoder` instead and names the class of its blocks. The blocks in this
+    example have another feed-forward:
 
         class MyBlock(Block):
             feed_forward = Experts                          # a Flax module: [B, Q, D] -> [B, Q, D]
@@ -291,13 +294,13 @@ class Encoder(nn.Module):
     """A stack of N Transformer blocks.
 
     Parameters have a leading axis N with and without `scan_layers`, so checkpoints do not depend on how layers are compiled. A
-    list of layers (`unstacked_layers`) is accepted too, and always unrolled.
+    list of layers (`unstacked_layers`) is also accepted. The loop over a list is always unrolled.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
     """`ModelConfig.direction` -> the default objective."""
     block: ClassVar[type[nn.Module]] = Block
-    """The module of a layer: (x, tokens, seed, layer, *context) -> the hidden states after it."""
+    """The class of a layer's module, which maps (x, tokens, seed, layer, *context) to the hidden states after the layer."""
     decodes: ClassVar[bool] = False
     """Whether layers also read an encoder's output."""
     config: ModelConfig
@@ -305,7 +308,7 @@ class Encoder(nn.Module):
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
         layers = layer_parameters(self, initial_layers(self.block, self.decodes), self.config)  # type: ignore[arg-type]
-        self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
+        self.is_unstacked = isinstance(layers, list)  # True for `unstacked_layers`; flax makes this list a tuple
         self.layers = layers
         if self.config.final_norm:
             self.final_layer_norm = Norm(self.config)
@@ -314,7 +317,7 @@ class Encoder(nn.Module):
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer.
-        Each layer also reads `context`; for a decoder, this is the encoder's output."""
+        Each layer also reads `context`. In a decoder, this is the encoder's output and its tokens."""
         c, tokens = self.config, tokens.reading(None)
         if self.is_initializing():  # `setup` has made the parameters of the layers
             last, outputs = x, jnp.broadcast_to(x, (c.num_layers, *x.shape))
@@ -387,7 +390,7 @@ class Encoder(nn.Module):
     def _unrolled(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> list[Float[Array, "B _ D"]]:
-        """Returns the outputs of all layers; the last layer is computed at `tokens.queried` only."""
+        """Returns the outputs of all layers. The last layer is computed at `tokens.queried` only."""
         kinds = layer_kinds(self.config)
         blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
         last = self._block(tokens, seed, kinds[-1], *context)
@@ -400,7 +403,7 @@ class Encoder(nn.Module):
     def _block(
         self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
     ) -> Callable[..., Float[Array, "B _ D"]]:
-        """Returns a function (x, layer parameters, layer number) -> output of the layer, with remat according to
+        """Returns a function (x, layer parameters, layer index) -> output of the layer, with remat according to
         `ModelConfig.remat`. The function stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False

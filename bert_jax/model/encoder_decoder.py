@@ -27,7 +27,7 @@ from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, 
 from bert_jax.model.tokens import Batch, Layer, Tokens
 
 DECODER_SEED = np.uint32(0x6465636F)
-""""deco" in ASCII; combined with the seed of the step for the dropout of the decoder."""
+""""deco" in ASCII. It is combined with the seed of a step to make the dropout seed of the decoder."""
 
 
 class SourceEncoder(Encoder):
@@ -38,8 +38,8 @@ class SourceEncoder(Encoder):
 
 
 class DecoderBlock(nn.Module):
-    """One layer of the decoder (arXiv:1706.03762, section 3.1): self-attention on the tokens so far, attention on the encoder's
-    output, and the feed-forward, each with a residual sum and a norm."""
+    """One layer of the decoder (arXiv:1706.03762, section 3.1). It has self-attention on the tokens so far, attention on the
+    encoder's output, and a feed-forward, each with a residual sum and a norm."""
 
     config: ModelConfig
 
@@ -73,8 +73,8 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(Encoder):
-    """The layers of a decoder (`ModelConfig.decoder_config`), with its own word embeddings if the target has its own
-    vocabulary."""
+    """The layers of a decoder (`ModelConfig.decoder_config`). If the target has its own vocabulary, the decoder also has its
+    own word embeddings."""
 
     block: ClassVar[type[nn.Module]] = DecoderBlock
     decodes: ClassVar[bool] = True
@@ -88,8 +88,9 @@ class Decoder(Encoder):
 
 
 class LanguageModelHead(nn.Module):
-    """The logits of every target word, float32: the paper's softmax plus `final_logits_bias`. The softmax is tied to the target's
-    word embeddings unless `tied_decoder` is False. As in transformers, the bias gets no gradient; it is zero in a new model."""
+    """The logits of every target word, float32. They are the logits of the paper's softmax plus `final_logits_bias`. The
+    softmax is tied to the target's word embeddings unless `tied_decoder` is False. As in transformers, the bias is not trained.
+    It is zero in a new model."""
 
     config: ModelConfig
 
@@ -141,7 +142,7 @@ class EncoderDecoder(Bert):
         return last, jnp.concatenate([x[None], layers])
 
     def logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
-        """Returns the logits of the next token after each of the decoder's outputs `hidden`, float32."""
+        """Returns the logits of the next token, float32, for each of the decoder's outputs `hidden`."""
         return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
 
 
@@ -152,7 +153,7 @@ def encode(params: Mapping[str, Any], config: ModelConfig, source: Tokens) -> Fl
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of each layer, float32, without dropout; they sum to 1 over the last axis."""
+    """The attention weights of each layer, float32, without dropout. The weights sum to 1 over the last axis."""
 
     encoder: tuple[Float[Array, "B H source source"], ...]
     decoder: tuple[Float[Array, "B H L L"], ...]
@@ -161,8 +162,8 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(params: Mapping[str, Any], config: ModelConfig, batch: Batch) -> AttentionMaps:
-    """Returns the attention weights of the encoder, of the decoder, and of the decoder on the encoder's output. They are computed
-    by the plain implementation, as in `bert.attention_weights`."""
+    """Returns the attention weights of the encoder, of the decoder, and of the decoder on the encoder's output. The plain
+    implementation computes them, as in `bert.attention_weights`."""
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = EncoderDecoder(plain).apply({"params": params}, batch, mutable=[INTERMEDIATES])
     encoder, decoder = (stored[INTERMEDIATES][part] for part in ("encoder", "decoder"))

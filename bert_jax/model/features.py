@@ -1,5 +1,5 @@
-"""Features of task heads in addition to the last layer and the pooler: other layers, weighted averages of layers, means over
-tokens."""
+"""Features that task heads can read instead of the last layer and the pooler. They are other layers, weighted averages of
+layers, and means over tokens."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bert_jax.model.layers import gather_positions, parameter
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
-    """Returns the features of every token for a value of `TaskHead.layers` without trained weights (Table 7 of the paper, and
-    CoVe).
+    """Returns the features of every token for a value of `TaskHead.layers` that has no trained weights. The values are from
+    Table 7 of the paper and from CoVe.
 
-    "all" means the N layers without the embeddings. Sums are float32.
+    "all_sum" is the sum of the N layers, without the embeddings. Sums are float32.
     """
     match layers:
         case "last":
@@ -72,8 +72,8 @@ def over_words(
 
 
 def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:
-    """Returns the mean over the tokens of each text, float32. The tokens of text p have sequence id p + 1; empty slots are
-    zero."""
+    """Returns the mean over the tokens of each text, float32. The tokens of text p have sequence id p + 1. The means of empty
+    slots are zero."""
 
     def mean(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P I"]:
         sums, counts = (jax.ops.segment_sum(y, ids, texts + 1)[1:] for y in (x, jnp.ones_like(x[:, :1])))  # padding is segment 0

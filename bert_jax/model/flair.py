@@ -5,9 +5,9 @@ The layers are the same as in `bilm.py`, over a vocabulary of characters. All pi
 concatenates two halves. The forward half is taken at the last piece of the word, after reading the text up to the end of the
 word. The backward half is taken at the first piece, after reading the rest of the text back to the start of the word.
 
-A table marks the pieces of the vocabulary that start a word. It is stored with the parameters and never trained. In a vocabulary
-made by `--train-vocab=characters`, the first piece of a word is the space before it, as in the paper's code. Unlike in the paper,
-both directions share their embeddings and softmax, as in ELMo."""
+A table marks the pieces of the vocabulary that start a word. The table is stored with the parameters and never trained. In a
+vocabulary made by `--train-vocab=characters`, the first piece of a word is the space before it, as in the paper's code. Unlike
+in the paper, both directions share their embeddings and softmax, as in ELMo."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Flair(BiLstm):
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (states of the last layer, states of all layers). All tokens of a word have the same state: the forward half
-        at the word's last piece and the backward half at its first piece."""
+        """Returns (states of the last layer, states of all layers). All tokens of a word have the same state. It is the forward
+        half at the last piece of the word, and the backward half at the first piece."""
         _, layers = self.states(x, tokens, seed)
         first, last = self.word_ends(tokens)
         forward, backward = jnp.split(layers, 2, axis=-1)
@@ -67,8 +67,9 @@ class Flair(BiLstm):
 
 
 def word_starts(tokenizer: Tokenizer, rows: int) -> Float32[np.ndarray, " V"]:
-    """Returns 1 for the pieces that start a word and 0 for the pieces that continue one, float32 [`rows`]; 1 for rows beyond the
-    vocabulary. In a vocabulary where the space before a word is a separate piece, an unknown character continues a word."""
+    """Returns the table of word starts, float32 [`rows`]. It is 1 for the pieces that start a word, 0 for the pieces that
+    continue a word, and 1 for rows beyond the vocabulary. In a vocabulary where the space before a word is a separate piece, an
+    unknown character continues a word."""
     found = np.ones(rows, np.float32)
     found[: tokenizer.size] = ~tokenizer.continuation_table
     if tokenizer.vocabulary.kind == "sentencepiece":

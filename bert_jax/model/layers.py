@@ -1,7 +1,7 @@
 """Building blocks of all encoders: initialisers with axis names, Dense, norms, GELU and dropout.
 
 `bert_jax/interface/axes.py` explains the axis letters of the signatures and einsums of this folder. The model only names the
-axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
+axes of its parameters (`"embed"`, `"heads"`, ...). `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ VOCABULARY_ARRAYS = ("counts", "symbols", "word_starts", "final_logits_bias")
 
 @functools.cache
 def truncated_normal(stddev: float) -> Initializer:
-    """Returns TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations and not rescaled."""
+    """Returns the same initialiser as TensorFlow 1's `truncated_normal_initializer(stddev)`. The normal distribution is cut at
+    two standard deviations and not rescaled."""
 
     def init(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Float[Array, " ..."]:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
@@ -50,7 +51,8 @@ def truncated_normal(stddev: float) -> Initializer:
 
 @functools.cache
 def initial_weights(kind: str, size: float) -> Initializer:
-    """Returns the initialiser of kernels and embeddings. `kind` is `ModelConfig.initializer`, `size` its `initializer_range`."""
+    """Returns the initialiser of kernels and embeddings. `kind` is `ModelConfig.initializer`, and `size` is
+    `ModelConfig.initializer_range`."""
     if kind == "normal":
         return nn.initializers.normal(size)
     if kind == "uniform":
@@ -59,7 +61,7 @@ def initial_weights(kind: str, size: float) -> Initializer:
 
 
 def initializer(config: ModelConfig, *, into_residual: bool = False) -> Initializer:
-    """Returns the initialiser of kernels and embeddings. `into_residual` is for output projections of attention and
+    """Returns the initialiser of kernels and embeddings. `into_residual` is True for the output projections of attention and
     feed-forward."""
     scaled = into_residual and config.initializer == "modernbert"
     return initial_weights(config.initializer, config.initializer_range / (math.sqrt(2 * config.num_layers) if scaled else 1.0))
@@ -73,8 +75,8 @@ class Matrix(nn.LogicallyPartitioned):
 
 
 def named(init: Initializer, *axes: str | None, product: tuple[int, int] | None = None) -> Callable[..., Any]:
-    """Returns an initialiser that boxes parameters with a logical axis name per dimension. For a kernel, `product` is (input
-    dimensions, output dimensions), and the box is a `Matrix`."""
+    """Returns an initialiser that boxes parameters with a logical axis name per dimension. For a kernel, `product` is (number
+    of input dimensions, number of output dimensions), and the box is a `Matrix`."""
     if product is None:
         return nn.with_logical_partitioning(init, axes)
     return lambda *arguments: Matrix(init(*arguments), axes, product=product)
@@ -88,11 +90,11 @@ def parameter(
     shape: tuple[int, ...],
     product: tuple[int, int] | None = None,
 ) -> Num[Array, " ..."]:
-    """Returns the parameter `name` of `module`, float32 of `shape`. `axes` are its logical axis names; `product` is as in
-    `named`.
+    """Returns the parameter `name` of `module`, float32 of `shape`. `axes` and `product` are as in `named`.
 
-    If the parameter does not exist, `init` makes it. Otherwise only the shapes are compared; Flax's own `param` would trace
-    `init`, which takes 14 % of the time to trace and lower a model. Raises Flax's ScopeParamShapeError if the shapes differ.
+    If the parameter does not exist, `init` makes it. If it exists, only the shapes are compared. Flax's own `param` would trace
+    `init`, which takes 14 % of the time needed to trace and lower a model. Raises Flax's ScopeParamShapeError if the shapes
+    differ.
     """
     if not module.has_variable("params", name):
         return module.param(name, named(init, *axes, product=product), shape)
@@ -102,7 +104,7 @@ def parameter(
 
 
 def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashable) -> Any:
-    """Returns the parameters "layers" of `module`: the tree of `init(key, config)`, or a given list of layers
+    """Returns the parameters "layers" of `module`. They are a tree like that of `init(key, config)`, or a given list of layers
     (`unstacked_layers`).
 
     Raises Flax's ScopeParamShapeError if the arrays of a tree do not have the shapes of `init`.
@@ -117,8 +119,8 @@ def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashab
 
 @functools.cache
 def _shapes(init: Callable[..., Any], config: Hashable) -> list[tuple[int, ...]]:
-    """Returns the shapes of the arrays of `init(key, config)`. Cached, since tracing takes 7 % of the time to trace and lower a
-    model."""
+    """Returns the shapes of the arrays of `init(key, config)`. The shapes are cached, since tracing `init` takes 7 % of the
+    time needed to trace and lower a model."""
     return [array.shape for array in jax.tree.leaves(jax.eval_shape(lambda: init(jax.random.key(0), config)))]
 
 
@@ -130,11 +132,11 @@ def _check_shape(module: nn.Module, name: str, found: Sequence[Any], wanted: Seq
 class Dense(nn.Module):
     """A dense layer, y = x W + b, over the last axes of `x`, with any number of output axes.
 
-    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With `activation` the
-    layer computes activation(x) W + b, or (activation(x) * factor) W + b in a gated unit. On a TPU the backward pass recomputes
-    the activation. XLA then fuses the activation into the two products that read it, and fuses its derivative into the third
-    product. Writing activations and derivatives to memory would take longer than a product (BERT-Large, 8,192 tokens on a v5e:
-    0.41 and 0.51 ms; a product takes 0.37 ms).
+    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32. The product is computed in `dtype`. With an `activation`,
+    the layer computes activation(x) W + b, or (activation(x) * factor) W + b in a gated unit. On a TPU the backward pass
+    recomputes the activation. XLA then fuses the activation into the two products that read it, and fuses its derivative into
+    the third product. Writing activations and derivatives to memory would take longer than a product (0.41 and 0.51 ms,
+    compared with 0.37 ms for a product, in BERT-Large with 8,192 tokens on a v5e).
     """
 
     in_shape: tuple[int, ...]
@@ -220,7 +222,7 @@ class NormParameters:
     scale: Float[Array, " D"] | None
     bias: Float[Array, " D"] | None
     epsilon: float
-    """Added to the variance."""
+    """The number added to the variance or, in an RMSNorm, to the mean square."""
     kind: str = "layer_norm"
     """`ModelConfig.norm`."""
 
@@ -236,7 +238,7 @@ def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormP
 
 
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
-    """Normalises the last axis in float32; the result has the dtype of x."""
+    """Normalises the last axis in float32. The result has the dtype of x."""
     function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
     if is_in_file(norm.kind):
         require_call(function, "x, epsilon", f"config.model.norm={norm.kind}")
@@ -251,8 +253,9 @@ def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array,
 
 
 def standardise(x: Float[Array, "*shape D"], epsilon: float) -> Float[Array, "*shape D"]:
-    """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is the mean square of
-    the centred values; the rounding error of E[x^2] - E[x]^2 would be too large for an epsilon of 1e-12."""
+    """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is computed as the
+    mean square of the centred values, because the rounding error of E[x^2] - E[x]^2 would be too large for an epsilon of
+    1e-12."""
     centred = x - x.mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
 
@@ -275,7 +278,8 @@ def _checked_activation(function: Activation, name: str) -> Activation:
 
 
 def same_shape(what: str, given: Float[Array, "*shape"], returned: Any) -> Float[Array, "*shape"]:
-    """Returns the result of a user's function, `what`. Raises UserError unless it is an array with the shape of `given`."""
+    """Returns `returned`, the result of the user's function that `what` names. Raises UserError unless the result is an array
+    with the shape of `given`."""
     is_array = isinstance(returned, jax.Array | np.ndarray)
     if not is_array or returned.shape != given.shape:
         found = f"an array of shape {returned.shape}" if is_array else repr(returned)
@@ -285,11 +289,12 @@ def same_shape(what: str, given: Float[Array, "*shape"], returned: Any) -> Float
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Computes the exact GELU, x Phi(x), in the dtype of x. Only x is saved for the backward pass, which recomputes erf: that
-    is faster than reading a second array from memory.
+    """Computes the exact GELU, x Phi(x), in the dtype of x. Only x is saved for the backward pass. It recomputes erf, which is
+    faster than reading a second array from memory.
 
-    The arithmetic is always float32: in bfloat16, 0.5 + 0.5 erf cancels to 0 below x = -3.4. Inside a fusion this is free,
-    since TPUs and CPUs convert bfloat16 to float32 for arithmetic anyway. (On v5e, the estimated cycles are the same.)
+    The arithmetic is always float32, because 0.5 + 0.5 erf cancels to 0 below x = -3.4 in bfloat16. float32 costs nothing
+    inside a fusion, since TPUs and CPUs convert bfloat16 to float32 for arithmetic anyway. (On v5e, the estimated cycles are
+    the same.)
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -331,17 +336,18 @@ _narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_
 def random_words(
     seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None, rows: UInt32[Array, " B"] | None = None
 ) -> UInt32[Array, " ..."]:
-    """Returns random uint32 words of `shape`, a pure function of (`seed`, index): a stateless counter-based generator.
+    """Returns random uint32 words of `shape`. Each word is a pure function of (`seed`, index), as in a counter-based generator
+    without state.
 
     The base word of a row of the last axis is a hash of the seed and the row's index. The word of an element is a hash of the
     base word and the element's column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's
     generators take several times as long per word, and they cannot be fused into the code that uses the bits, so a mask of the
-    size of the attention matrix would be written to memory. This hash takes about eight instructions, which the compiler fuses in
-    the forward and the backward pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations
-    between neighbours and between layers.
+    size of the attention matrix would be written to memory. This hash takes about eight instructions, which the compiler fuses
+    in the forward and the backward pass. Dropout does not need cryptographic bits. The tests check the rate, and the
+    correlations between neighbours and between layers.
 
-    With `positions`, returns only the words of these rows: [B, ..., Q, L] of the words [B, ..., L, L], or [B, Q, D] of the
-    words [B, L, D]. If the B rows are only part of all rows, `rows` are their indices along the first axis.
+    If `positions` are given, returns only the words at these positions. These are [B, ..., Q, L] out of [B, ..., L, L], or [B,
+    Q, D] out of [B, L, D]. If the B rows are only a part of the batch, `rows` are the indices of the rows along the first axis.
     """
     base = row_words(seed, shape[:-1], positions, rows)
     return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
@@ -360,8 +366,9 @@ def row_words(
 ) -> UInt32[Array, " ..."]:
     """Returns the base words of `random_words` for `shape`.
 
-    Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes (default: 0); `rows`, if given, are the indices along the first axis.
+    Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is
+    the index of the first element along the leading axes (default: 0). If `rows` are given, they are the indices along the
+    first axis.
     """
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
@@ -376,7 +383,7 @@ def row_words(
 
 
 def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Hashes uint32 words bijectively; every output bit depends on every input bit."""
+    """Hashes uint32 words bijectively. Every output bit depends on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
     return word ^ (word >> 15)
@@ -394,7 +401,7 @@ def _dropout(
     return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-# The backward pass applies the same function to the gradient: the mask is recomputed from the seed, not stored.
+# The backward pass applies the same function to the gradient, so the mask is recomputed from the seed and never stored.
 _dropout.defvjp(
     lambda x, rate, *drawn: (_dropout(x, rate, *drawn), drawn),
     lambda rate, drawn, g: (_dropout(g, rate, *drawn), None, None, None),
@@ -408,12 +415,12 @@ class Dropout:
     rate: float
     """The probability that an element is set to zero."""
     seed: Seed | None
-    """The seed of the random words; None in evaluation, which disables dropout."""
+    """The seed of the random words. In evaluation, it is None, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
-    """The positions of the tokens, if the array [B, ..., Q, *] has only selected tokens. They get the same mask as in the array
-    of all tokens [B, ..., L, *]. None: the array has all tokens."""
+    """The positions of the tokens, if the array [B, ..., Q, *] has only selected tokens. Selected tokens get the same mask as
+    in the array of all tokens [B, ..., L, *]. None: the array has all tokens."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
+    """The indices of the rows in the whole batch (`Tokens.rows`). None: 0, 1, ..."""
 
 
 def dropout(x: Float[Array, "*shape"], settings: Dropout) -> Float[Array, "*shape"]:
@@ -431,8 +438,9 @@ def plain_residual_norm(
 
 
 class ResidualNorm(nn.Module):
-    """norm(x + dropout(y)). The fused LayerNorm kernel makes one pass over memory in each direction (BERT-Large, 8,192 tokens on
-    a v5e: 0.2 ms instead of 0.7, forward and backward)."""
+    """The norm of a residual sum, norm(x + dropout(y)). The fused LayerNorm kernel passes over memory once in the forward pass
+    and once in the backward pass. For BERT-Large with 8,192 tokens on a v5e, both passes together take 0.2 ms instead of 0.7
+    ms."""
 
     config: ModelConfig
 
@@ -448,14 +456,14 @@ class ResidualNorm(nn.Module):
 def plain_pre_norm(
     x: Float[Array, "B L D"], y: Float[Array, "B L D"] | None, norm: NormParameters, settings: Dropout
 ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-    """Computes (z, norm(z)) for z = x + dropout(y) with plain XLA operations; without y, z is x."""
+    """Computes (z, norm(z)) for z = x + dropout(y) with plain XLA operations. If y is None, z is x."""
     z = x if y is None else x + dropout(y, settings)
     return z, normalise(z, norm)
 
 
 class PreNorm(nn.Module):
-    """The residual sum x + dropout(y) of a pre-norm block (x if there is no y) and its norm, which the next sublayer reads. The
-    fused LayerNorm kernel makes one pass over memory in each direction."""
+    """The residual sum of a pre-norm block, and the norm of this sum, which the next sublayer reads. The sum is x + dropout(y),
+    or x if y is None. The fused LayerNorm kernel passes over memory once in the forward pass and once in the backward pass."""
 
     config: ModelConfig
 

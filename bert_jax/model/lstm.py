@@ -1,8 +1,8 @@
 """The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
-Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. F is the width of a cell, and O = 4 F the
-width of its gates i, f, g, o together. W is the width of the output: F, or the width of the projection (Sak et al.,
-arXiv:1402.1128).
+Arrays are time-major, [L, B, ...]. In the right-to-left direction, arrays are reversed in time. F is the width of a cell, and O
+= 4 F is the width of its gates i, f, g, o together. W is the width of the output, which is F or the width of the projection
+(Sak et al., arXiv:1402.1128).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Direction(NamedTuple):
     """The inputs and the weights of one direction."""
 
     inputs: Float[Array, "L B O"]
-    """The products of the inputs with their kernel, plus the bias; float32."""
+    """The products of the inputs and their kernel, plus the bias, float32."""
     keep: Float[Array, "L B 1"]
-    """0 at tokens before which the state is reset, such as the first token, otherwise 1; float32."""
+    """0 if the state is reset before the token, as for the first token of a text, otherwise 1; float32."""
     kernel: Float[Array, "W O"]
     """Maps the previous output to the gates, in the dtype of the products. States and gates are float32."""
     projection: Float[Array, "F W"] | None = None
-    """Maps the cell's output to the layer's output; None if they are the same."""
+    """Maps the cell's output to the layer's output. None: the cell's output is the layer's output."""
 
 
 def time_major(x: Shaped[Array, "B L *shape"], direction: int) -> Shaped[Array, "L B *shape"]:
@@ -55,9 +55,9 @@ def recurrence(directions: tuple[Direction, ...]) -> tuple[Float[Array, "L B W"]
     """Computes the outputs h of an LSTM in each direction, float32. A constant 1 is added to the forget gate (Jozefowicz et al.
     2015, section 2.2).
 
-    A single loop over time computes all directions, so that they run in parallel; separate loops would run one after another. The
-    backward pass computes the gradients of the kernels as one product over all time steps. Automatic differentiation would update
-    the whole gradient at every step (2.8 times slower at W = 768 on a CPU).
+    A single loop over time computes all directions, so that the directions run in parallel. Separate loops would run one after
+    another. The backward pass computes the gradients of the kernels as one product over all time steps. Automatic
+    differentiation would update the whole gradient at every step, which is 2.8 times slower at W = 768 on a CPU.
     """
     return _forward(directions)[0]
 
@@ -80,8 +80,8 @@ def product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array,
 
 
 def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
-    """Computes the gates from their inputs `x` in one pass: tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2 for i, f and
-    o."""
+    """Computes the gates from their inputs `x` in one pass. The activation is tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2
+    for i, f and o."""
     slope, forget = (
         np.repeat(np.array(of_gate, np.float32), x.shape[1] // 4)[None] for of_gate in ([0.5, 0.5, 1, 0.5], [0, 1, 0, 0])
     )
@@ -135,7 +135,7 @@ def _backward(
 ) -> tuple[tuple[Direction, ...]]:
     directions, traces = residual
 
-    # Transposed once: a CPU would transpose the kernel at every step, which takes 1.4 times as long.
+    # Kernels are transposed once, because a CPU would otherwise transpose them at every step, which takes 1.4 times as long.
     transposed = [
         of._replace(kernel=of.kernel.T, projection=None if of.projection is None else of.projection.T) for of in directions
     ]
@@ -145,7 +145,7 @@ def _backward(
     ) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         (dh_after, dc_after, c), keep = after, of.keep[t]
         i, f, g, o = _gates(trace.gates, t)
-        c_before = trace.c[jnp.maximum(t - 1, 0)]  # any value at t = 0, where keep is 0
+        c_before = trace.c[jnp.maximum(t - 1, 0)]  # the value does not matter at t = 0, where keep is 0
         dh_now, tanh_c = dh[t] + dh_after, jnp.tanh(c)
         dm = dh_now if of.projection is None else product(dh_now, of.projection)
         dc = dc_after + dm * o * (1 - tanh_c * tanh_c)
@@ -176,7 +176,7 @@ def _gradients(of: Direction, trace: _Trace, found: tuple[Float[Array, "L B O"],
 
 
 def before(x: Float[Array, "L B I"]) -> Float[Array, "L B I"]:
-    """Shifts `x` by one time step; the first step is 0."""
+    """Shifts `x` by one time step. The first step becomes 0."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
 
 
@@ -186,7 +186,8 @@ recurrence.defvjp(_forward, _backward)
 class Lstm(nn.Module):
     """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
-    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding."""
+    In both directions, the state is reset where `sequence_ids` change. Texts therefore do not depend on each other or on
+    padding."""
 
     width: int
     target: Target

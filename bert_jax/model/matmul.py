@@ -1,6 +1,7 @@
-"""Matrix products and their gradients, accumulated in float32 and in the form that is fastest on each platform.
+"""Matrix products and their gradients. They are accumulated in float32 and computed in the form that is fastest on each
+platform.
 
-float32 products use the highest precision, since TPUs and GPUs round their inputs by default.
+float32 products use the highest precision, since TPUs and GPUs round float32 inputs by default.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ def matmul(
     Leading axes are batch axes of equal size. The result has `out_dtype`, by default the dtype of `a`.
 
     XLA's fast CPU products require row-major operands. With `one_cpu` (`config.Target.one_cpu`), this function makes the
-    operands row-major in two cases. The first is bfloat16: CPUs with AMX multiply row-major bfloat16 operands several times
-    faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280), but for operands in other layouts XLA
-    converts the product to float32. The second is a transposed `a`, as in the gradient of a kernel: XLA would compute this
-    product with Eigen, which reads whole columns. If the width of the array is a power of two, the elements of a column share
-    few cache sets, which is slow. The gradient of a table of 8,192 words from 4,096 rows of width 256 takes 42 instead of 220
-    ms on two cores of an AMD EPYC; for a table of 30,522 words, the time is the same either way. With several CPU devices, this
-    function leaves the layouts to XLA, which would gather an array from all devices to fix its layout."""
+    operands row-major in two cases. The first case is bfloat16. CPUs with AMX multiply row-major bfloat16 operands several
+    times faster than float32 operands (at least 1,000 GFLOP/s on two cores, compared with 280). If the operands have other
+    layouts, XLA converts the product to float32. The second case is a transposed `a`, as in the gradient of a kernel. XLA would
+    compute this product with Eigen, which reads whole columns. This is slow if the width of the array is a power of two,
+    because the elements of a column then share few cache sets. The gradient of a table of 8,192 words from 4,096 rows of width
+    256 takes 42 ms instead of 220 ms on two cores of an AMD EPYC. For a table of 30,522 words, there is no difference. With
+    several CPU devices, this function leaves the layouts to XLA, because XLA would gather an array from all devices to fix its
+    layout."""
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if (a.dtype == jnp.bfloat16 or axes[0] == -2) and one_cpu:
         a, axes = (a, axes) if axes[0] == -1 else (a.swapaxes(-1, -2), (-1, axes[1]))

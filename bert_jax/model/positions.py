@@ -1,14 +1,16 @@
-"""Position embeddings: classes with up to three methods, each of them optional.
+"""Position embeddings. Each is a class with up to three methods, which are all optional.
 
     embeddings(x, tokens)                         [B, L, D], the sum of the word embeddings so far -> the same with positions
     queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
     scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
 
-`model.POSITIONS` lists the built-in classes; FILE.py:NAME names your own. A class is constructed with the `Architecture` if its
-constructor has an argument without a default, and it may be a Flax module with parameters. `layer` is a `tokens.Layer`.
+`model.POSITIONS` lists the built-in classes, and FILE.py:NAME names your own class. If the constructor of a class has an
+argument without a default, this argument is the `Architecture`. The class may be a Flax module with parameters. `layer` is a
+`tokens.Layer`.
 
-Fused attention kernels never hold the scores, so classes with `scores` use plain attention. Hugging Face's BERT adds a table to
-the embeddings, so a class without `table` cannot be exported to it.
+Fused attention kernels never hold the scores, so a class with `scores` uses plain attention. Hugging Face's BERT adds a table
+of positions to the embeddings. A class other than `Learned` can be exported to it only if a method `table()` returns this
+table.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PLACES = {
     "queries_and_keys": "query, key, tokens, layer",
     "scores": "scores, tokens, layer",
 }
-"""The methods of positions -> their arguments."""
+"""Method of a class of positions -> the arguments of the method."""
 
 
 class Learned(nn.Module):
@@ -48,7 +50,7 @@ class Learned(nn.Module):
         self.embedding = parameter(self, "embedding", initializer(c), (None, "embed"), (c.max_position, c.hidden_size))
 
     def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
-        """`x` plus the vector of each position."""
+        """Returns `x` plus the vector of each position."""
         return x + jnp.take(self.embedding, tokens.positions, axis=0)
 
 
@@ -63,7 +65,7 @@ class Sinusoidal:
         return sinusoids(self.config.max_position, self.config.hidden_size)
 
     def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
-        """`x` plus the vector of each position."""
+        """Returns `x` plus the vector of each position."""
         return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
 
 
@@ -79,7 +81,7 @@ class SinusoidalHalves(Sinusoidal):
 
 
 class Absent:
-    """No position embedding: only a left-to-right mask conveys the order of tokens."""
+    """No position embedding. Only a left-to-right mask conveys the order of tokens."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -99,8 +101,8 @@ class Angles(NamedTuple):
 
 
 class Rotary:
-    """Rotary positions: rotates queries and keys by angles that grow with the position (Su et al., arXiv:2104.09864), so that
-    scores depend on the distance between tokens. It has no parameters and supports any number of positions."""
+    """Rotary positions (Su et al., arXiv:2104.09864). Queries and keys are rotated by angles that grow with the position, so
+    that scores depend on the distance between tokens. There are no parameters, and any number of positions is supported."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -127,8 +129,8 @@ class Rotary:
 def rotate(
     x: Float[Array, "B L H K"], positions: Int[Array, "B L"], theta: float, interleaved: bool = False
 ) -> Float[Array, "B L H K"]:
-    """Rotates pair i of every head by its angle of `rotary_angles`. Pair i is dimensions i and i + K/2, or 2 i and 2 i + 1 if
-    `interleaved`."""
+    """Rotates every pair of dimensions of a head by the angle of the pair (`rotary_angles`). Pair i consists of the dimensions
+    i and i + K/2 or, if `interleaved`, of 2 i and 2 i + 1."""
     angles = rotary_angles(positions, theta, x.shape[-1])[:, :, None]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     wide = x.astype(jnp.float32)
@@ -139,8 +141,8 @@ def rotate(
 
 
 def rotary_angles(positions: Int[Array, "B L"], theta: float, head_width: int) -> Float[Array, "B L _"]:
-    """Returns the angle position / theta^(2 i / K) of each pair i (0..K/2-1) of a head. It is float32; in bfloat16, neighbouring
-    positions beyond 256 would have the same angle."""
+    """Returns the angle position / theta^(2 i / K) of each pair i (0..K/2-1) of a head. Angles are float32, because
+    neighbouring positions beyond 256 would have the same angle in bfloat16."""
     frequencies = (1.0 / theta ** (np.arange(0, head_width, 2, dtype=np.float32) / np.float32(head_width))).astype(np.float32)
     return positions[:, :, None].astype(jnp.float32) * frequencies[None, None]
 
@@ -166,7 +168,7 @@ def _kind(positions: str) -> type[Any]:
 
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
-    """Constructs `config.positions`; `module` holds Flax's arguments for a submodule ("name", "parent")."""
+    """Constructs the class `config.positions`. `module` holds Flax's arguments for a submodule ("name", "parent")."""
     kind = positions_class(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)
@@ -194,15 +196,15 @@ def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {w
 
     Before the division, row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine in column 2 i + 1. The paper
     multiplies the word embeddings by sqrt(width) instead (section 3.4). After the LayerNorm of the sum, both are equivalent,
-    and the division leaves the tied decoder unchanged. Without it, the sinusoids would be 35 times as large as word embeddings
-    with a standard deviation of 0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB
-    for 512 x 768).
+    and the division leaves the tied decoder unchanged. Without the division, the sinusoids would be 35 times as large as word
+    embeddings with a standard deviation of 0.02. The table is computed in float64 and becomes a constant of the compiled
+    program (1.5 MB for 512 x 768).
     """
     return (interleaved_sinusoids(positions, width) / np.sqrt(width)).astype(np.float32)
 
 
 def interleaved_sinusoids(positions: int, width: int) -> Float64[np.ndarray, "{positions} {width}"]:
-    """Returns the sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
+    """Returns the sinusoids as in the paper (arXiv:1706.03762, section 3.5), with each sine next to its cosine."""
     even = np.arange(0, width, 2)
     angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
     table = np.empty((positions, width))

@@ -1,4 +1,4 @@
-"""BERT with the two pretraining heads, its predecessors with their heads, and the initial parameters of all of them."""
+"""BERT and its predecessors with their pretraining heads, and functions that initialise and count the parameters."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ HEAD_INPUTS = ("masked_positions", "cls_positions")
 class BertForPreTraining(Bert):
     """The encoder, the pooler, and the heads of masked language modelling (MLM) and next sentence prediction (NSP).
 
-    Without `next_sentence`, rows are not pairs and would not train a pooler and an NSP head, so the model has neither.
+    If `next_sentence` is False, rows are not pairs of texts. Such rows cannot train a pooler and an NSP head, so the model has
+    neither.
 
-    Reads the batch arrays INPUTS and HEAD_INPUTS; training passes a `dropout_seed`. Returns a dict:
+    Reads the batch arrays INPUTS and HEAD_INPUTS. Training also passes a `dropout_seed`. Returns a dict:
 
-        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
+        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]  (last two: if `next_sentence`)
         last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
 
-    XLA removes entries that are not read, so returning all of them costs nothing. Outside jit, raises UserError for ids outside
-    their tables; callers of compiled functions call `check_ids` first.
+    XLA removes entries that are not read, so it costs nothing to return all entries. Outside jit, raises UserError for ids
+    outside their tables. There is no check inside jit, so callers of compiled functions call `check_ids` first.
     """
 
     next_sentence: bool = True
@@ -79,7 +80,7 @@ class BertForPreTraining(Bert):
         }
 
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
-        """Returns the states from which words are predicted: the output of the last layer."""
+        """Returns the states from which words are predicted, which are the output of the last layer."""
         return self.encode(tokens, dropout_seed)[0]
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
@@ -88,7 +89,7 @@ class BertForPreTraining(Bert):
 
 
 SOFTMAX_SEED = np.uint32(0x736F6674)
-""""soft" in ASCII; combined with the step's seed for the dropout before the softmax."""
+""""soft" in ASCII. It is combined with the seed of a step to make the seed of the dropout before the softmax."""
 
 
 class BiLstmForPreTraining(BertForPreTraining):
@@ -100,8 +101,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         self.softmax = SoftmaxHead(self.config)
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns mlm_logits, float32 [B, M, V], for the token after each of "masked_positions", from the forward LSTM. A biLM
-        also returns backward_logits [B, M, V] for the same tokens, from the backward LSTM.
+        """Returns "mlm_logits", float32 [B, M, V]. They are the forward LSTM's logits of the token after each of
+        "masked_positions". A biLM also returns "backward_logits" [B, M, V], the backward LSTM's logits of the same tokens.
 
         The backward logits of the last token of a text are meaningless.
         """
@@ -117,8 +118,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
             return {"mlm_logits": self.softmax(read, self._table())}
-        # If both were halves of one array, each gradient would be padded to the size of the whole array: 42 MB at 32 rows of 20
-        # predictions.
+        # The softmax is computed separately for each direction. If the logits were halves of one array, each gradient would be
+        # padded to the size of the whole array (42 MB for 32 rows of 20 predictions).
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
@@ -129,7 +130,7 @@ class BiLstmForPreTraining(BertForPreTraining):
         return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. Neither
+        """Returns the log-probabilities of the tokens at the given positions, averaged over both directions, float32. Neither
         direction has read the token that it predicts. If the model is a left-to-right LSTM, returns the logits of the token
         after each position."""
         table = self._table()
@@ -163,14 +164,14 @@ class StaticForPreTraining(Bert):
 
 
 class SkipGramHead(nn.Module):
-    """The context vectors of words and their counts in the corpus."""
+    """The context vector of each word, and the count of each word in the corpus."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Returns the context vectors of `ids`. They start at zero, as in word2vec; the counts are one until a corpus sets
-        them."""
+        """Returns the context vectors of `ids`. Context vectors start at zero, as in word2vec. Counts are 1 until they are set
+        from a corpus."""
         c = self.config
         parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
         zeros = nn.initializers.zeros
@@ -193,11 +194,11 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
 
 
 def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int[Array, "B Q"]:
-    """Pads `columns` with `fill` to a multiple of 8, the rows of a TPU tile; unchanged on other platforms. Used for the positions
-    that a head reads and for their targets.
+    """Pads `columns` with `fill` to a multiple of 8, the number of rows in a TPU tile. On other platforms, returns `columns`
+    unchanged. The columns are the positions that a head reads, or the targets at these positions.
 
-    The reshape of [B, Q, D] to [R, D] is then free. Without the padding it is a copy (77 rows are stored as 80), which costs
-    passes over the logits (0.5 ms each for BERT-Large) and minutes of compilation."""
+    With the padding, the reshape of [B, Q, D] to [R, D] is free. Without the padding, the reshape is a copy (77 rows, for
+    example, are stored as 80). This costs passes over the logits (0.5 ms each for BERT-Large) and minutes of compilation."""
     missing = -columns.shape[1] % 8 if platform == "tpu" else 0
     return jnp.pad(columns, ((0, 0), (0, missing)), constant_values=fill)
 
@@ -205,7 +206,7 @@ def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int
 def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:
     """Returns random initial parameters, float32, boxed with their logical axis names (`flax.linen.unbox` removes the boxes).
 
-    Without `next_sentence`, "pooler" and "nsp_head" are missing; the other parameters have the same values.
+    If `next_sentence` is False, there is no "pooler" and no "nsp_head". The other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, *HEAD_INPUTS), ids)
@@ -220,7 +221,7 @@ def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> d
 
 @functools.lru_cache(maxsize=8)
 def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, Any]:
-    """Traces each model once. A run needs the shapes six times, and tracing takes 0.2 s each time."""
+    """Traces each model only once. A run needs the shapes six times, and each trace would take 0.2 s."""
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
@@ -232,7 +233,8 @@ NEVER_TRAINED = (
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
     """Returns the random parameters `drawn`, but with the NEVER_TRAINED tables of the model's `own` parameters. These tables
-    hold the spelling and the frequency of the words of the model's vocabulary, so they cannot be drawn at random."""
+    describe the words of the model's vocabulary, for example their spelling and their frequency, so they cannot be drawn at
+    random."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"
@@ -259,8 +261,8 @@ class ParameterCounts:
 
 
 def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None) -> ParameterCounts:
-    """Counts the parameters of the boxed `parts` of a model, by default embeddings, encoder and pooler (109,482,240 trained
-    parameters for Base)."""
+    """Counts the parameters of the boxed `parts` of a model. By default, these are the embeddings, the encoder and the pooler
+    (109,482,240 trained parameters for Base) and, in a translation model, the decoder and its softmax."""
     if parts is None:
         every = abstract_parameters(config)
         parts = {name: every[name] for name in ("embeddings", "encoder", "pooler", "decoder", "lm_head") if name in every}

@@ -14,7 +14,7 @@ from bert_jax.model.tokens import Tokens
 
 
 class NoLayers(WholeRows):
-    """A stack of zero layers: the word vectors are the only hidden state."""
+    """A stack of zero layers. The word vectors are the only hidden state."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "skip_gram"}
     """`ModelConfig.direction` -> the default objective."""

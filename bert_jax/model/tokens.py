@@ -1,5 +1,5 @@
-"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Each is passed as one object, so that a new
-per-token input does not change signatures."""
+"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Functions take one object for all inputs, so a
+new per-token input does not change their signatures."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ class Tokens:
     positions: Int[Array, "B L"]
     """The position of each token in its sequence, from 0."""
     sequence_ids: Int[Array, "B L"]
-    """The sequence of each token: 1..P on packed rows, 0 on padding."""
+    """The index of each token's sequence in its row, from 1 to P, or 0 on padding."""
     queried: Int[Array, "B Q"] | None = None
-    """The columns at which the output of a layer is needed; None: all columns."""
+    """The columns at which the output of a layer is needed. None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
-    """An additional mask: the columns that each queried token may attend to. None: all columns that the sequence ids and the
-    direction allow."""
+    """Whether each queried token may attend to each column, as an additional mask. None: all columns that the sequence ids and
+    the direction allow."""
     rows: UInt32[Array, " B"] | None = None
-    """If these are the rows of one device, their consecutive indices in the whole batch. None means 0, 1, ... Dropout masks
-    depend on these indices, so the masks are the same on any mesh."""
+    """The indices of the rows in the whole batch, if one device has only some of the rows. The indices are consecutive. None:
+    0, 1, ... Dropout masks depend on these indices, so the masks are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:
-        """Returns the tokens of a batch: its arrays INPUTS, and "rows" if a device has only some of the rows."""
+        """Returns the tokens of a batch, from the arrays INPUTS and, if a device has only some of the rows, from the array
+        "rows"."""
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     @classmethod
     def for_decoder(cls, batch: Batch) -> Tokens:
-        """Returns the tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
+        """Returns the tokens that a decoder reads, from the arrays INPUTS of a batch with the prefix DECODER."""
         return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:
@@ -69,11 +70,12 @@ class Tokens:
         return self.sequence_ids if self.queried is None else jnp.take_along_axis(self.sequence_ids, self.queried, axis=1)
 
     def offsets(self) -> Int[Array, "B 1 Q L"]:
-        """Returns key position minus query position, for attention scores [B, H, Q, L]. Only meaningful within a sequence."""
+        """Returns the position of each key minus the position of each query, for attention scores [B, H, Q, L]. The difference
+        is only meaningful within a sequence."""
         return (self.positions[:, None, :] - self.query_positions[:, :, None])[:, None]
 
     def dropout(self, rate: float, seed: Seed | None) -> Dropout:
-        """Returns the dropout of an array with one row per queried token, or per query of attention."""
+        """Returns the dropout settings of an array with one row for each queried token or for each query of attention."""
         return Dropout(rate, seed, self.queried, self.rows)
 
 
@@ -82,8 +84,8 @@ class Layer:
     """The properties of an encoder layer that position embeddings may use."""
 
     number: UInt32[Array, ""]
-    """The index of the layer, from 0; traced in a scan over layers."""
+    """The index of the layer, from 0. It is traced in a scan over layers."""
     kind: str = struct.field(pytree_node=False, default="full")
     """The attention of the layer (`Architecture.layer_types`): "full" or "sliding"."""
     has_attention_norm: bool = struct.field(pytree_node=False, default=True)
-    """With norm_placement=pre, whether the layer has a norm before its attention."""
+    """Whether the layer has a norm before its attention if norm_placement=pre."""

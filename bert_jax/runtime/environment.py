@@ -1,4 +1,4 @@
-"""Sets up a command: logging to stderr, quiet libraries, and the compilation cache."""
+"""Sets up a command, with logging to stderr, quiet libraries and the compilation cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from bert_jax.storage.paths import cache_directory
 
 
 def start_logging(index: int) -> None:
-    """Sends this package's log messages to stderr: INFO and above from process 0, warnings and errors from the others."""
+    """Sends this package's log messages to stderr. Process 0 logs INFO and above, and the other processes only log warnings and
+    errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
     ours = logging.getLogger("bert_jax")
@@ -29,7 +30,7 @@ def start_logging(index: int) -> None:
 
 def quiet_libraries() -> None:
     """Sets the log level of libraries to ERROR or above, since their messages would obscure the loss lines."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the level of XLA's C++ log, read when the first backend starts
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("absl", "asyncio"):  # if a save fails, Orbax would log a traceback for each file; we report the failure once
@@ -55,9 +56,9 @@ class _WithoutClosedLoops:
 def enable_compilation_cache() -> None:
     """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
 
-    The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default below bert_jax/ in the user's cache directory. Each
-    kind of CPU has its own directory, because different machines may share a home directory, and XLA's CPU programs use the
-    instruction set of the CPU that compiled them."""
+    The environment variable JAX_COMPILATION_CACHE_DIR sets the directory, and an empty value turns the cache off. By default,
+    there is a separate directory for each kind of CPU below bert_jax/ in the user's cache directory. Different machines may
+    share a home directory, and XLA's CPU programs use the instruction set of the CPU that compiled them."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
         return
     try:

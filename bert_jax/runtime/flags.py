@@ -31,13 +31,13 @@ class StartFlags:
     compiled: pathlib.Path | None
     """The directory in which `aot --save` has written compiled steps."""
     changed_files: bool = False
-    """Whether to resume a run even if a user's file that it names has changed."""
+    """Whether to resume a run even if a user's file that its configuration names has changed."""
     figure_formats: tuple[str, ...] = ("png",)
     """The formats in which curves and figures are drawn."""
 
 
 def add_process_flags(parser: FlagParser) -> None:
-    """Adds the flags of a start with several processes."""
+    """Adds the flags for a run with several processes."""
     several = parser.group("several processes (detected automatically on a Cloud TPU slice)")
     several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="the address on which process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="the number of processes")

@@ -1,4 +1,5 @@
-"""Computes the goodput of a run from the seconds that its starts spent in each time category; `ledger.jsonl` records them.
+"""Computes the goodput of a run from the seconds that its starts spent in each time category. `ledger.jsonl` records these
+seconds.
 
 Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of this
 time in the category `training`."""
@@ -33,21 +34,22 @@ POLL = 0.001
 
 
 class TimeCategory(enum.StrEnum):
-    """A category of time; the value is its key in `results.json`."""
+    """A category of time. The value of a member is its key in `results.json`."""
 
     TRAINING = "training"
     """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
     """Unfinished steps, and steps that are computed again because an earlier start lost them or a rollback undid them."""
     WAITING = "waiting_for_data"
-    """The devices are idle because the next batch is not ready."""
+    """Time in which the devices are idle because the next batch is not ready."""
     COMPILING = "compiling"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    """Training waits for a checkpoint to be saved; most of a save runs in the background."""
+    """Time in which training waits for a checkpoint to be saved. Most of a save runs in the background."""
     RESTORING = "restoring"
     DOWNLOADING = "downloading"
-    """Training waits for downloads from a bucket (corpus, model, data, workdir) or for the verification of the corpus."""
+    """Time in which training waits for downloads from a bucket (corpus, model, data, workdir) or for the verification of the
+    corpus."""
     OTHER = "other"
     """Starting processes, reading data, exporting the model."""
     BETWEEN = "between_starts"
@@ -56,7 +58,8 @@ class TimeCategory(enum.StrEnum):
 class GoodputRecorder:
     """Measures the time of each category since its creation, and adds up the starts of a run.
 
-    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Other threads may read the recorder.
+    `clock` counts seconds from any fixed moment, and `wall_clock` counts seconds from the epoch. Other threads may read the
+    recorder.
 
     >>> goodput = GoodputRecorder()
     >>> with goodput.during(TimeCategory.RESTORING):
@@ -95,17 +98,17 @@ class GoodputRecorder:
         """Counts the time of the `with` block as `category`. Blocks may be nested."""
         before = self._change(category)
         try:
-            with jax.profiler.TraceAnnotation(category.value):  # its name in a profile
+            with jax.profiler.TraceAnnotation(category.value):  # the name of the block in a profile
                 yield
         finally:
             self._change(before)
 
     @contextlib.contextmanager
     def training(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Iterator[Made]]:
-        """Counts the time of the `with` block as training. Yields an iterator over `batches` and closes it at the end.
+        """Counts the time of the `with` block as training. Yields an iterator over `batches`, and closes `batches` at the end.
 
-        Waiting for a batch counts as waiting once the devices are idle (`is_computing` returns False). The time after the last
-        finished step also counts as training. If an exception ends the block, it does not, since the unfinished step will be
+        The time until the next batch counts as waiting once the devices are idle (`is_computing` returns False). The time after
+        the last finished step counts as training, unless an exception ends the block. In that case, the unfinished step will be
         repeated.
         """
         with batches, self.during(TimeCategory.TRAINING):
@@ -113,7 +116,7 @@ class GoodputRecorder:
             self._finish_step()
 
     def step_done(self, step: int) -> None:
-        """Counts the time since the last call as training time of the step that led to `step`."""
+        """Counts the time since the last call as training time. The step that has just finished has the number `step`."""
         self._step = step
         self._finish_step()
 
@@ -122,7 +125,8 @@ class GoodputRecorder:
         self._furthest = max(self._furthest, self._step)
 
     def record(self) -> JsonObject:
-        """Returns this start's line of `ledger.jsonl`: its number, its start time, the last finished step, and seconds."""
+        """Returns this start's line of `ledger.jsonl`. It has the index of the start (from 1), the time at which it began, the
+        last finished step, and the seconds of each category."""
         with self._lock:
             self._settle()
             seconds = dict(self._seconds)
@@ -135,7 +139,7 @@ class GoodputRecorder:
         }
 
     def totals(self) -> JsonObject:
-        """Returns the entry "ledger" of `results.json`, over all starts so far; see `sum_starts`."""
+        """Returns the entry "ledger" of `results.json` for all starts so far; see `sum_starts`."""
         return sum_starts([*self._earlier, self.record()])
 
     def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
@@ -177,10 +181,11 @@ class GoodputRecorder:
 
 
 def sum_starts(records: Sequence[JsonObject]) -> JsonObject:
-    """Adds up the starts of a run: {"goodput", "starts", "seconds": of each category}.
+    """Adds up the starts of a run. Returns {"goodput": fraction, "starts": count, "seconds": {category: seconds}}.
 
-    records: the lines of `ledger.jsonl`. The last line of a start replaces earlier ones. The time between two starts runs from
-    the last line of the first start to the beginning of the second. It is 0 if a clock was set back."""
+    `records` are the lines of `ledger.jsonl`. The last line of a start replaces the earlier lines of this start. The time
+    between two starts runs from the last line of the first start to the beginning of the second start. It is 0 if a clock was
+    set back."""
     last = {record["start"]: record for record in records}
     starts = [last[number] for number in sorted(last)]
     seconds = dict.fromkeys(map(str, TimeCategory), 0.0)
@@ -209,7 +214,8 @@ def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
 
 
 def goodput_line(totals: JsonObject) -> str:
-    """Formats `sum_starts` as a log line: the goodput, and every category of at least half a second, longest first.
+    """Formats the result of `sum_starts` as a log line. It has the goodput and every category of at least half a second,
+    longest first.
 
     >>> goodput_line(goodput.totals())
     'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'
@@ -222,14 +228,17 @@ def goodput_line(totals: JsonObject) -> str:
 
 
 class GoodputFile:
-    """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
+    """Appends the records of `goodput` to `WORKDIR/ledger.jsonl`. A record is written at every call of `write`, every 30
+    seconds, and at the end.
 
-    Every line holds a start's total seconds so far, so if a write fails, no time is lost: the next line includes it."""
+    Every line holds the total seconds of a start so far. If a write fails, no time is lost, because the next line includes
+    it."""
 
     def __init__(self, workdir: pathlib.Path, goodput: GoodputRecorder):
         self._path, self._goodput = workdir / GOODPUT_FILE, goodput
         goodput.continue_after(read_goodput(self._path))
-        # the last line may be incomplete, because another process was killed while writing, or the disk was full
+        # The last line may be incomplete, because another process was killed while it wrote the line, or because the disk was
+        # full.
         self._torn = True
         self._writing = threading.Lock()
         self._closed = threading.Event()
@@ -260,8 +269,8 @@ class GoodputFile:
 
 
 def read_goodput(path: pathlib.Path) -> list[JsonObject]:
-    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. If there is no file, there are no
-    records."""
+    """Returns the records of `ledger.jsonl` in order, without empty and incomplete lines. Returns [] if the file cannot be
+    read."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

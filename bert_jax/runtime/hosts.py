@@ -1,9 +1,9 @@
-"""Finds the processes of a run: from flags on any hardware, or from the slices on TPUs.
+"""Finds the processes of a run, from flags on any hardware or from the slices of TPUs.
 
-Variables describe the slices: GKE sets them in the environment, and Cloud TPU sets them in the metadata of each VM. If several
+Variables describe the slices. GKE sets them in the environment, and Cloud TPU sets them in the metadata of each VM. If several
 slices were requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one
-(`num_nodes`) and gives all hosts the same names. The hosts therefore exchange the addresses of each slice's workers, and set
-the variables that libtpu needs to join the slices."""
+(`num_nodes`) and gives all hosts the same names. The hosts therefore exchange the addresses of the workers of each slice. They
+then set the variables that libtpu needs to join the slices."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes of a run: there are `count` of them, and this process has the number `index`. Process 0 listens at
-    `coordinator` (HOST:PORT)."""
+    """The processes of a run. `count` is the number of processes, and `index` is the index of this process. Process 0 listens
+    at `coordinator` (HOST:PORT)."""
 
     coordinator: str
     count: int
@@ -49,7 +49,7 @@ class Hosts:
 def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
     """Returns the processes of this run, or None for a single process.
 
-    They come from the flags (on any hardware) or from the variables of a TPU slice (`slice_variables`). Raises UserError for
+    The flags (on any hardware) or the variables of a TPU slice (`slice_variables`) describe the processes. Raises UserError for
     incomplete or invalid flags.
     """
     given = {"--coordinator": coordinator, "--processes": count, "--process": index}
@@ -77,8 +77,8 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
 
 
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
-    """Returns the workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single
-    worker."""
+    """Returns the workers of one slice or of several slices (`MEGASCALE_*`), or None for a single worker. Workers are numbered
+    slice by slice, as in JAX."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
     slices = _parse_number(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
     count = len(workers) * slices
@@ -101,7 +101,8 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
 
 
 def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """Returns a number from the description of a slice, or the default. Raises UserError for other texts."""
+    """Returns the number in the variable `name` of a slice, or the default if the variable is missing or empty. Raises
+    UserError if the variable is not a whole number from `low` to `high`."""
     text = slice_.get(name) or str(default)
     number = whole_number(text, low, high)
     if number is None:
@@ -110,8 +111,8 @@ def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, def
 
 
 def slice_variables() -> dict[str, str] | None:
-    """Returns the variables that describe this process's slice and, if there are several slices, its place among them; None
-    without slices.
+    """Returns the variables that describe the slice of this process, or None if there is no slice. If there are several slices,
+    the variables include their number and the index of this slice.
 
     Raises UserError if slices that were started separately do not find each other."""
     if "TPU_WORKER_HOSTNAMES" in os.environ:
@@ -143,7 +144,7 @@ def _metadata(key: str) -> str | None:
 
 
 def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
-    """Returns the variables with which libtpu joins several slices. `own` are the workers of this process's slice."""
+    """Returns the variables with which libtpu joins several slices. `own` are the workers of the slice of this process."""
     return {
         "MEGASCALE_NUM_SLICES": str(len(slices)),
         "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),
@@ -158,10 +159,10 @@ def joined_slices(
     """Returns the addresses of the workers of every slice. All processes of all slices call this function and get the same
     result.
 
-    own: the addresses of this process's slice, in which it has the number `worker`. addresses: the addresses of all hosts of all
-    slices, starting with the first host's slice. That host collects the slices.
+    `own` are the addresses of the slice of this process, and `worker` is the index of this process in its slice. `addresses`
+    are the addresses of all hosts of all slices. The first host collects the slices.
 
-    Raises UserError if hosts are missing after `timeout` seconds.
+    Raises UserError if a host is missing after `timeout` seconds.
     """
     if own[worker] == addresses[0]:
         slices, missing = _collected(own, addresses, port, timeout)
@@ -209,7 +210,7 @@ def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout:
     slices = [one for i, one in enumerate(found) if one not in found[:i]]
     missing = [address for address in addresses if address not in slice_of]
     for connection in connections:
-        with connection, contextlib.suppress(OSError):  # the host has ended; the roll call reports it as missing
+        with connection, contextlib.suppress(OSError):  # the host has ended, and the roll call will report it as missing
             connection.sendall(framed(signed([slices, missing])))
     return slices, missing
 
@@ -218,8 +219,8 @@ def isolate_tpu_chips() -> None:
     """Makes JAX treat the TPU chips of this host as a separate slice. Call it before JAX starts. On other hardware, it changes
     nothing.
 
-    It sets the environment variables that let processes share the chips of a host, here for a single process. Without them,
-    libtpu waits for all hosts of the slice."""
+    It sets the environment variables with which several processes can share the chips of a host, here for a single process with
+    all chips. Without these variables, libtpu waits for all hosts of the slice."""
     chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
     bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
     os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}

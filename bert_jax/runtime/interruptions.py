@@ -1,4 +1,4 @@
-"""Handles the two interruptions of a run: a request to stop (SIGTERM, Ctrl-C) and a hang. A run can be resumed after either."""
+"""Handles the two interruptions of a run, a request to stop (SIGTERM, Ctrl-C) and a hang. The run can be resumed after both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from jax.experimental import multihost_utils
 
 
 class Preemption:
-    """Converts SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C to a flag that the loop polls.
+    """Converts SIGTERM and the first Ctrl-C to a flag that the training loop polls. After SIGTERM, a preempted machine has
+    seconds to minutes left.
 
     >>> with Preemption() as preemption:
     ...     for step in range(first, last):
@@ -28,9 +29,9 @@ class Preemption:
     ...             save(); sys.exit(preemption.exit_status)
 
     With one process, a signal handler sets the flag, and a second Ctrl-C interrupts immediately. With several processes, JAX's
-    preemption service handles SIGTERM. It notifies every process when one of them was signalled, and chooses a step that no
-    process has passed yet. `requested` returns True in all processes at that step, so that a collective save cannot deadlock.
-    Every process must therefore call `requested` after every step."""
+    preemption service handles SIGTERM. When a process is signalled, the service notifies all processes and chooses a step that
+    no process has passed yet. `requested` returns True in all processes at this step, so that a collective save cannot
+    deadlock. Every process must therefore call `requested` after every step."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -38,7 +39,8 @@ class Preemption:
         self._service = jax.process_count() > 1
 
     def __enter__(self) -> Preemption:
-        # Only the main thread can set handlers; a Python handler for SIGTERM would replace the C++ handler of JAX's service.
+        # Only the main thread can set handlers. If JAX's service is used, no handlers are set, because a Python handler for
+        # SIGTERM would replace the C++ handler of the service.
         if not self._service and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._notice)
@@ -55,7 +57,7 @@ class Preemption:
         return self._signal is not None
 
     def request(self) -> None:
-        """Requests a stop, like SIGTERM. Called when another process of a sweep was asked to stop."""
+        """Requests a stop, as SIGTERM does. This is called when another process of a sweep was asked to stop."""
         self._signal = self._signal or signal.SIGTERM
 
     @property
@@ -68,17 +70,17 @@ class Preemption:
             raise KeyboardInterrupt
         self._signal = number
         again = "; Ctrl-C again stops at once, without saving" if number == signal.SIGINT else ""
-        # os.write, since print is not safe in a handler that may have interrupted another print
+        # os.write is used, since print is not safe in a handler, which may have interrupted another print
         os.write(2, f"\n{signal.Signals(number).name}: saving after this step, then stopping{again}\n".encode())
 
 
 class Watchdog:
-    """Detects that this process makes no progress; `Processes.watched_by` then ends this process and all others.
+    """Detects that this process makes no progress. `Processes.watched_by` then ends this process and all other processes.
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds). Compiling a large model takes long. Therefore, the
-    limit is max(`start`, `floor`) seconds until the first step is done, and from the start of a compilation to the next
-    progress. Time in which the process was stopped (Ctrl-Z) does not count.
+    limit is max(`start`, `floor`) seconds until the time of a step has been measured, and from the start of a compilation to
+    the next progress. Time in which the process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
@@ -105,7 +107,7 @@ class Watchdog:
         self._last = clock()
 
     def step_done(self, step: int) -> None:
-        """Records that a training step has finished; its time counts towards the median."""
+        """Records that a training step has finished. The time of the step counts towards the median."""
         now = self._clock()
         if self._last_step is not None:
             self._steps.append(now - self._last_step)
@@ -113,25 +115,25 @@ class Watchdog:
         self._doing, self._compiles = f"the step after {step:,}", False
 
     def alive(self, doing: str) -> None:
-        """Records progress other than a training step (evaluation, saving, drawing). It resets the clock but does not count
-        towards the median."""
+        """Records progress other than a training step (evaluation, saving, drawing). This resets the clock, but the time does
+        not count towards the median."""
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit for the start applies: it is long enough to
+        """Records that a compilation starts. Until the next progress, the limit for the start applies, which is long enough to
         wait for another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 
     def limit(self) -> float:
-        """The current limit: more seconds without progress count as a hang."""
+        """Returns the current limit. More seconds without progress count as a hang."""
         if not self._steps or self._compiles:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def hang(self) -> str:
-        """If the process has made no progress for longer than the limit, returns a message with the time and the activity;
-        otherwise returns ""."""
+        """Returns a message with the time and the activity if the process has made no progress for longer than the limit.
+        Otherwise, returns ""."""
         waited = self._clock() - self._last
         if waited <= self.limit():
             return ""
@@ -149,12 +151,12 @@ class Watchdog:
         title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)
         sys.stderr.flush()
-        faulthandler.dump_traceback(file=2, all_threads=True)  # the process's stderr, even if sys.stderr is replaced
+        faulthandler.dump_traceback(file=2, all_threads=True)  # stderr of the process, even if sys.stderr has been replaced
         try:
             with path.open("w") as file:
                 file.write(title)
                 file.flush()
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        # the hang may be caused by a full or disconnected disk; the stacks have already been written to stderr
+        # A full or disconnected disk may have caused the hang. The stacks have already been written to stderr.
         except OSError as error:
             sys.stderr.write(f"could not write {path}: {error}\n")

@@ -1,4 +1,4 @@
-"""Starts a run of `pretrain` or `finetune`: logging, the compilation cache, the other processes, the workdir, the watchdog.
+"""Starts a run of `pretrain` or `finetune` with its logging, compilation cache, processes, workdir and watchdog.
 
     def main() -> None:
         flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
@@ -42,35 +42,37 @@ class Run:
     """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
-    """The local directory of the run; `durable` returns the permanent location."""
+    """The local directory of the run. `durable` returns the permanent location."""
     is_first: bool
-    """Whether this process writes the files of the run: True in process 0, and in every process if they are independent."""
+    """Whether this process writes the files of the run. This is True in process 0, and in every process if processes are
+    independent."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
     shard: RunShard = dataclasses.field(default_factory=RunShard)
-    """If processes are independent, the runs of a sweep that this process trains."""
+    """The runs of a sweep that this process trains, if processes are independent."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
     """The time of this start and of earlier starts, by category."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
-    """The upload of the workdir, if it is in a bucket."""
+    """The upload of the workdir, if the workdir is in a bucket."""
     require_in_place: Callable[[], None] = lambda: None
     """Raises UserError if the workdir was moved or removed. Call it before writing to the workdir."""
     rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
+    """Kernel -> why it was rejected, for each kernel that disagrees with the plain path on these devices. See
+    `Execution.without_kernels`."""
     figure_formats: Sequence[str] = ("png",)
     """The formats in which curves and figures are drawn."""
 
     def durable(self, path: pathlib.Path) -> AnyPath:
-        """Returns the permanent location of a file or directory of the workdir: `path` itself, or its path in the bucket.
-        Checkpoints are written there directly."""
+        """Returns the permanent location of a file or directory of the workdir, which is `path` itself or, if the workdir is in
+        a bucket, a path in the bucket. Checkpoints are written to this location directly."""
         return self.mirror.durable(path) if self.mirror else path
 
     def compiling(self, goodput: GoodputRecorder) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a compilation: its time counts as compiling in `goodput`, and the watchdog uses its longer
-        limit."""
+        """Returns a context manager for a compilation. The time of the block counts as compiling in `goodput`, and the watchdog
+        uses its longer limit."""
         self.watchdog.compiling()
         return goodput.during(TimeCategory.COMPILING)
 
@@ -84,12 +86,13 @@ def start_run(
     completed: Callable[[JsonObject], JsonObject] = dict,
     independent: bool = False,
 ) -> Iterator[Run]:
-    """Starts a run: sets up logging and the compilation cache, connects the processes, opens the workdir, and starts the
+    """Starts a run. This sets up logging and the compilation cache, connects the processes, opens the workdir, and starts the
     watchdog.
 
-    This is a context manager. On exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as
-    nested plain values. `may_change` and `completed` are explained in `workdir.open_workdir`. Several processes either form one
-    `jax.distributed` run, or are `independent`: each then uses its own devices for its share of the runs of a sweep."""
+    This is a context manager. On exit, it stops the watchdog and unlocks the workdir. `config` is the resolved configuration as
+    nested plain values. `may_change` and `completed` are explained in `workdir.open_workdir`. Several processes form one
+    `jax.distributed` run unless they are `independent`. An independent process trains its share of the runs of a sweep on its
+    own devices."""
     goodput = GoodputRecorder()
     goodput.preceded_by(TimeCategory.DOWNLOADING, seconds_spent())
     quiet_libraries()
@@ -139,7 +142,7 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            # reports a lack of memory outside the steps; inside, the code of the steps reports it
+            # This reports a lack of memory outside of training steps. During a step, the code of the step reports it.
             with file_errors_explained(), fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":

@@ -1,9 +1,9 @@
-"""Sends and receives JSON over TCP: four bytes with the length, then the text in UTF-8.
+"""Sends and receives JSON over TCP. A message is its length in four bytes, followed by its text in UTF-8.
 
 All communication between the processes of a run uses such connections. One process listens at a known address (`hear`) and the
-others call it (`ask`). Anyone who can reach the port may connect: port scanners, half-open connections, programs with other
-protocols. `Calls` therefore reads from all callers concurrently, so that none of them blocks the others. Both sides sign their
-messages with the secret of the run, if it has one."""
+others call it (`ask`). Anyone who can reach the port may connect, such as a port scanner or a program with another protocol,
+and a connection may be half open. `Calls` therefore reads from all callers concurrently, so that no caller blocks another. If
+the run has a secret, both sides sign their messages with it."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from types import TracebackType
 from bert_jax.files import Json, parse_json
 
 SECRET = "BERT_JAX_SECRET"
-"""The environment variable with a secret shared by all processes of a run (SkyPilot sets one). Callers without the secret are
-ignored."""
+"""The environment variable with a secret that all processes of a run share. If it is not set, the secret is SkyPilot's task id,
+if there is one. Callers without the secret are ignored."""
 LONGEST = 1 << 20
-"""The maximum bytes of a caller's message and of the answer."""
+"""The maximum number of bytes of a caller's message, and of the answer."""
 PATIENCE = 10.0
 """The seconds within which a caller must send its message."""
 MOST_CALLERS = 256
-"""The maximum number of pending callers in addition to the expected ones. If there are more, the oldest are disconnected."""
+"""The maximum number of pending callers in addition to the expected callers. If there are more, the oldest caller is
+disconnected."""
 ANSWER = 15.0
-"""A caller waits for the answer this many seconds longer than its own time limit, since the called process may have started
+"""The seconds that a caller waits for the answer in addition to its own time limit, since the called process may have started
 later."""
 
 
 # -------------------------------------------------------------------------------------------------------------------- messages
 def framed(message: Json) -> bytes:
-    """Returns a message as bytes: its length, then its text."""
+    """Returns a message as bytes. They are the length of the text, followed by the text."""
     data = json.dumps(message).encode()
     return len(data).to_bytes(4, "big") + data
 
 
 def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:
-    """Splits `data` into the complete messages at its start and the rest. Raises ValueError for data not written by `framed`."""
+    """Returns (the complete messages at the start of `data`, the rest of `data`). Raises ValueError for data not written by
+    `framed`."""
     found = []
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
@@ -71,14 +73,14 @@ def receive(connection: socket.socket) -> Json:
 
 
 def signed(message: Json) -> list[Json]:
-    """Returns [message, HMAC]. The HMAC with the secret of the run shows that the message comes from one of its processes; it is
-    "" without a secret."""
+    """Returns [message, HMAC]. The HMAC is made with the secret of the run, and shows that the message comes from a process of
+    the run. If there is no secret, it is ""."""
     secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
     return [message, hmac.new(secret.encode(), json.dumps(message).encode(), "sha256").hexdigest() if secret else ""]
 
 
 def verified(message: Json) -> Json:
-    """Returns a message signed by a process of this run. Raises ValueError for anything else."""
+    """Returns the content of a message that a process of this run has signed. Raises ValueError for anything else."""
     match message:
         case [said, str(proof)] if hmac.compare_digest(proof.encode(), str(signed(said)[1]).encode()):
             return said
@@ -95,12 +97,12 @@ def hear(
     complete: Callable[[], bool],
     waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Listens at `address` (HOST, PORT) until everything is `complete`, for at most `timeout` seconds. If the address of this
-    machine is not clear, listens at all addresses.
+    """Listens at `address` (HOST, PORT) until `complete` returns True, for at most `timeout` seconds. If it is not clear which
+    address of this machine is meant, listens at all addresses.
 
-    For each process of this run, `accept` is called with its first message and its connection, and returns whether the message
-    was expected. All other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot
-    be opened.
+    `accept` is called with the first message and the connection of each process of this run, and returns whether the message
+    was expected. If the message was not expected, or if the caller is not a process of this run, the connection is closed.
+    `waiting` is called at least every second. Raises OSError if the port cannot be opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:
@@ -114,8 +116,8 @@ def hear(
 def ask(
     address: tuple[str, int], message: Json, *, timeout: float, waiting: Callable[[], object] = lambda: None
 ) -> tuple[Json, socket.socket] | None:
-    """Sends `message` to the process that listens at `address`. Returns its answer and the open connection, or None if it does
-    not answer within `timeout` seconds. `waiting` is called after each attempt."""
+    """Sends `message` to the process that listens at `address`. Returns the answer and the open connection, or None if the
+    process does not answer within `timeout` seconds. `waiting` is called after each failed attempt."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -126,7 +128,7 @@ def ask(
                 answer = verified(receive(connection))
                 opened.pop_all()
                 return answer, connection
-        except (OSError, ValueError, RecursionError):  # it does not listen yet, or another program uses the port
+        except (OSError, ValueError, RecursionError):  # the process does not listen yet, or another program has the port
             time.sleep(0.2)
         waiting()
     return None
@@ -157,8 +159,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
-        """Waits at most `seconds` for a message of this run. Returns (its sender, the message), or None if none arrived. A
-        caller that sends anything else, or does not send in time, is disconnected."""
+        """Waits at most `seconds` for a message of this run. Returns (the connection of its sender, the message), or None if no
+        message has arrived. Disconnects callers that send anything else or do not send a message in time."""
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -174,7 +176,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
                 return None
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has already gone
+        with contextlib.suppress(OSError):  # the caller has already disconnected
             connection, _ = self._server.accept()
             connection.setblocking(False)
             self._callers[connection] = _Caller(connection, time.monotonic() + PATIENCE)
@@ -217,8 +219,9 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 def own_address(host: str) -> str:
-    """Returns the address of this machine at which to listen for `host`. Returns "" (all addresses) if the name is inconclusive:
-    Debian resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
+    """Returns the address of this machine at which to listen for `host`. Returns "" (all addresses) if this is not clear from
+    the name. For example, Debian resolves a machine's own name to 127.0.1.1, and behind a NAT the name has the address of
+    another machine."""
     try:
         address = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
         loopback = ipaddress.ip_address(address).is_loopback

@@ -1,22 +1,23 @@
 """The processes of a run and their communication.
 
-They meet before JAX starts (`meet`), because `jax.distributed.initialize` waits silently for a missing worker, and then aborts
-the process with a C++ stack trace. Therefore, all processes first call process 0 over plain TCP, on the port that JAX will use.
-Process 0 reports which workers are missing, and which versions, code or configuration keys differ.
+The processes meet before JAX starts (`meet`), because `jax.distributed.initialize` waits silently for a missing worker, and
+then aborts the process with a C++ stack trace. Therefore, all processes first call process 0 over plain TCP, on the port that
+JAX will use. Process 0 reports which workers are missing, and which versions, code or configuration keys differ.
 
 The connections of this roll call stay open, and a loop in each process (`Processes`) sends a heartbeat over them every few
-seconds. Without it, a collective with a dead process would wait, or fail with an error that names no process. With it, a
-connection that closes without a final message means a killed process. A silent connection means a process that was stopped, or
-that lost its network. Process 0 is connected to every other process and passes on what it detects. Every process then ends
-within seconds and names the same culprit. The same loop checks whether this process itself makes progress
-(`interruptions.Watchdog`).
+seconds. Without heartbeats, a collective with a dead process would wait, or fail with an error that names no process. With
+heartbeats, a connection that closes without a final message shows that a process was killed. A silent connection shows that a
+process was stopped or has lost its network. Process 0 is connected to every other process and reports every loss to all of
+them. Every process then ends within seconds and names the same culprit. The same loop checks whether this process itself makes
+progress (`interruptions.Watchdog`).
 
-Everything else that the processes agree on uses the same connections: the JSON values of all processes (`gather`), and the
-division of the runs of a sweep or a study, without collectives (`RunShard`).
+All other agreements use the same connections. `gather` exchanges the JSON values of all processes. `RunShard` divides the runs
+of a sweep or a study among the processes without collectives.
 
-JAX's service runs in process 0. It aborts every process that is still connected when process 0 exits. JAX's own barrier before
-the exit does not prevent this on busy machines, since process 0 closes the service before the others have left the barrier.
-Therefore, process 0 exits last here, and the others wait until it has reached its end; `join_jax` disables JAX's barrier."""
+JAX's service runs in process 0. The service aborts every process that is still connected when process 0 exits. JAX's own
+barrier before the exit does not prevent this on busy machines, since process 0 closes the service before the others have left
+the barrier. Therefore, `join_jax` disables JAX's barrier. The other processes wait until process 0 has reached its end, and
+process 0 exits last."""
 
 from __future__ import annotations
 
@@ -59,16 +60,17 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent ones."""
+"""The number of missed heartbeats after which a process counts as silent. A process that hangs reports the silent processes."""
 GRACE = 10.0
-"""After another process has failed, a process has this many seconds to end on its own, since all processes may fail in the same
-way."""
+"""The seconds that a process has to end on its own after another process has failed. All processes may fail in the same way,
+and each then reports its own error."""
 FAREWELL = 5.0
-"""When a process ends, it waits at most this many seconds for all others to end or to receive its last message."""
+"""The maximum number of seconds for which a process that ends waits for the others to end or to receive its last message."""
 PARTING = 60.0
-"""At its regular end, process 0 waits for the other processes to exit, at most this many seconds after their final messages."""
+"""At its regular end, process 0 waits until the other processes have exited, but at most this many seconds after their final
+messages."""
 EARLIER = 120.0
-"""When a process of an earlier start is asked to stop, it must save and end within this many seconds."""
+"""The seconds within which a process of an earlier start must save and end after it was asked to stop."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
 
 Item = TypeVar("Item")
@@ -81,16 +83,16 @@ def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: f
     """Waits until all processes of a run have started. Returns immediately if `hosts` is None, i.e. for a single process.
     `patience` is passed to `Processes`.
 
-    Raises UserError in every started process if a process is missing after `timeout` seconds, or if one differs in versions, code
-    or `config`."""
+    Raises UserError in every started process if a process is missing after `timeout` seconds, or if a process has different
+    versions, code or `config`."""
     if hosts is None:
         return Processes(patience=patience)
     return Processes(hosts, roll_call(hosts, process_facts(config), timeout), patience=patience)
 
 
 def process_facts(config: JsonObject) -> dict[str, str]:
-    """Returns the facts that must be the same in every process, by name: versions of Python and packages, the commit, the
-    digest of the code, every configuration key."""
+    """Returns the facts that must be the same in every process, by name. They are the versions of Python and of packages, the
+    commit, a digest of the code, and all configuration keys."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
         try:
@@ -103,7 +105,8 @@ def process_facts(config: JsonObject) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """Returns the commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
+    """Returns the commit of this package, with `+` appended if its files have uncommitted changes. Outside of git, returns
+    "unknown"."""
     here = pathlib.Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -117,7 +120,7 @@ def git_commit() -> str:
 
 
 def code_digest() -> str:
-    """Returns the first digits of a SHA-256 of this package's files. They distinguish copies of the code that are not git
+    """Returns the first digits of a SHA-256 of this package's files. The digits distinguish copies of the code that are not git
     checkouts."""
     here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
@@ -128,8 +131,8 @@ def code_digest() -> str:
 def roll_call(
     hosts: Hosts, facts: Mapping[str, str], timeout: float, say: Callable[[str], object] | None = None
 ) -> dict[int, socket.socket]:
-    """Waits until all processes have started and have the same `facts`. Returns the open connections by process number: process 0
-    is connected to all others, and each of the others to process 0.
+    """Waits until all processes have started and have the same `facts`. Returns the open connections by process index. Process
+    0 is connected to all other processes, and each other process only to process 0.
 
     Raises UserError in every started process if a process is missing after `timeout` seconds, or if the facts differ. `say`
     prints a line about missing processes."""
@@ -188,7 +191,7 @@ def roll_call(
             ) from error
         fault = _missing_or_differing(hosts, dict(facts), received)
         for connection in connections.values():
-            with contextlib.suppress(OSError):  # the process has ended, which the closed connection will show
+            with contextlib.suppress(OSError):  # the process has ended; its closed connection will show this
                 connection.sendall(framed(signed(fault)))
     if fault:
         for connection in connections.values():
@@ -198,7 +201,7 @@ def roll_call(
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the other end has closed a connection on which it has not sent anything yet."""
+    """Returns whether the other end has closed a connection that has no unread data."""
     timeout = connection.gettimeout()
     connection.setblocking(False)
     try:
@@ -241,9 +244,9 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """A planned end of this process: the loop prints `words` to stderr and exits with `status`, unless the process ends on its
-    own first. The loop exits between the times `earliest` and `latest` (time.monotonic); process 0 waits until `latest` for the
-    others to exit."""
+    """A planned end of this process. The loop prints `words` to stderr and exits with `status`, unless the process ends on its
+    own first. The loop exits between the times `earliest` and `latest` (time.monotonic). Process 0 waits until `latest` for the
+    other processes to exit."""
 
     words: str
     status: int
@@ -259,8 +262,8 @@ ALONE = Hosts("", 1, 0, ("process 0",), "")
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a run, as seen by one of them. `connections` maps process numbers to connections: process 0 is connected
-    to all others, and each of the others to process 0.
+    """The processes of a run, as seen by one of them. `connections` maps process indices to connections. Process 0 is connected
+    to all other processes, and each other process only to process 0.
 
     A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 
@@ -284,13 +287,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._heard = dict.fromkeys(self._connections, now)
         self._received = dict.fromkeys(self._connections, b"")
         self._leaving: set[int] = set()
-        """The processes that announced their end or were asked to end. They may be waiting for this process, and are notified
-        when it ends."""
+        """The processes that announced their end, were asked to end, or are lost."""
         self._closed: set[int] = set()
         self._ended = False
-        """Whether this process has announced its end and only waits for others."""
+        """Whether this process has announced its end and only waits for other processes."""
         self._failed, self._parting = False, False
-        """Whether this process has announced its failure, and whether it has reached its end."""
+        """Whether this process has announced its failure, and whether this process has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as last reported by process 0."""
@@ -301,12 +303,14 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._over = False
         self._round = 0
         self._gathered: dict[int, dict[int, Any]] = {}
-        """Number of the `gather` call -> values: in process 0, the values of the others; in the others, the values of all."""
+        """Number of the `gather` call -> values by process. Process 0 has the values of all other processes. Every other
+        process has the values of all processes."""
         self._apart: Callable[[], object] | None = None
         """A function that asks this process to save and stop. It is only set if each process works on its own."""
         self._asked_to_stop = False
         self._shares: dict[int, Any] = {}
-        """In process 0, the results of processes that have finished their runs; in the others, the acknowledgement."""
+        """In process 0, the results of all processes that have finished their runs. In another process, the acknowledgement of
+        its own result."""
         self._thread = threading.Thread(target=self._live, name="processes", daemon=True)
 
     def __enter__(self) -> Processes:
@@ -316,7 +320,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Announces the end of this process. After an error, the others end too, unless each process works on its own.
+        """Announces the end of this process. After an error, the other processes end too, unless each process works on its own.
 
         The loop continues in the background until the interpreter exits. The interpreter waits for the other processes before it
         exits (`_part`)."""
@@ -327,23 +331,24 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._send({"ends": True})
         else:
             self._tell_failure(error)
-        if self._apart:  # closing a connection before everything is read would lose the last message
+        if self._apart:  # if a connection were closed before everything is read, the last message would be lost
             for connection in self._connections.values():
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
             self._thread.join(FAREWELL)
         elif self._connections and (self.index == 0 or error is None or isinstance(error, SystemExit)):
-            atexit.register(self._part)  # registered later than JAX's handler, and so called before it
+            atexit.register(self._part)  # this handler is registered after JAX's, and therefore called first
 
     def _part(self) -> None:
-        """Waits for the others: process 0 waits until they have exited, the others wait until process 0 has reached its end."""
+        """Waits for other processes. Process 0 waits until all others have exited, and the others wait until process 0 has
+        reached its end."""
         self._parting = True
         self._thread.join()
 
     # ---------------------------------------------------------------------------------------------------------------- agreements
     def gather(self, value: Value) -> list[Value]:
-        """Returns the JSON values of all processes, in order. Every process must call this method, which waits for the others.
-        Processes that work independently get only their own value."""
+        """Returns the JSON values of all processes, in order. Every process must call this method, which waits for the other
+        processes. A process that works independently gets only its own value."""
         if self.count == 1 or self._apart:
             return [value]
         self._round += 1
@@ -355,13 +360,13 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         others = self._gathered.setdefault(number, {})
         self._await(lambda: len(others) == self.count - 1)
         said = cast(Json, [value, *(others[i] for i in range(1, self.count))])
-        (values,), _ = unframed(framed(said))  # the values as the others receive them
+        (values,), _ = unframed(framed(said))  # the values as the other processes receive them
         self._send({"round": number, "values": values})
         del self._gathered[number]
         return cast(list[Value], values)
 
     def first(self, action: Callable[[], None]) -> None:
-        """Runs `action` in process 0 only. If the function raises a UserError, every process raises that error, so that none
+        """Runs `action` in process 0 only. If `action` raises a UserError, every process raises this error, so that no process
         waits for process 0."""
         message = ""
         if self.index == 0:
@@ -377,10 +382,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def join_jax(self, timeout: float) -> None:
         """Starts `jax.distributed`.
 
-        JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
-        time limit, so it may react after half of the limit. The limit is therefore twice the patience. Our own check then
-        reacts first, and it names the silent process. JAX's barrier at the exit is not used, because process 0, which runs the
-        service, exits last."""
+        JAX's own service aborts all processes with a C++ stack trace if a process is silent. The service expects two heartbeats
+        per time limit, so it may react after half of the limit. The limit is therefore more than twice our patience, so that
+        our own check reacts first. This check names the silent process. JAX's barrier at the exit is not used, because process
+        0, which runs the service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,
@@ -403,11 +408,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     @contextlib.contextmanager
     def shard_runs(self, workdir: AnyPath, stop: Callable[[], object]) -> Iterator[RunShard]:
-        """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
-        another process was asked to stop, or when process 0 has ended.
+        """Lets each process work on its own from now on, so that the loss of one process does not end the others. `stop` is
+        called when another process was asked to stop, or when process 0 has ended.
 
-        If an earlier start's process with the same number is still running, waits for it to end, since both would write the
-        same files. Such a process ends soon after process 0 of its start. Raises UserError if it does not end in time."""
+        If an earlier start's process with the same index is still running, waits until that process has ended, since both
+        processes would write the same files. Such a process ends soon after process 0 of its start. Raises UserError if it does
+        not end in time."""
         if self.count == 1:
             yield RunShard()
             return
@@ -423,12 +429,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                         raise
                 time.sleep(0.2)
             self._apart = stop
-            if self._asked_to_stop:  # while this process waits
+            if self._asked_to_stop:  # asked while this process was waiting
                 stop()
             yield RunShard(self)
 
     def stop_all(self) -> None:
-        """Notifies the other, independent processes that this one was asked to stop, so that they stop too."""
+        """Notifies the other, independent processes that this process was asked to stop, so that they stop too."""
         self._asked_to_stop = True
         self._send({"stop": True})
 
@@ -473,9 +479,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return "; ".join(ours) or self._told
 
     def end_after(self, error: Exception) -> None:
-        """Ends this process without cleanup after a device error or a corrupted corpus. A device error is, for example, a failed
-        collective, usually because another process has died. A regular exit would wait for devices that are still busy with the
-        collective.
+        """Ends this process without cleanup after a device error or a corrupted corpus. An example of a device error is a
+        collective that fails because another process has died. A regular exit would wait for devices that are still busy with
+        the collective.
 
         Does nothing after any other error, or if no other process computes together with this one."""
         if not self._connections or self._apart or not (is_device_error(error) or isinstance(error, CorruptedCorpus)):
@@ -486,8 +492,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._tell_failure(error)
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
-            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status must not report a hang
-        self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this one
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+        self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this process
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]
@@ -524,7 +530,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     def _live(self) -> None:
-        """Sends, listens and checks for a hang until there is nothing left to wait for, or ends this process."""
+        """Sends heartbeats, reads messages and checks for a hang. Returns when there is nothing left to wait for, or ends this
+        process."""
         due, quiet = time.monotonic(), time.monotonic()
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
@@ -570,9 +577,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self._closed == self._connections.keys()
 
     def _is_over(self, quiet: float) -> bool:
-        """Returns whether this process and everything that it waits for has ended. Process 0 waits for the exit of all others,
-        for at most `PARTING` seconds after their final messages (at the time `quiet`). The others wait for the end of process
-        0.
+        """Returns whether this process and everything that it waits for has ended. Process 0 waits for the exit of all other
+        processes, but at most `PARTING` seconds after their final messages (at the time `quiet`). The other processes wait for
+        the end of process 0.
 
         If an end is planned (`_Ending`), the loop continues until that end, unless this process has failed too and is ending on
         its own."""
@@ -599,7 +606,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._leaving.add(other)
             self._closed.add(other)
             if self._apart:
-                # the other process waits for this message, so that its own last message is not lost
+                # The other process waits until this connection is shut down, so that its own last message is not lost.
                 with contextlib.suppress(OSError):
                     self._connections[other].shutdown(socket.SHUT_RDWR)
                 if other == 0:
@@ -642,7 +649,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         now = time.monotonic()
         for other, heard in list(self._heard.items()):
             if other not in self._leaving and now - heard > self._patience:
-                if self._apart:  # it may come back; if it does not, `collect` reports it
+                if self._apart:  # the process may come back; if not, `collect` reports it
                     if other == 0:
                         self._stop()
                     continue
@@ -672,7 +679,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._ending = _Ending(f"{text}\n{REMEDY}", HUNG, now, now + FAREWELL)
 
     def _end_soon(self, text: str, status: int) -> None:
-        """Ends this process because another one has failed, unless it ends on its own within `GRACE` seconds."""
+        """Ends this process because another process has failed, unless this process ends on its own within `GRACE` seconds."""
         if self._ending is None:
             words = f"error: {text}" if status == USER_ERROR_STATUS else f"{text}\n{REMEDY}"
             now = time.monotonic()
@@ -696,13 +703,13 @@ FOLDER = ".processes"
 class RunShard:
     """The runs of a sweep or a study that this process trains.
 
-    Processes divide the runs among themselves. Each process uses its own devices, without collectives. Otherwise, a sweep on
-    several hosts would train one small run after another on all chips. Collectives of processes that end hours apart would also
-    time out.
+    The processes divide the runs among themselves. Each process uses its own devices, without collectives. Otherwise, a sweep
+    on several hosts would train one small run after another on all chips. In addition, collectives of processes that end hours
+    apart would time out.
 
     >>> with processes.shard_runs(workdir, stop=preemption.request) as shard:
     ...     mine = {run: train(run) for run in shard.select(runs)}
-    ...     everything = shard.gather(mine, waiting=lambda: False)  # in process 0; None in the others, which may then end
+    ...     everything = shard.gather(mine, waiting=lambda: False)  # in process 0; in the others None, and they may end
     """
 
     processes: Processes | None = None
@@ -719,21 +726,21 @@ class RunShard:
         return self.processes.count if self.processes else 1
 
     def select(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Returns every `count`-th of the `items`, starting with item `index`. Neighbouring runs only differ in the seed and cost
-        the same; they go to different processes."""
+        """Returns every `count`-th of the `items`, starting with item `index`. Neighbouring runs differ only in the seed and
+        take the same time, so they go to different processes."""
         return items[self.index :: self.count]
 
     def tell_stopped(self) -> None:
-        """Notifies the other processes that this one was asked to stop, so that they stop too."""
+        """Notifies the other processes that this process was asked to stop, so that they stop too."""
         if self.processes:
             self.processes.stop_all()
 
     def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
         """In process 0, waits until every process has called `gather` and returns their JSON values in order.
 
-        In the other processes, returns None once process 0 has their value. In process 0, returns None if a process was asked to
-        stop, or if `waiting`, which is called every second, returns True. Raises ProcessesLost if another process failed before
-        its `gather`."""
+        In the other processes, returns None once process 0 has their value. `waiting` is called every second. If it returns
+        True, all processes are asked to stop and `gather` returns None. In process 0, `gather` also returns None if a process
+        was asked to stop, and raises ProcessesLost if another process failed before its `gather`."""
         return self.processes.collect(value, waiting) if self.processes else [value]
 
 
@@ -743,7 +750,7 @@ MARKER_FILE = ".shared"
 
 
 def require_shared_directory(processes: Processes, directory: AnyPath, patience: float = 60.0) -> None:
-    """Raises UserError in every process if not all processes see the `directory` of process 0 within `patience` seconds. Each
+    """Raises UserError in every process if a process does not see the `directory` of process 0 within `patience` seconds. Each
     process writes its part of a checkpoint to this directory. Network file systems only show new files after some seconds."""
     if processes.count == 1:
         return

@@ -1,4 +1,4 @@
-"""Profiles of a few steps, for XProf: the flag `--profile=FIRST:LAST` of `pretrain`, `finetune` and `predict`."""
+"""Profiles a few steps for XProf, if `pretrain`, `finetune` or `predict` has the flag `--profile=FIRST:LAST`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ SESSIONS = pathlib.Path("plugins") / "profile"
 
 
 class Profile(contextlib.AbstractContextManager["Profile"]):
-    """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps, it does nothing.
+    """Writes a profile of the `steps` of a loop to `directory`, where `xprof --logdir=DIRECTORY` finds it. Does nothing if
+    `steps` is None.
 
-    The numbers count finished steps: 10:15 starts after step 10 and ends after step 15. If a loop resumes between these steps,
-    the profile starts with the loop. Every process writes its own part. At the end of the `with` block, a profile that is still
-    running is written.
+    The numbers count finished steps, so 10:15 starts after step 10 and ends after step 15. If a loop resumes between these
+    steps, the profile starts when the loop starts. Every process writes its own part. If the profile is still running at the
+    end of the `with` block, it is written then.
 
     >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
     ...     for batch in profile.trace_steps(batches, step, sums.check):
@@ -41,7 +42,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         self.was_taken = False
         """Whether a profile has been started."""
         self._is_tracing = False
-        self._free = threading.Lock()  # acquired by the first run of a sweep, the only one that is profiled
+        self._free = threading.Lock()  # only the first run of a sweep, which acquires this lock, is profiled
 
     def __str__(self) -> str:
         return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"
@@ -52,8 +53,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
             raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
 
     def for_run(self, last_step: int, *, alone: bool) -> Profile:
-        """Returns the profile for a run up to `last_step`. In a sweep, only the first run with enough steps is profiled. A run
-        that is `alone` must have enough steps, as in `require`."""
+        """Returns the profile for a run that ends at `last_step`. In a sweep, only the first run with enough steps is profiled.
+        Raises UserError, as `require` does, for a run that is `alone` and does not have enough steps."""
         if alone:
             self.require(last_step)
         if self.steps and self.steps.stop <= last_step and self._free.acquire(blocking=False):

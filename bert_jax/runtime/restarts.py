@@ -35,11 +35,11 @@ their pauses differ."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a command, and restarts it while its exit status is one for which a restart may help, at most `restarts` times.
-    Returns the last exit status, or 42 if all restarts are used up.
+    """Runs a command. Restarts the command, at most `restarts` times, if its exit status is one that a restart may fix. Returns
+    the last exit status, or 42 if all restarts are used up.
 
     Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
-    failure. If this process receives a signal, it ends the command without a restart."""
+    failure. If this process receives a signal, the command ends and is not restarted."""
     command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: do not import from the current directory
     workdir = find_workdir(arguments)
     failed: set[int] = set()
@@ -81,7 +81,7 @@ def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
 def steps_done(workdir: AnyPath) -> int:
     """Returns the last step in the workdir's `metrics.jsonl`, or 0. For a sweep or a study, returns the sum over its runs."""
     total = 0
-    with contextlib.suppress(OSError), explained(workdir):  # storage that is temporarily unavailable
+    with contextlib.suppress(OSError), explained(workdir):  # the storage may be temporarily unavailable
         runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
         for path in [workdir / METRICS, *runs]:
             records = read_metrics(path)
@@ -116,13 +116,13 @@ class _Signals:
     def run(self, command: Sequence[str]) -> int:
         """Runs a command to its end. Returns its exit status, or 128 + the signal that ended it."""
         self._child = subprocess.Popen(command)
-        if self.received:  # received while the child was being started
+        if self.received:  # the signal came while the child was being started
             self._child.send_signal(self.received)
         status = self._child.wait()
         return status if status >= 0 else 128 - status
 
     def interrupted_within(self, seconds: float) -> bool:
-        """Sleeps until a signal arrives, at most `seconds`. Returns whether one has."""
+        """Sleeps until a signal arrives, at most `seconds`. Returns whether a signal has arrived."""
         end = time.monotonic() + seconds
         while not self.received and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
@@ -135,6 +135,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Runs the command given as N COMMAND [ARGUMENT ...]; `tpu_scripts/run.sh` has already checked it."""
+    """Runs the command given as N COMMAND [ARGUMENT ...]. `tpu_scripts/run.sh` has already checked these arguments."""
     restarts, name, *arguments = sys.argv[1:]
     return keep_running(name, arguments, int(restarts))

@@ -1,4 +1,4 @@
-"""Creates, checks and locks the directory of a run, and binds it to one configuration."""
+"""Creates, checks and locks the directory of a run. A directory belongs to one configuration."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 EVENTS = "tensorboard"
 MODEL = "model"
-WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
-STARTED_IN = "started_in"  # the key of config.json with the base directory of the configuration's relative paths
-FILES = "files"  # the key of config.json with the path, hash and source of the user's own files, by the keys that name them
+WRITTEN_BY = "written_by"  # this key of config.json distinguishes a workdir from a model directory
+STARTED_IN = "started_in"  # this key of config.json has the directory to which relative paths refer
+FILES = "files"  # this key of config.json has the path, hash and source of the user's own files, by configuration key
 
 TRAINING = ("phases", "training", "optimizer", "schedule")
 """The groups of keys that affect training. To train the model further with other values, start another run from its weights."""
@@ -54,18 +54,18 @@ def open_workdir(
 
     `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, because one
-    configuration must describe the whole run. A user's file (FILE.py:NAME in a value) may be moved; if its content has changed,
-    that is a UserError too, unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or
-    holds other files. `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can resume
-    the run.
+    configuration must describe the whole run. A user's file (FILE.py:NAME in a value) may be moved. If its content has changed,
+    this is also a UserError, unless `changed_files` is True. A UserError is raised as well if the directory is in use, cannot
+    be written, or holds other files. `completed` adds the defaults of newer keys to a stored configuration, so that a newer
+    version can resume the run.
 
-    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Without this
-    check, the next write would create a new directory with the old name.
+    Yields a function that raises UserError if the directory was moved, removed, or replaced by the directory of another run.
+    Without this check, the next write would create a new directory with the old name.
 
-    If a start ends with a UserError before its first step, the directory is restored to its previous state: without a run, or
-    with the old configuration."""
-    with contextlib.suppress(PermissionError):  # `_make` reports it
-        _require_ours(directory)  # checked first, so that no lock file is left in an unrelated directory
+    If a start ends with a UserError before its first step, the directory is restored to its previous state, which is without a
+    run or with the old configuration."""
+    with contextlib.suppress(PermissionError):  # `_make` reports this error
+        _require_ours(directory)  # checked before locking, so that no lock file is left in an unrelated directory
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
@@ -80,7 +80,7 @@ def open_workdir(
             if not changed_files:
                 _require_same_files(directory, before, own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
-        with contextlib.suppress(OSError):  # the current directory may have been removed; then there are no relative paths
+        with contextlib.suppress(OSError):  # the current directory may have been removed
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
         if own:
             written[FILES] = dict(own)
@@ -119,8 +119,8 @@ def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
 
 
 def stored_config(directory: AnyPath, remedy: str = "name another --workdir") -> JsonObject:
-    """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
-    if it names user's files, `files`. Raises UserError if the file is not from a run, with a remedy."""
+    """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in`
+    and, if it names user's files, `files`. Raises UserError with the `remedy` if the file was not written by a run."""
     stored = read_json(directory / CONFIG, f"{remedy}, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
         raise UserError(f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); {remedy}")
@@ -128,7 +128,8 @@ def stored_config(directory: AnyPath, remedy: str = "name another --workdir") ->
 
 
 def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> JsonObject:
-    """Returns the configuration of the run of `command` in a workdir named by `flag`: `stored_config` without its extra keys.
+    """Returns the configuration of a run of `command`, which is `stored_config` without its extra keys. `flag` is the flag that
+    names the workdir.
 
     Raises UserError if there is no such run.
     """
@@ -176,8 +177,8 @@ def recorded_files_named(directory: AnyPath) -> Iterator[None]:
 
 
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
-    """Sets the FILE of the value at `path` to the location of the user's file that a `run` used. Raises UserError if the file has
-    changed, except for log sinks, which do not affect the model."""
+    """Changes the FILE in the value at `path` to the location of the user's file that `run` used. Raises UserError if the file
+    has changed, except for log sinks, which do not affect the model."""
     value = _set_file(values, path, record["path"])
     if path[0] != "log" and pathlib.Path(record["path"]).is_file():
         now = file_record(value)
@@ -188,7 +189,7 @@ def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> No
 
 
 def _set_file(values: Any, path: Sequence[str], file: str) -> str:
-    """Sets the FILE of the value at `path` of a nested configuration, and returns the new value."""
+    """Changes the FILE in the value at `path` of a nested configuration to `file`, and returns the new value."""
     *groups, last = (int(part) if part.isdigit() else part for part in path)
     for group in groups:
         values = values[group]
@@ -198,7 +199,8 @@ def _set_file(values: Any, path: Sequence[str], file: str) -> str:
 
 
 def _with_moved_files(stored: JsonObject, config: JsonObject, same: Iterable[str]) -> JsonObject:
-    """Returns `config` with the stored paths in the keys `same`. These keys name user's files whose content has not changed."""
+    """Returns `config` with the stored paths of the user's files in the keys `same`. The content of these files has not
+    changed."""
     values, then = _with_lists(config), dict(flatten(stored))
     for key in same:
         _set_file(values, key.split("."), source_file(str(then[key])))
@@ -220,8 +222,9 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 
 def from_start(directory: AnyPath, path: str) -> str:
-    """Resolves a relative `path` in the configuration of a run: if the path exists in the directory in which the run was
-    started, returns its location there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
+    """Resolves a relative `path` in the configuration of a run. If the path exists in the directory in which the run was
+    started, returns its location in this directory. Otherwise, returns `path` unchanged. For example, `path` may be the name of
+    a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path
@@ -230,7 +233,8 @@ def from_start(directory: AnyPath, path: str) -> str:
 
 
 def read_metrics(path: AnyPath) -> list[JsonObject]:
-    """Returns the records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
+    """Returns the records of a `metrics.jsonl` in order, without the incomplete lines that remain if a process is killed during
+    a write."""
     try:
         return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
     except FileNotFoundError:
@@ -238,7 +242,7 @@ def read_metrics(path: AnyPath) -> list[JsonObject]:
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Returns every dotted key whose value differs, with both values. A missing value is `"(absent)"`.
+    """Returns the dotted keys whose values differ, each with both values. A missing value is `"(absent)"`.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
     {'phases.0.steps': (10, 20)}
@@ -290,7 +294,7 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
 def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     """Removes the files that a rejected start has written, and the directories that it `made`.
 
-    Nothing is removed if `metrics.jsonl` has a line or if there are other files, since an earlier start has then trained."""
+    If `metrics.jsonl` has a line or if there are other files, an earlier start has trained. Nothing is removed in this case."""
     inside = sorted(directory.rglob("*"), reverse=True)  # contents come before their directory
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
@@ -304,8 +308,8 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
 
 
 def _remove_made_anew(directory: pathlib.Path) -> None:
-    """Removes files that background writers (a save, the goodput recorder) have created after the workdir was moved or
-    removed."""
+    """Removes a directory that a background writer (a save, the goodput recorder) has created again after the workdir was moved
+    or removed. Keeps the directory if it holds any file other than `ledger.jsonl`."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
     if inside <= {GOODPUT_FILE}:
         remove_tree(directory)
@@ -376,8 +380,8 @@ def _require_same_files(
 
 @contextlib.contextmanager
 def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
-    """Holds the lock file `name` in a workdir and yields its text (None in a bucket). Raises UserError naming the process that
-    already holds it."""
+    """Holds the lock file `name` in a workdir, and yields the text of the file (None in a bucket). If another process already
+    holds the lock, raises UserError with the name of that process."""
     if is_remote(directory):
         from bert_jax.storage.lock import locked_in_bucket
 
@@ -393,7 +397,7 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(files.locked(path, refusal))
-        except FileNotFoundError:  # a rejected start has removed the directory that it had created
+        except FileNotFoundError:  # a rejected start has removed the directory again
             raise UserError(f"--workdir={directory} was in use until just now; rerun the same command") from None
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -403,4 +407,4 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
         try:
             yield holder
         finally:
-            file.truncate(0)  # a run keeps the file; otherwise, two runs could lock two different files with the same name
+            file.truncate(0)  # the file is kept; otherwise, two runs could lock two different files with the same name
