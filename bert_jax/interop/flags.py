@@ -28,7 +28,8 @@ FORMATS_OF_FLAG = {
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """Prints the help and exits if the help is requested. Otherwise, raises UserError for wrong flags, as `parse_flags`
+    does."""
     parse_flags(description)
 
 
