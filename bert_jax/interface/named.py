@@ -40,8 +40,8 @@ def is_in_file(value: str) -> bool:
 
 
 def split_named(value: str) -> tuple[str, str, str | None]:
-    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). A plain NAME or NAME:REST has the file "". A missing
-    name is "", a missing rest is None."""
+    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). A plain NAME or NAME:REST has the file "". If the name
+    is missing, it is "". If the rest is missing, it is None."""
     if match := IN_FILE.fullmatch(value):
         return match["file"], match["name"] or "", match["rest"]
     name, colon, rest = value.partition(":")
@@ -55,11 +55,13 @@ def load_built_in(place: str) -> Any:
 
 
 def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
-    """Returns the object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
+    """Returns the object that `value` names. `value` is a key of `known`, whose values are "package.module:attribute", or
+    FILE.py:NAME.
 
-    A relative FILE is looked up in the current directory, then in the checkout. A file is executed once per content, so the same
-    value always gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for messages. Raises
-    UserError for an unknown name, a file that does not exist or raises an exception, or a name that the file does not define."""
+    A relative FILE is looked up in the current directory, then in the checkout. A file is executed again only if its content
+    has changed, so the same value gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for
+    messages. Raises UserError if the name is unknown, if the file does not exist or raises an exception, or if the file does
+    not define the name."""
     file, name, _ = split_named(value)
     if not file:
         if value not in known:
@@ -87,18 +89,18 @@ def file_module(value: str, key: str) -> ModuleType:
 
 def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
     """Raises UserError unless a user's `function`, called `what` in the message, can be called with these positional arguments,
-    for example "step, steps". With `more`, it may need further arguments."""
+    for example "step, steps". With `more`, the function may require further arguments."""
     try:
         signature = inspect.signature(function)
         (signature.bind_partial if more else signature.bind)(*arguments.split(", "))
     except TypeError as error:
         raise UserError(f"{what} must be a function of ({arguments}), but it cannot be called with them ({error})") from error
-    except ValueError:  # a function of C, which has no signature
+    except ValueError:  # the function is written in C and has no signature
         pass
 
 
 def source_file(value: str) -> str:
-    """Returns the FILE of FILE.py:NAME; "" for a plain name."""
+    """Returns the FILE of FILE.py:NAME, or "" for a plain name."""
     return split_named(value)[0]
 
 

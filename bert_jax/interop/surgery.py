@@ -1,5 +1,4 @@
-"""Changes the positions, token types, layers or vocabulary of a model, and averages models. The functions are pure and return a
-new `Model`.
+"""Changes the positions, token types, layers or vocabulary of a model, and averages models. All functions are pure.
 
 Rows that are kept do not change in any bit, so outputs are the same for texts that only use these rows."""
 
@@ -259,7 +258,8 @@ def average(models: Iterable[Model]) -> Model:
     weights.
 
     The sum is in float64, so the order of the models only affects its rounding. If a part is untrained in any of the models, it
-    is marked as untrained in the mean. Raises a UserError that lists the differences if the models differ in anything else."""
+    is marked as untrained in the mean. Raises a UserError that lists the differences if the models differ in more than their
+    weights."""
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1

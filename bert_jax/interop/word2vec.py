@@ -1,8 +1,8 @@
 """Writes word vectors in word2vec's text format, and reads the formats of published word vectors.
 
-An export has `vectors.txt` and the files of the tokenizer. The first line has the number of words and the width. Each further
-line has a word and its vector, separated by spaces. Numbers have nine significant digits, which is enough to restore the
-float32 exactly.
+An export has `vectors.txt` and the files of the tokenizer. The first line of `vectors.txt` has the number of words and the
+width. Each further line has a word and its vector, separated by spaces. Numbers have nine significant digits, which is enough
+to restore the float32 exactly.
 
 An import reads the same format (also fastText's `.vec`), the same format without its first line (GloVe), or word2vec's binary
 format. The binary format has the same first line, and for each word its bytes, a space, and its vector as little-endian
