@@ -38,8 +38,8 @@ def run_command(module: str, check: str = "") -> NoReturn:
             from bert_jax.interface.command import run_command
             run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
 
-    `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
-    wrong flags without the slow imports.
+    The function that `check` names ("MODULE:FUNCTION") is called before the import with the command's name and docstring. It
+    prints the help and rejects wrong flags without the slow imports.
     """
     os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib fails if the value is invalid
     _end_when_interrupted()

@@ -44,22 +44,22 @@ def expand_home(path: str, given: str) -> str:
 
 
 def nonempty(text: str) -> str:
-    """Returns `text` unchanged. It is the `type=` of a flag that names a file or a model. Raises ArgumentTypeError if `text` is
-    blank."""
+    """Returns `text` unchanged. This function is the `type=` of a flag that names a file or a model. Raises ArgumentTypeError
+    if `text` is blank."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
 
 
 def nonempty_path(text: str) -> pathlib.Path:
-    """Returns `text` as a path. It is the `type=` of a flag that names a local file or directory. Raises ArgumentTypeError for an
-    empty text, since an empty path would be the current directory."""
+    """Returns `text` as a path. This function is the `type=` of a flag that names a local file or directory. Raises
+    ArgumentTypeError if `text` is blank, since an empty path would be the current directory."""
     return pathlib.Path(nonempty(text))
 
 
 def steps_to_profile(text: str) -> range:
-    """Parses a range of steps, written as FIRST:LAST. It is the `type=` of a flag. Raises argparse.ArgumentTypeError if `text`
-    has another form."""
+    """Parses a range of steps, written as FIRST:LAST. This function is the `type=` of a flag. Raises argparse.ArgumentTypeError
+    if `text` has another form."""
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(
@@ -218,8 +218,8 @@ class FlagParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Returns the values of all flags. Raises UserError for unknown arguments and for a flag given twice with different
-        values."""
+        """Returns the values of all flags. Raises UserError if an argument is unknown, or if a flag is given twice with
+        different values."""
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)

@@ -1,12 +1,12 @@
-"""Loads objects named in a configuration: a built-in object by its name, or FILE.py:NAME in the user's own file.
+"""Loads objects that a configuration names. These are built-in objects, and objects in the user's own files (FILE.py:NAME).
 
     OBJECTIVES = {"mlm": "bert_jax.objectives.mlm_nsp:MlmNsp"}
     objective = load_named("mlm", OBJECTIVES, "config.objective")
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
 Built-in objects are imported when they are loaded, so that a run imports only what it uses. To declare such a key, annotate it
-with `ranges.NamedIn(tuple(OBJECTIVES))`. `file_record` returns the information about the user's file that a run stores.
-Exceptions that the file's functions raise later are reported as errors of that file (`python_files.file_errors_explained`)."""
+with `ranges.NamedIn(tuple(OBJECTIVES))`. A run stores what `file_record` returns about the user's file. If functions of the
+file raise exceptions later, these are reported as errors of the file (`python_files.file_errors_explained`)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ EVALUATION_PROGRESS_DELAY = 2.0
 @contextlib.contextmanager
 def evaluation_progress(what: str, unit: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
     """Yields a function that shows the progress of an evaluation. The arguments of the function are the count of scored units
-    and the count of all units. It shows nothing in the first 2 s, or if `is_shown` is false. `what` follows "evaluating" in the
-    line. `unit` is "rows" or "examples"."""
+    and the count of all units. The function shows nothing in the first 2 s, or if `is_shown` is false. `what` follows
+    "evaluating" in the line. `unit` is "rows" or "examples"."""
     with Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY) as progress:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None

@@ -58,7 +58,8 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
 
 
 def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
-    """Returns the error message for an unknown argument of an experiment file, with the `known` arguments if available."""
+    """Returns the error message for an unknown argument of an experiment file. It lists the `known` arguments, if there are
+    any."""
     says = f"{file}:{argument}: its get_config does not accept {argument!r}; "
     if not known:
         return says + "see its docstring"
@@ -67,7 +68,7 @@ def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
 
 
 def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
-    """Returns the keys of the dictionaries used in the line of `file` that raised `error`, or [] if unknown."""
+    """Returns the keys of all dictionaries in the line of `file` that raised `error`, or [] if they are unknown."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     if not frames:
         return []
@@ -134,7 +135,8 @@ def file_errors_explained() -> Iterator[None]:
 
 
 def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
-    """Returns the absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if it does not exist."""
+    """Returns the absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if the file does not
+    exist."""
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()

@@ -49,7 +49,7 @@ Epsilon = Annotated[float, Interval(ge=1e-37, le=1)]
 
 @dataclasses.dataclass(frozen=True)
 class IsPath:
-    """Marks a text as a file or directory path, whose leading `~` is expanded when a configuration is read."""
+    """Marks a text as the path of a file or directory. A leading `~` is expanded when a configuration is read."""
 
 
 PathText = Annotated[str, IsPath()]
@@ -125,7 +125,7 @@ class InRange(Generic[Number]):
 
 
 def is_group(hint: Any) -> bool:
-    """Returns whether an annotation is a settings dataclass: a group of keys in the configuration."""
+    """Returns whether an annotation is a settings dataclass, i.e. a group of keys in the configuration."""
     return dataclasses.is_dataclass(hint)
 
 

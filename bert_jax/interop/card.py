@@ -1,7 +1,7 @@
-"""The model card of an export: a README.md with YAML front matter for the Hugging Face hub.
+"""Makes the model card of an export, a README.md with YAML front matter for the Hugging Face hub.
 
 The card describes the model, its training data and steps, its scores with their baselines, and how to load the model. The last
-line is a comment with the training facts and a hash of the text. The hash shows whether somebody has edited the card; an edited
+line is a comment with the training facts and a hash of the text. The hash shows whether somebody has edited the card. An edited
 card is never replaced."""
 
 from __future__ import annotations

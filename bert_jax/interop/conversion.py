@@ -107,7 +107,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
 
 
 def _read_tf1(path: str, **options: Any) -> Model:
-    """Loads a checkpoint of the original BERT; `options` are passed to `import_tf1`."""
+    """Loads a checkpoint of the original BERT. `options` are passed to `import_tf1`."""
     params, config, tokenizer, found = import_tf1(path, **options)
     return Model(
         params=params,
@@ -326,8 +326,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Returns whether `path` is a checkpoint of the original BERT. It must have the files or the configuration of such a
-    checkpoint, and no weights in another format."""
+    """Returns whether `path` is a checkpoint of the original BERT. Such a path has the files or the configuration of a
+    TensorFlow checkpoint, and no weights in another format."""
     if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while it exchanged the directories
         path = aside(path)
     if path.is_dir():
@@ -377,7 +377,7 @@ def _new_head(flags: argparse.Namespace) -> TaskHead | None:
 
 
 def _check_tf1(model: Model) -> None:
-    """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
+    """Raises UserError if `model` has properties that `export_tf1` cannot represent."""
     if model.config.encoder != "transformer":
         raise UserError(
             f"the format tf1 supports only BERT, but {model.source} is a {model.config.encoder} model; choose another --format"
@@ -401,7 +401,7 @@ def _check_tf1(model: Model) -> None:
 
 
 def _check_marian(model: Model) -> None:
-    """Raises UserError for an encoder-decoder that transformers' Marian does not support. Marian is the only class of
+    """Raises UserError if `model` is an encoder-decoder that transformers' Marian does not support. Marian is the only class of
     encoder-decoders that can be exported."""
     if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
         raise UserError(

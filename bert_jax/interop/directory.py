@@ -1,4 +1,4 @@
-"""Writes a model directory atomically: it only appears, or replaces an older one, when it is complete.
+"""Writes a model directory atomically. The directory only appears, or replaces an older one, when it is complete.
 
 The new directory is first written to `.NAME.incomplete` next to the final path, and the old directory is moved to
 `.NAME.replaced`. If a foreign file or directory has one of these names, the export fails before anything is removed. Removal
@@ -226,8 +226,8 @@ def _hash(text: str) -> str:
 
 
 def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of ours if it exists, ignoring errors. The marker file is removed last, so that the files that remain
-    after a crash are recognised."""
+    """Removes a directory of this package if it exists. Errors are ignored. The marker file is removed last, so that the files
+    that remain after a crash are recognised."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -153,7 +153,7 @@ def export_model(
     Every array of `model.params` must be whole on this process (not sharded). `extra` is stored under "bert_jax" in
     config.json, for example the step. `card` is the text of the model card. The default card does not describe the training.
     The transformers class in config.json depends on the model's heads. A task head without a transformers class is written with
-    names of this package, which transformers ignores. Raises UserError for values that are not finite, and Unwritable if the
+    names of this package, which transformers ignores. Raises UserError if a value is not finite, and Unwritable if the
     directory cannot be written."""
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
@@ -178,7 +178,7 @@ def export_model(
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     bias, read = family.untied_bias
-    if not config.tied_decoder and bias in tensors:  # the bias that transformers reads for an untied decoder
+    if not config.tied_decoder and bias in tensors:  # transformers reads this bias for an untied decoder
         tensors[read] = tensors[bias]
     # transformers accepts names with or without the prefix, but other loaders only accept names without it
     if not family.classes[architecture]:
@@ -245,10 +245,10 @@ def import_model(
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
     Missing or unexpected parts are errors unless they are declared. The parts `new` get random weights. `drop` lists the parts
-    and tensors to remove (tensors by name, `*` as a wildcard). The word embeddings are padded to a multiple of `vocab_multiple`
-    rows. A directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the casing needs
-    `lowercase`. `labels` replace the labels in config.json. Raises a UserError that lists every tensor that is missing, is
-    unexpected or has another shape."""
+    and tensors to remove. Tensors are given by name, in which `*` is a wildcard. The word embeddings are padded to a multiple
+    of `vocab_multiple` rows. A directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the
+    casing needs `lowercase`. `labels` replace the labels in config.json. Raises a UserError that lists every tensor that is
+    missing, is unexpected or has another shape."""
     from bert_jax.interop.locate import find_model_directory
 
     check_parts(new.names)
@@ -388,7 +388,7 @@ def _drawing(
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
         if head is not None:
-            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # pretraining does not load it
 
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
@@ -459,7 +459,7 @@ def _config_notes(fields: JsonObject, family: Family, architecture: str, head: T
 
 
 def check_parts(new: Collection[str]) -> None:
-    """Raises UserError for unknown parts, and for more than one new task head."""
+    """Raises UserError if a part is unknown, or if there is more than one new task head."""
     for part in new:
         if part not in PARTS:
             raise UserError(f"a model has no part {part!r}; {nearest(part, PARTS)} (parts: {', '.join(PARTS)})")
@@ -469,7 +469,7 @@ def check_parts(new: Collection[str]) -> None:
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
-    """Returns the fields of the directory's `config.json`. Raises UserError if it is missing, or is not a JSON object."""
+    """Returns the fields of the directory's `config.json`. Raises UserError if the file is missing, or is not a JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
 
@@ -485,7 +485,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
-    """Returns a clause about unused rows of the word embeddings, if there are any."""
+    """Returns a clause about unused rows of the word embeddings, or () if there are none."""
     if config.vocab_size == tokenizer.size:
         return ()
     return (
@@ -545,14 +545,15 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 
 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
-    """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
+    """Returns a clause about JSON files and folders of the directory that are not read, such as an additional module of
     sentence-transformers."""
     from bert_jax.interop.locate import transformer_folder
 
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent
-    if transformer_folder(above) == directory.absolute():  # the other modules of an old sentence-transformers model
+    # `above` holds the other modules of an old sentence-transformers model
+    if transformer_folder(above) == directory.absolute():
         others = [path.name for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
         left += [f"../{name}" for name in others if name not in (*read, directory.absolute().name)]
     names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))

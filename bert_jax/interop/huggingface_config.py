@@ -82,7 +82,7 @@ def config_to_json(
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
     """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
-    `ids` are the ids of the special tokens by role: pad, cls, sep, mask."""
+    `ids` has the ids of the special tokens by role (pad, cls, sep, mask)."""
     carried: JsonObject = dict(other_fields or {})
     family = export_family(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
@@ -176,7 +176,7 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
 
 def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
     """Returns the FILE.py:NAME of the user's file that computes the `field` of a model. Raises UserError if the file is missing
-    or differs from the one used in training."""
+    or differs from the file used in training."""
     file = ours.get(f"{field}_file")
     if not isinstance(file, dict):
         raise UserError(f'{source}: {field}={given}, but "{field}_file" is not under "{OURS}"; export the model again')
@@ -198,7 +198,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     FAMILIES. In that case, only the pooler and the pretraining heads are looked for, since the unknown class defines the
     meaning of the other tensors.
 
-    Raises UserError for an unsupported class, or if several classes fit the tensors.
+    Raises UserError if no class is supported, or if several classes fit the tensors.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
@@ -236,7 +236,7 @@ def head_from_json(
     "bert_jax". Its labels are the given `labels`, or the labels in the file. The default labels are LABEL_0 and LABEL_1, as in
     transformers.
 
-    Raises UserError if the labels contradict each other or the problem is unknown.
+    Raises UserError if the labels contradict each other, or if the problem is unknown.
     """
     own, classes = _own_head(fields, source), family_named(fields.get("model_type", "bert"), source).classes
     part = next((part for part in classes[architecture] if part in HEAD_PARTS), "")

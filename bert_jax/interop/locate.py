@@ -147,9 +147,9 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
 
 
 def from_hub(name: str) -> pathlib.Path:
-    """Returns the directory of a hub model in huggingface_hub's cache, downloaded at the first use.
+    """Returns the directory of a hub model in huggingface_hub's cache. The model is downloaded at the first use.
 
-    Raises UserError if the name is neither a directory nor a model on the hub, or if the network fails.
+    Raises UserError if the hub has no model of this name, if the model is not supported, or if the network fails.
     """
     with hub_fetcher(name) as fetch:
         directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")

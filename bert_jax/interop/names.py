@@ -47,8 +47,8 @@ REQUIRED_PARTS = ("embeddings", "encoder")
 
 @functools.lru_cache(maxsize=64)
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """Returns the rows of all parameters of a model with its pretraining heads and the task head. First come the rows of the
-    family's table that the model has, then rows with our own names and shapes."""
+    """Returns the rows of all parameters of a model with its pretraining heads and the task head. The first rows are the rows
+    of the family's table that the model has. They are followed by rows with our own names and shapes."""
     family, parameters = export_family(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
     own = {head.subtree} if head is not None and not plain else set()
@@ -72,7 +72,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # tracing it is faster
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder_kind == "transformer")
     if head is not None:
-        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # pretraining does not load it
 
         tree |= jax.eval_shape(lambda: initial_label_parameters(one_layer, head, jax.random.key(0)))
     return flatten_dict(tree, sep="/")
@@ -242,7 +242,8 @@ def _without_fixed_positions(
 
 
 def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
-    """Returns tensor name -> its row. If a tensor has several rows, one for each of its parts, returns the first row."""
+    """Returns tensor name -> its row. A tensor that consists of several parts has a row for each part. In this case, the first
+    row is returned."""
     expected: dict[str, Row] = {}
     for row in rows(config, head):
         for name in their_names(row, config):
@@ -293,9 +294,9 @@ def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, st
 def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
     """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
 
-    Raises UserError for a copy that differs from its tied tensor. In a model without `tied_decoder`, the decoder's weight is
-    not a copy. Also raises UserError if a buffer has other values than in transformers, since no other values are supported.
-    Rounding differences are allowed, since numpy versions differ in the last digits."""
+    Raises UserError if a copy differs from its tied tensor. In a model without `tied_decoder`, the decoder's weight is not a
+    copy. Also raises UserError if a buffer has other values than in transformers, since no other values are supported. Rounding
+    differences are allowed, since numpy versions differ in the last digits."""
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
@@ -335,7 +336,7 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
 
 
 def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
-    """Returns the remedy for `unused` tensors: a `convert` flag with patterns that match these tensors but no tensor in
+    """Returns the remedy for `unused` tensors. It is a `convert` flag with patterns that match these tensors but no tensor in
     `needed`. `mark` separates the parts of a name."""
     patterns: dict[str, None] = {}
     for name in unused:

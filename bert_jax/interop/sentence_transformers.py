@@ -18,7 +18,7 @@ from bert_jax.model.config import ModelConfig
 
 POOLING_FOLDER, NORMALISE_FOLDER = "1_Pooling", "2_Normalize"
 SHORTEST = 3
-"""The smallest limit of tokens in a text."""
+"""The smallest maximum number of tokens that a file may state for a text."""
 LIMITS, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_MODES = {
     "cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",

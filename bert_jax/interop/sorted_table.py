@@ -1,4 +1,5 @@
-"""Reads and writes LevelDB's sorted table, the format of a TensorFlow checkpoint's index: an immutable map of bytes to bytes.
+"""Reads and writes LevelDB's sorted table, an immutable map of bytes to bytes. The index of a TensorFlow checkpoint has this
+format.
 
 A table consists of blocks of entries in ascending order, an index of the blocks, and a footer. In a block, a key omits the prefix
 that it shares with the previous key. Every block is followed by its compression type and a checksum.
@@ -28,7 +29,7 @@ class Damaged(Exception):
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields (key, value) of every entry, in the order of the keys.
 
-    Raises Damaged for content that is not a table. Blocks must not overlap, and the uncompressed keys may have at most `LONGEST`
+    Raises Damaged if `content` is not a table. Blocks must not overlap, and the uncompressed keys may have at most `LONGEST`
     bytes in total, so the work is bounded for any content."""
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise Damaged("it does not end with the footer of a table")

@@ -82,7 +82,7 @@ def with_window(model: Model, tokens: int) -> Model:
 
 def with_token_types(model: Model, types: int) -> Model:
     """Returns `model` with a token type table of `types` rows. New rows are copies of type 0. A smaller table keeps the first
-    rows. Raises UserError for a model without token types."""
+    rows. Raises UserError if the model has no token types."""
     if not model.config.type_vocab_size:
         raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave the flag out")
     config = dataclasses.replace(model.config, type_vocab_size=types)
@@ -141,8 +141,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`. For a special token, this is the token of the same
-    role. For a piece of both vocabularies, it is the piece's old id. Any other piece is encoded by the old tokenizer.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. A special token corresponds to the old token of the
+    same role. A piece that is in both vocabularies corresponds to its old id. The old tokenizer encodes any other piece.
 
     If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
     whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""
@@ -176,8 +176,8 @@ _OF_IDS = ("token_id", "token_ids", "words_ids")
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """Returns `model` with the vocabulary of `tokenizer`. The rows of the word embeddings, of the MLM head's bias and of an
     untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Settings that hold ids of the old
-    vocabulary are dropped, unless the new vocabulary starts with the old one. Raises UserError for an encoder-decoder with two
-    vocabularies."""
+    vocabulary are dropped, unless the new vocabulary starts with the old one. Raises UserError if the model is an
+    encoder-decoder with two vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
             f"the vocabulary of {model.source or 'this model'} cannot be changed here, because each language has its own; "
@@ -246,8 +246,8 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
 
 def read_tokens(path: pathlib.Path) -> list[str]:
-    """Returns the tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that
-    cannot be read or is empty."""
+    """Returns the tokens of a file with one token per line, in order, without repetitions. Raises UserError if the file cannot
+    be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
     return list(dict.fromkeys(line.strip() for line in read_text(path).replace("\r", "\n").split("\n") if line.strip()))

@@ -77,9 +77,9 @@ FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
 """The names of a variable's first and second moments in three optimizers: the optimizer of the original, TensorFlow's Adam, and
 the usual implementation of LAMB."""
-MOST_LABELS = 1 << 20  # a head with more outputs is reported as having a wrong shape
+MOST_LABELS = 1 << 20  # if a head has more outputs, it is reported as having a wrong shape
 STEP = "global_step"
-OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every TensorFlow 2 checkpoint
+OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # every TensorFlow 2 checkpoint has this key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Notes:
     head: TaskHead | None
     """The task head in the parameters. Its labels are LABEL_0, ... except in checkpoints that this package has written."""
     other_fields: JsonObject
-    """Fields of bert_config.json that this package does not use."""
+    """The fields of bert_config.json that this package does not use."""
     step: int | None
     """The checkpoint's global_step."""
     first_moments: dict[str, PyTree[np.ndarray]] | None = None
@@ -136,8 +136,8 @@ def import_tf1(
     for a vocabulary that does not show it. The slots of the optimizer are read if `read_slots` is true, and otherwise only
     reported.
 
-    Raises UserError for missing or damaged files. It also raises a UserError that lists every tensor that is missing, unexpected
-    or of a different shape."""
+    Raises UserError if a file is missing or damaged. If tensors are missing, unexpected or of a different shape, the error
+    lists all of them."""
     prefix = find_bundle(path)
     config_path = prefix.with_name(CONFIG)
     fields = _read_json(config_path)
@@ -205,8 +205,8 @@ def export_tf1(
     """Writes a directory that the original's programs can read. An existing directory is replaced when the new one is complete.
 
     `params` is our unboxed tree, with every array whole on this process. `head` is its task head, if any. `other_fields` are
-    copied into bert_config.json. `card` is the text of the model card. Raises UserError for a model that the original cannot
-    represent, and for values that are not finite."""
+    copied into bert_config.json. `card` is the text of the model card. Raises UserError if the original cannot represent the
+    model, or if values are not finite."""
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
     ours: JsonObject = {
@@ -218,7 +218,7 @@ def export_tf1(
     if head is not None:
         ours["head"] = {"kind": head.kind, **dataclasses.asdict(head)}
     fields = dict(other_fields or {}) | {theirs: getattr(config, name) for name, theirs in FIELDS.items()}
-    del fields[FIELDS["layer_norm_epsilon"]]  # a constant in the original
+    del fields[FIELDS["layer_norm_epsilon"]]  # the original has a constant instead of this field
     fields |= {"hidden_act": "gelu" if config.activation == "gelu_tanh" else config.activation, OURS: ours}
     counterparts = {counterpart.theirs: name for name, counterpart in _counterparts(config, head).items()}
     theirs = tensors_from_params(params, config, head)

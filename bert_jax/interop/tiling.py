@@ -2,8 +2,8 @@
 (arXiv:2412.13663, appendix A.3; `initialization.py` and `model.py` of its code).
 
 Width: along every axis whose size differs, the small array is placed in the middle of the larger array and repeated on both
-sides (Phi, arXiv:2306.11644). Heads stay whole. Depth: with N layers made from n, layer i is a copy of layer round(i n / N)
-(Gopher, arXiv:2112.11446), even if the two layers have different types of attention."""
+sides (Phi, arXiv:2306.11644). Heads stay whole. Depth: if N layers are made from n layers, layer i is a copy of layer
+round(i*n/N) (Gopher, arXiv:2112.11446), even if the two layers have different types of attention."""
 
 from __future__ import annotations
 

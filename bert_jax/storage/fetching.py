@@ -97,7 +97,7 @@ class Record:
 
 
 def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the local path of the copy of a path in a bucket."""
+    """Returns the local path at which the copy of `path`, a path in a bucket, is cached."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 

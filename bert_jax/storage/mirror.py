@@ -1,8 +1,8 @@
 """A local mirror of a directory in a bucket. Files are written locally, and uploaded in the background and at the end.
 
-The files that a run writes continuously (metrics, event files, figures) are small, and a bucket cannot append to an object. They
-are therefore written to a local disk, and changed files are uploaded every `EVERY` seconds. Checkpoints are not mirrored: Orbax
-writes them directly to the bucket.
+The files that a run writes continuously (metrics, event files, figures) are small, and a bucket cannot append to an object.
+They are therefore written to a local disk, and changed files are uploaded every `EVERY` seconds. Checkpoints are not mirrored,
+because Orbax writes them directly to the bucket.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
         """Makes the local directory equal to the `wanted` files in the bucket.
 
-        If nothing in the bucket has changed since this machine's uploads, the local files are kept. They may be newer, since a
-        killed process may have written more after its last upload.
+        If nothing in the bucket has changed since this machine's uploads, the local files are kept. The local files may be
+        newer, since a killed process may have written more after its last upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
@@ -153,7 +153,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             remove(f"{self.remote}/{name}")
 
     def durable(self, path: pathlib.Path) -> AnyPath:
-        """Returns the path in the bucket of a file or directory in `directory`."""
+        """Returns the path in the bucket that corresponds to `path`, a file or directory in `directory`."""
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:

@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
-"""The timeouts for connecting and for waiting without receiving data. After a timeout, the request is retried."""
+"""The timeouts (seconds) for connecting and for waiting without receiving data. After a timeout, the request is retried."""
 _IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
 
 
@@ -88,7 +88,7 @@ def require_bucket(path: str | os.PathLike[str]) -> None:
 
 
 def as_path(path: str | os.PathLike[str]) -> AnyPath:
-    """Returns the path, local or in a bucket, as an object with the methods of pathlib."""
+    """Returns a local path, or a path in a bucket, as an object with the methods of pathlib."""
     if not is_remote(path):
         return pathlib.Path(path)
     from etils import epath
@@ -239,7 +239,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _explanation(error: Exception, path: str) -> str | None:
     """Returns a sentence that describes a storage error and its remedy. Returns None for other errors."""
-    set_up()  # gcsfs reads its settings when it is imported
+    set_up()  # gcsfs reads its settings during its import
     import aiohttp
     import google.auth.exceptions
     import requests

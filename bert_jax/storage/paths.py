@@ -36,8 +36,8 @@ def checked(path: str, name: str) -> str:
     """Checks `path`, the value of the flag or key `name`, and returns it. `name` may end in a prefix such as `--source=text:`.
     In a local path, `~` is expanded. The trailing slash of a path in a bucket is removed.
 
-    Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, or a `~` without a home
-    directory.
+    Raises UserError if `gs://` is mistyped, if the name of the bucket is invalid, if the path is a whole bucket or another URL,
+    or if there is no home directory for `~`.
     """
     given = name_and_value(name, path)
     if not is_remote(path):

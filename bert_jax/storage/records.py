@@ -6,8 +6,8 @@ file.
     with open_columns("parquet", path) as file:
         for batch in file.batches(["text"], 1_000, 2_000): ...        # only these rows and this column
 
-Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record and
-how to handle invalid ones.
+Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record,
+and how to handle invalid records.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def table_rows(
 ) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line is a row without cells. If `quotes` is true, a cell in double quotes may contain
     delimiters and line ends. Otherwise, quotes are ordinary characters. `spaced` is the result of `has_spaces`. Raises
-    UserError for unbalanced quotes."""
+    UserError if quotes are not balanced."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the text is then the whole file, whose lines end in CR

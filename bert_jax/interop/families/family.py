@@ -1,7 +1,7 @@
 """`Family`, the format of a model family in other programs: names and layouts of tensors, keys of config.json, and classes.
 
 A family is data: a table of `Row`s and a table of `Key`s, each read in both directions. `names.py` and `huggingface_config.py`
-read the tables; no other module contains names of transformers."""
+read the tables. No other module contains names of transformers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Row:
     when: Callable[[ModelConfig], bool] | None = None
     """Whether a model stores the parameter under this name. If None, every model with the parameter does."""
     first: int = 0
-    """The first layer with the parameter. Our array has no entries for earlier layers."""
+    """The first layer with the parameter. Files have no entries for earlier layers, and the model does not read the entries of
+    our array for these layers."""
 
     @property
     def stacked(self) -> bool:
@@ -294,7 +295,7 @@ class Family:
     causal: str = ""
     """The class of a left-to-right language model."""
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The name of a copy of a tied tensor -> the name of the tensor. Only some files contain the copies."""
+    """Name of a copy -> name of the tied tensor. Only some files contain the copies."""
     untied_bias: tuple[str, str] = ("", "")
     """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)

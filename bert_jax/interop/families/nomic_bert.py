@@ -1,6 +1,6 @@
-"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). Its tensors have the same names as in nomic's
-own code; transformers translates them when it reads and writes files. Its config.json may have the keys of nomic's code, of
-transformers, or both."""
+"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). The tensors have the same names as in nomic's
+own code, because transformers translates the names when it reads and writes files. A config.json may have the keys of nomic's
+own code, the keys of transformers, or both."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class RotaryThetas:
         """Returns both bases. If they are equal, the base of sliding layers is None. Raises UserError if the type of rotary
         positions is not supported, if the name of a group is unknown, or if two keys give different bases for the same
         layers."""
-        scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses it for all layers
+        scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses this key for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
         if not isinstance(groups, dict) or not groups.keys() <= known:
@@ -147,15 +147,15 @@ class LayerTypes:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """`sliding_radius` as "local_attention", the number of tokens on both sides together."""
+    """The key "local_attention", the number of tokens on both sides together. It is twice `sliding_radius`."""
 
     default: int
     carried: bool = True
     names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the radius. Raises UserError if "local_attention" is not a whole number. Also raises it if "sliding_window"
-        differs from the radius, since transformers would use "sliding_window"."""
+        """Returns the radius. Raises UserError if "local_attention" is not a whole number. Also raises UserError if
+        "sliding_window" differs from the radius, since transformers would use "sliding_window"."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UserError(f"{source}: local_attention={value!r} must be a whole number from 0")
@@ -196,7 +196,7 @@ class KeyValueHeads:
 
 @dataclasses.dataclass(frozen=True)
 class HeadWidth:
-    """"head_dim", which must be hidden_size / num_attention_heads."""
+    """The key "head_dim", which must be hidden_size / num_attention_heads."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("head_dim",)
