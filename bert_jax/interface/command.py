@@ -244,7 +244,7 @@ def _signal_main_thread() -> None:
 def choose_command(program: str, description: str | None, commands: Mapping[str, str], arguments: Sequence[str]) -> str | None:
     """Returns the first of `arguments`, which names a command of `program`. If help is requested, prints it and returns None.
 
-    `commands` maps each command to its summary. Raises UserError for an unknown command.
+    `commands` maps each command to its summary. Raises UserError if the command is unknown.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         from bert_jax.interface.flags import filled
@@ -273,7 +273,7 @@ def _in_utf8() -> None:
     Without this, non-ASCII arguments could not be decoded, and files would be read and written in that encoding."""
     if sys.getfilesystemencoding().lower() == "utf-8" or not sys.executable or sys.flags.utf8_mode:
         return
-    os.environ["PYTHONUTF8"] = "1"  # inherited by child processes
+    os.environ["PYTHONUTF8"] = "1"  # child processes inherit this setting
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
@@ -284,7 +284,7 @@ def _prepare_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
+            os.open(os.devnull, os.O_RDWR)  # the opened file gets the lowest free descriptor, which is `number`
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
@@ -319,7 +319,7 @@ class _Shown(_Results):
     the terminal."""
 
     def write(self, text: str) -> int:
-        """Writes `text` with control characters escaped, except those that start a progress line."""
+        """Writes `text` with its control characters escaped. The control characters that start a progress line are kept."""
         redraw = next((start for start in (CLEAR_LINE, "\r") if text.startswith(start)), "")
         super().write(redraw + without_controls(text.removeprefix(redraw)))
         return len(text)

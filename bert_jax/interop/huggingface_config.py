@@ -167,7 +167,7 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
     """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if they have no positions. Raises UserError
-    for unknown positions."""
+    if the positions are unknown."""
     positions = ours.get("positions", usual)
     if positions in POSITIONS or (isinstance(positions, str) and is_in_file(positions)):
         return str(positions)

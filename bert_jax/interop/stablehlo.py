@@ -94,10 +94,10 @@ def export_stablehlo(
     """Writes `model`'s forward pass and returns the content of `signature.json`. An older export is replaced when the new one is
     complete.
 
-    `function` is one of FUNCTIONS, by default `natural_function`. The function can be called with any batch size. If `length`
-    is given, texts must have this length. Otherwise, any length up to the size of the position table is possible. The function
-    computes in float32. `card` is the text of the model card. Raises UserError if a part that the function uses was never
-    trained, if a platform is unknown, or if `length` exceeds the position table."""
+    `function` is one of FUNCTIONS. The default is `natural_function(model)`. The function can be called with any batch size. If
+    `length` is given, texts must have this length. Otherwise, any length up to the size of the position table is possible. The
+    function computes in float32. `card` is the text of the model card. Raises UserError if a part that the function uses was
+    never trained, if a platform is unknown, or if `length` exceeds the position table."""
     function = function or natural_function(model)
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]

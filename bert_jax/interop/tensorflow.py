@@ -55,7 +55,7 @@ CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
-TYPES_BY_DEFAULT = 16  # the original's default of type_vocab_size; ours is 2
+TYPES_BY_DEFAULT = 16  # the default of type_vocab_size in the original, while ours is 2
 
 RULES = (
     (r"^classifier\.", "output_"),  # run_classifier.py

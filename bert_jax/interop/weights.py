@@ -75,7 +75,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _refuse_other_formats(path: pathlib.Path) -> None:
-    """Raises UserError for a file that does not contain weights, such as a pointer of Git LFS or a web page."""
+    """Raises UserError if the file has a known format without weights, e.g. if it is a pointer of Git LFS or a web page."""
     found = recognise(read_start(path), path.name, unpacks=False)
     if found and found.kind not in ("zip", "excel"):
         raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}")

@@ -103,8 +103,8 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
 
     If `vocabulary` is given, or if the directory has a tokenizer, the pieces of this vocabulary must be words of the file, in
     any order. Otherwise, all words of the file become the vocabulary. A special token that is missing in the file gets the mean
-    of all vectors. If the file is wrong, raises UserError naming the line or word. Also raises UserError if a piece has no
-    vector."""
+    of all vectors. If the file is wrong, raises a UserError that names the line or word. Also raises UserError if a piece has
+    no vector."""
     file = find_vectors(path)
     assert file is not None, path
     found = vocabulary or (path if path.is_dir() and vocabulary_files(path) else None)
@@ -124,7 +124,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
                 " give the vocabulary that the vectors were trained with"
             )
         mean = table.mean(0, dtype=np.float64).astype(np.float32)
-        rows = iter(table)  # in the order of the pieces
+        rows = iter(table)  # the rows are in the order of the pieces
         table = np.stack([next(rows) if piece in there else mean for piece in tokenizer.pieces])
     return Model(
         params={"embeddings": {"word_embeddings": {"embedding": table}}},
@@ -142,7 +142,7 @@ def read_vectors(
 
     If `wanted` is given, only the vectors of these words are kept in memory, and they are returned in the order of `wanted`. If
     a word occurs several times in the file, its first vector is used. If `wanted` has the word twice, its first two vectors are
-    used. Raises UserError naming the line or word that is wrong."""
+    used. If a line or a word is wrong, raises a UserError that names it."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}
@@ -283,7 +283,7 @@ def _text_rows(
         except ValueError:
             vector = np.full(form.width, np.nan, np.float32)
         last = word.split()[-1:] if len(word.split()) > 1 else []
-        wrong = len(numbers) != form.width or _are_numbers(last)  # a number too few, or one too many
+        wrong = len(numbers) != form.width or _are_numbers(last)  # there is one number too few or too many
         if wrong or (b"_" in line and any(b"_" in x for x in numbers)):  # `float` also reads 1_0
             vector = np.full(form.width, np.nan, np.float32)
         try:

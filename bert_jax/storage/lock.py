@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that already holds it.
+    """Holds the lock `name` in a directory of a bucket. If another process holds the lock, raises a UserError that names this
+    process.
 
     If this process is stopped or has no connection for `STALE` seconds, another process may take the lock over. In this case,
     `leave` ends this process with an exit status."""

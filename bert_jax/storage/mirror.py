@@ -127,7 +127,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._due.set()
 
     def push(self) -> None:
-        """Uploads changed files, and removes deleted ones from the bucket. Raises StorageError."""
+        """Uploads changed files, and removes the objects of deleted files from the bucket. Raises StorageError."""
         with self._pushing:
             files = self._files()
             changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]

@@ -299,7 +299,7 @@ class Family:
     untied_bias: tuple[str, str] = ("", "")
     """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Old endings of tensor names -> the current ones."""
+    """Old ending of a tensor name -> the current ending."""
     omitted: tuple[str, ...] = ()
     """Biases that some files leave out. A missing bias is read as zeros."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
@@ -331,7 +331,8 @@ class Family:
         return tuple(name for key in self.keys for name in key.names)
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
-        """Returns the fields of `ModelConfig` that a config.json determines. Raises UserError naming `source` and the key."""
+        """Returns the fields of `ModelConfig` that a config.json determines. Raises a UserError that names `source` and the key
+        if a value is missing or not supported."""
         fields = fields if self.renamed_keys is None else self.renamed_keys(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:

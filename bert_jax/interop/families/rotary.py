@@ -217,8 +217,8 @@ class HeadWidth:
 
 
 def read_theta(parameters: Any, name: str, source: str) -> float | None:
-    """Returns the base in a group of rotary parameters, or None if it is missing. Raises UserError for a type other than
-    "default"."""
+    """Returns the base in a group of rotary parameters, or None if it is missing. Raises UserError if the parameters have a
+    type other than "default" or another unsupported setting."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):
