@@ -1,4 +1,5 @@
-"""Changes the positions, token types, layers or vocabulary of a model, and averages models. All functions are pure.
+"""Changes the positions, token types, layers or vocabulary of a model, and averages models. The functions that change a model
+are pure and return a new `Model`.
 
 Rows that are kept do not change in any bit, so outputs are the same for texts that only use these rows."""
 
