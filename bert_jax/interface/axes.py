@@ -1,8 +1,8 @@
 """The glossary of axes: the meaning of every letter and word in a shape such as `Float[Array, "B L D"]`.
 
 Signatures declare shapes and dtypes with `jaxtyping`. In addition to the names below, its syntax has `*name` for any number of
-axes, `...` for any axes, `_` for any axis, a number for a fixed size, "" for a scalar. Within a call the same name has the same
-size. A test rejects names that are missing here, and the test suite checks all shapes."""
+axes, `...` for any axes, `_` for any axis, a number for a fixed size, and "" for a scalar. Within a call, the same name has the
+same size. A test rejects names that are missing here, and the test suite checks all shapes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs a command: turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams.
+"""Runs a command. Turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams.
 
-The imports of a command take seconds, so `run_command` comes before them. From then on, Ctrl-C ends the command with
-"interrupted", wrong flags are rejected immediately, and a failure of JAX to start is reported in one sentence.
+The imports of a command take seconds, so `run_command` is called before them. During the imports, Ctrl-C already ends the
+command with "interrupted", and wrong flags are rejected immediately. If JAX cannot start, this is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def run_command(module: str, check: str = "") -> NoReturn:
             from bert_jax.interface.command import run_command
             run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
 
-    `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
-    wrong flags without the slow imports.
+    The function that `check` names ("MODULE:FUNCTION") is called before the import with the command's name and docstring. It
+    prints the help and rejects wrong flags without the slow imports.
     """
     os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib fails if the value is invalid
     _end_when_interrupted()
@@ -70,9 +70,9 @@ def _checked_and_run(module: str, check: str) -> int | None:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits with its status, or 0 if it returns None. After an error, the status is 2 for a
-    `UserError`, too little host memory, a device that JAX does not find, or an operating-system error with a known remedy; 130
-    after Ctrl-C; 141 if the reader of standard output has closed it.
+    """Runs the `main` of a command and exits with its status, or 0 if it returns None. The status is 2 after a `UserError` or
+    an operating-system error with a known remedy, if the host memory is exhausted, or if JAX cannot start. The status is 130
+    after Ctrl-C, and 141 if the reader of standard output has closed it.
 
     An exception in a user's file (FILE.py:NAME in a setting) is shown with the lines of that file. Text and file names are UTF-8
     in every locale. Closed standard streams are opened on the null device first.
@@ -118,7 +118,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         _say(f"error: {refusal}" if refusal else _out_of_memory(error))
         status = USER_ERROR_STATUS
     if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, _leave_at_once)  # from here on, an interruption would show a traceback
+        signal.signal(signal.SIGINT, _leave_at_once)  # from here on, a KeyboardInterrupt would show a traceback
     if status:
         _discard_stdout()
     sys.exit(status)
@@ -158,14 +158,14 @@ _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX fla
 
 
 def _jax_refusal(error: Exception) -> UserError | None:
-    """Returns a message if `error` means that JAX cannot start, otherwise None."""
+    """Returns a UserError if `error` means that JAX cannot start, and None otherwise."""
     text = str(error)
     if isinstance(error, AssertionError):  # JAX asserts that it found a device of a known platform
         code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
         text = "Unable to initialize backend '': there is no such device" if code.co_filename.endswith("xla_bridge.py") else ""
     if backend := _NO_BACKEND.match(text):
         names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
-        if backend["name"] == "cpu":  # always available, so the cause is another platform
+        if backend["name"] == "cpu":  # the CPU is always available, so the cause is another platform
             names.reverse()
         cause = next((name for name in names if os.environ.get(name)), "")
         given = f"unset {cause}={os.environ[cause]}, or correct it" if cause else "end other programs that use the devices"
@@ -179,7 +179,7 @@ def _jax_refusal(error: Exception) -> UserError | None:
 
 def _start_parsing_xla_flags() -> Callable[[], str]:
     """Starts parsing XLA_FLAGS in another process, since XLA aborts the process if a flag is wrong. Returns a function that
-    waits for the result and returns what is wrong with the flags, or ""."""
+    waits for the result and returns the error in the flags, or "" if there is none."""
     if not os.environ.get("XLA_FLAGS", "").strip() or not sys.executable:
         return lambda: ""
     program = [sys.executable, "-P", "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
@@ -200,7 +200,7 @@ _interrupted = False
 
 
 def _end_when_interrupted() -> None:
-    """Makes Ctrl-C end this process immediately, unless it was started to ignore it (`nohup`, `&` in a script)."""
+    """Makes Ctrl-C end this process immediately, unless the process was started to ignore Ctrl-C (`nohup`, `&` in a script)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave_at_once)
 
@@ -244,7 +244,7 @@ def _signal_main_thread() -> None:
 def choose_command(program: str, description: str | None, commands: Mapping[str, str], arguments: Sequence[str]) -> str | None:
     """Returns the first of `arguments`, which names a command of `program`. If help is requested, prints it and returns None.
 
-    `commands` maps each command to its summary. Raises UserError for an unknown command.
+    `commands` maps each command to its summary. Raises UserError if the command is unknown.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         from bert_jax.interface.flags import filled
@@ -262,7 +262,7 @@ def choose_command(program: str, description: str | None, commands: Mapping[str,
 
 
 def require_stdout(remedy: str) -> None:
-    """Raises UserError if standard output is closed (`>&-`). For commands that print results."""
+    """Raises UserError if standard output is closed (`>&-`). Commands that print results call this function."""
     if sys.stdout is None:
         raise UserError(f"standard output is closed, so the results would be lost; {remedy}")
 
@@ -273,7 +273,7 @@ def _in_utf8() -> None:
     Without this, non-ASCII arguments could not be decoded, and files would be read and written in that encoding."""
     if sys.getfilesystemencoding().lower() == "utf-8" or not sys.executable or sys.flags.utf8_mode:
         return
-    os.environ["PYTHONUTF8"] = "1"  # inherited by child processes
+    os.environ["PYTHONUTF8"] = "1"  # child processes inherit this setting
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
@@ -284,7 +284,7 @@ def _prepare_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
+            os.open(os.devnull, os.O_RDWR)  # the opened file gets the lowest free descriptor, which is `number`
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
@@ -293,8 +293,8 @@ def _prepare_streams() -> None:
 
 
 class _Results(io.TextIOWrapper):
-    """Standard output. A write error raises a UserError that names standard output, so that it is not attributed to another
-    file."""
+    """Standard output. A write error raises a UserError that names standard output, so that the error is not attributed to
+    another file."""
 
     def write(self, text: str) -> int:
         """Writes `text`."""
@@ -308,7 +308,7 @@ class _Results(io.TextIOWrapper):
 
     @classmethod
     def wrapping(cls, stream: io.TextIOWrapper) -> Self:
-        """Replaces `stream`, which must not be used afterwards."""
+        """Returns a stream of this class that replaces `stream`. `stream` must not be used afterwards."""
         encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
         stream.flush()
         return cls(stream.detach(), encoding, errors, line_buffering=by_lines, write_through=at_once)
@@ -319,14 +319,15 @@ class _Shown(_Results):
     the terminal."""
 
     def write(self, text: str) -> int:
-        """Writes `text` with control characters escaped, except those that start a progress line."""
+        """Writes `text` with its control characters escaped. The control characters that start a progress line are kept."""
         redraw = next((start for start in (CLEAR_LINE, "\r") if text.startswith(start)), "")
         super().write(redraw + without_controls(text.removeprefix(redraw)))
         return len(text)
 
 
 class _Messages(_Shown):
-    """Standard error, which also shortens very long values. Text that cannot be written, e.g. on a full disk, is lost."""
+    """Standard error. Very long words and lines are shortened. Text that cannot be written, e.g. because the disk is full, is
+    lost."""
 
     def write(self, text: str) -> int:
         """Writes `text`, omitting the middle of very long words and lines."""
@@ -366,7 +367,8 @@ def _say(text: str) -> None:
 
 
 def _discard_stdout() -> None:
-    """Flushes standard output. If that fails, replaces it by the null device, so that Python reports nothing at exit."""
+    """Flushes standard output. If this fails, replaces standard output by the null device, so that Python reports nothing at
+    exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,7 +1,7 @@
 r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with all text drawn literally.
 
-The text in figures consists of words, labels, relations, questions and file names. In this text `$`, `_`, `^` and `\` are not
-mathematics. A character that the font lacks must not make a command fail at the end of its work."""
+The text in figures consists of words, labels, relations, questions and file names. The characters `$`, `_`, `^` and `\` in this
+text are not mathematics. If the font lacks a character, the command must not fail at the end of its work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def label(text: str) -> str:
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """Returns a figure of this size in inches, which needs no display."""
+    """Returns a figure of this size (inches). The figure needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
@@ -51,7 +51,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def panels(figure: Any, count: int, across: int, **settings: Any) -> list[Axes]:
-    """Returns `count` axes, `across` per row; the rest of the last row is empty."""
+    """Returns `count` axes, with `across` axes per row. The rest of the last row is empty."""
     every = figure.subplots(-(-count // across), across, squeeze=False, **settings).ravel()
     for axes in every[count:]:
         axes.set_axis_off()
@@ -78,10 +78,10 @@ def heat_map(
     label: str = "",
     **settings: Any,
 ) -> None:
-    """Draws `values` as colours with a scale. Names all rows and columns. If `rows` or `columns` is a mapping, names only its
-    keys.
+    """Draws `values` as colours with a scale. All rows and columns are named. If `rows` or `columns` is a mapping, only the
+    indices in the mapping are named.
 
-    is_light: if given, each value is written in its cell, in white if is_light(value) is true, otherwise in black.
+    is_light: if given, each value is written in its cell. The text is white if is_light(value) is true, and black otherwise.
     """
     image = axes.imshow(values, aspect="auto", **{"cmap": "Blues", "vmin": 0.0, **settings})
     for axis, names, what in ((axes.yaxis, rows, y), (axes.xaxis, columns, x)):
@@ -110,7 +110,7 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         text.set_parse_math(False)
         text.set_text(plain(text.get_text()))
     file = io.BytesIO()
-    # tick labels are made while a figure is drawn; the SVG contains no date, so that equal figures give equal files
+    # Tick labels are made while the figure is drawn. Files contain no date, so that equal figures give equal files.
     settings: Any = {"text.parse_math": False, "text.usetex": False, "svg.hashsalt": "bert_jax", "pdf.fonttype": 42}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="matplotlib")
@@ -121,8 +121,8 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
 
 
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
-    """Labels each point with its name, next to it or farther away at the end of a line, without covering other names or points.
-    Names that fit nowhere are omitted. Call it after drawing everything else.
+    """Labels each point with its name. The name is next to the point, or farther away at the end of a line, and does not cover
+    other names or points. Names that fit nowhere are omitted. Call this function after drawing everything else.
 
     points: float [n, 2] in data coordinates. size: the font size.
     """
@@ -158,6 +158,6 @@ def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: S
 
 
 def _draw_plainly(formatter: Formatter) -> None:
-    """Makes tick labels `plain`."""
+    """Passes the tick labels of `formatter` through `plain`."""
     shown = formatter.format_ticks
     formatter.format_ticks = lambda values: [plain(text) for text in shown(values)]  # type: ignore[method-assign]

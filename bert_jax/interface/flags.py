@@ -44,21 +44,22 @@ def expand_home(path: str, given: str) -> str:
 
 
 def nonempty(text: str) -> str:
-    """Returns `text` unchanged. It is the `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is
-    empty."""
+    """Returns `text` unchanged. This function is the `type=` of a flag that names a file or a model. Raises ArgumentTypeError
+    if `text` is blank."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
 
 
 def nonempty_path(text: str) -> pathlib.Path:
-    """Returns `text` as a path. It is the `type=` of a flag that names a local file or directory. Raises ArgumentTypeError for an
-    empty text, since an empty path would be the current directory."""
+    """Returns `text` as a path. This function is the `type=` of a flag that names a local file or directory. Raises
+    ArgumentTypeError if `text` is blank, since an empty path would be the current directory."""
     return pathlib.Path(nonempty(text))
 
 
 def steps_to_profile(text: str) -> range:
-    """Parses steps written as FIRST:LAST. It is the `type=` of a flag. Raises argparse.ArgumentTypeError for other texts."""
+    """Parses a range of steps, written as FIRST:LAST. This function is the `type=` of a flag. Raises argparse.ArgumentTypeError
+    if `text` has another form."""
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(
@@ -82,7 +83,7 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def format_flag(parser: Flags, pages: bool = False) -> None:
-    """Adds the format flag of a command that draws figures. With `pages`, the output may be an HTML page, which is the default,
+    """Adds the flag --format of a command that draws figures. With `pages`, the output may also be an HTML page (the default)
     or JSON."""
     known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
     if pages:
@@ -172,7 +173,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 RENAMED_FLAGS = {"--heldout-fraction": "--eval-fraction"}
-"""Old names of flags -> their current names. An old name is an error that gives the current one."""
+"""Old name of a flag -> its current name. Using the old name is an error whose message gives the current name."""
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -212,12 +213,13 @@ class FlagParser(argparse.ArgumentParser):
         usage = re.sub(r"\[[^][]*\]", lambda optional: optional[0].replace(" ", "\xa0"), usage)  # no line break inside brackets
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
         self.usage = "\n        ".join(wrapped).replace("%", "%%").replace("\xa0", " ")
-        self._action_groups.sort(key=lambda group: group is self._optionals)  # flags that all commands have come last
+        # the group of the flags that all commands have comes last
+        self._action_groups.sort(key=lambda group: group is self._optionals)
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Returns the values of all flags. Raises UserError for unknown arguments and for a flag given twice with different
-        values."""
+        """Returns the values of all flags. Raises UserError if an argument is unknown, or if a flag is given twice with
+        different values."""
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)
@@ -231,7 +233,7 @@ class FlagParser(argparse.ArgumentParser):
             hint = self.hint_for_unknown(unknown[0]) or nearest(name, flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
-            if action.option_strings and hasattr(values, action.dest):  # a positional text is not a path
+            if action.option_strings and hasattr(values, action.dest):  # a positional argument is a text, not a path
                 setattr(values, action.dest, _expanded(getattr(values, action.dest), action.option_strings[-1]))
         self._refuse_buckets(values)
         return values
@@ -251,7 +253,7 @@ class FlagParser(argparse.ArgumentParser):
                 return
             flag, equals, value = argument.partition("=")
             action = self._option_string_actions.get(flag)
-            if action is None or isinstance(action, argparse._AppendAction):  # may be repeated
+            if action is None or isinstance(action, argparse._AppendAction):  # these flags may be repeated
                 continue
             if not equals and action.nargs != 0:
                 value = given[i + 1] if i + 1 < len(given) else ""
@@ -263,7 +265,7 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises UserError with argparse's message instead of printing it and exiting."""
         hint = "write --flag=VALUE, with the equals sign; " if "expected one argument" in message else ""
-        message = re.sub(r"^argument ([^\s/:]++)[^\s:]*+: =", r"\1=", message)  # of a `type=`, beginning with "=VALUE"
+        message = re.sub(r"^argument ([^\s/:]++)[^\s:]*+: =", r"\1=", message)  # the message of a `type=` starts with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 

@@ -1,12 +1,12 @@
-"""Loads objects named in a configuration: a built-in object by its name, or FILE.py:NAME in the user's own file.
+"""Loads objects that a configuration names. These are built-in objects, and objects in the user's own files (FILE.py:NAME).
 
     OBJECTIVES = {"mlm": "bert_jax.objectives.mlm_nsp:MlmNsp"}
     objective = load_named("mlm", OBJECTIVES, "config.objective")
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
 Built-in objects are imported when they are loaded, so that a run imports only what it uses. To declare such a key, annotate it
-with `ranges.NamedIn(tuple(OBJECTIVES))`. `file_record` returns the information about the user's file that a run stores.
-Exceptions that the file's functions raise later are reported as errors of that file (`python_files.file_errors_explained`)."""
+with `ranges.NamedIn(tuple(OBJECTIVES))`. A run stores what `file_record` returns about the user's file. If functions of the
+file raise exceptions later, these are reported as errors of the file (`python_files.file_errors_explained`)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def is_in_file(value: str) -> bool:
 
 
 def split_named(value: str) -> tuple[str, str, str | None]:
-    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). A plain NAME or NAME:REST has the file "". A missing
-    name is "", a missing rest is None."""
+    """Splits FILE.py:NAME or FILE.py:NAME:REST into (file, name, rest). A plain NAME or NAME:REST has the file "". If the name
+    is missing, it is "". If the rest is missing, it is None."""
     if match := IN_FILE.fullmatch(value):
         return match["file"], match["name"] or "", match["rest"]
     name, colon, rest = value.partition(":")
@@ -55,11 +55,13 @@ def load_built_in(place: str) -> Any:
 
 
 def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
-    """Returns the object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
+    """Returns the object that `value` names. `value` is a key of `known`, whose values are "package.module:attribute", or
+    FILE.py:NAME.
 
-    A relative FILE is looked up in the current directory, then in the checkout. A file is executed once per content, so the same
-    value always gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for messages. Raises
-    UserError for an unknown name, a file that does not exist or raises an exception, or a name that the file does not define."""
+    A relative FILE is looked up in the current directory, then in the checkout. A file is executed again only if its content
+    has changed, so the same value gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for
+    messages. Raises UserError if the name is unknown, if the file does not exist or raises an exception, or if the file does
+    not define the name."""
     file, name, _ = split_named(value)
     if not file:
         if value not in known:
@@ -87,18 +89,18 @@ def file_module(value: str, key: str) -> ModuleType:
 
 def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
     """Raises UserError unless a user's `function`, called `what` in the message, can be called with these positional arguments,
-    for example "step, steps". With `more`, it may need further arguments."""
+    for example "step, steps". With `more`, the function may require further arguments."""
     try:
         signature = inspect.signature(function)
         (signature.bind_partial if more else signature.bind)(*arguments.split(", "))
     except TypeError as error:
         raise UserError(f"{what} must be a function of ({arguments}), but it cannot be called with them ({error})") from error
-    except ValueError:  # a function of C, which has no signature
+    except ValueError:  # the function is written in C and has no signature
         pass
 
 
 def source_file(value: str) -> str:
-    """Returns the FILE of FILE.py:NAME; "" for a plain name."""
+    """Returns the FILE of FILE.py:NAME, or "" for a plain name."""
     return split_named(value)[0]
 
 

@@ -1,8 +1,8 @@
 """Reads numbers from the text of files and flags.
 
-`int` is too lenient for this: it accepts "1_000", " 7" and the digits of every script, and raises a special error beyond 4,300
-digits. `str.isdigit` is too lenient, too: `"²".isdigit()` is true, but `int("²")` fails. `whole_number` and `decimal_number`
-accept only ASCII digits and return None for everything that is not a number in the range."""
+`int` is too lenient for this, because it accepts "1_000", " 7" and the digits of every script. It also raises a special error
+beyond 4,300 digits. `str.isdigit` is too lenient, too, because `"²".isdigit()` is true, but `int("²")` fails. `whole_number`
+and `decimal_number` accept only ASCII digits and return None for everything that is not a number in the range."""
 
 from __future__ import annotations
 

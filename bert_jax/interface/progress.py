@@ -15,7 +15,8 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 class Progress:
-    """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
+    """One line of progress with an ETA. On a terminal, the line is redrawn in place. Elsewhere, a plain line is written every
+    `plain_every` seconds.
 
     Nothing is shown before `delay` seconds have passed.
 
@@ -45,7 +46,7 @@ class Progress:
 
     def update(self, done: int, note: str = "", total: int | None = None, seconds_left: float | None = None) -> None:
         """Shows that `done` units are finished. `total` sets the number of units if it was unknown at construction.
-        `seconds_left` sets the remaining time; use it if units take different times."""
+        `seconds_left` sets the remaining time. Use `seconds_left` if units take different times."""
         self._total = self._total if total is None else total
         now = time.monotonic()
         if self._first is None:  # units that were already finished at the start do not count towards the speed
@@ -62,7 +63,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Draws the latest line, ending it with a line break on a terminal."""
+        """Draws the latest line. On a terminal, also writes a line break."""
         if self._line and (self._last_shown or not self._delay):
             if self._live or self._line != self._last_shown:
                 self._draw()
@@ -91,7 +92,8 @@ EVALUATION_PROGRESS_DELAY = 2.0
 
 @contextlib.contextmanager
 def evaluation_progress(what: str, unit: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that shows the progress of an evaluation: function(units scored, all units). In the first 2 s, it shows
-    nothing. `what` follows "evaluating" in the line; the `unit` is "rows" or "examples"."""
+    """Yields a function that shows the progress of an evaluation. The arguments of the function are the count of scored units
+    and the count of all units. The function shows nothing in the first 2 s, or if `is_shown` is false. `what` follows
+    "evaluating" in the line. `unit` is "rows" or "examples"."""
     with Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY) as progress:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None

@@ -1,6 +1,6 @@
-"""Loads the user's Python files: experiment files, whose function `get_config()` or `get_config(argument)` returns nested
-settings, and the files that those settings name (`interface/named.py`). An exception in such a file becomes a UserError with the
-file's part of the traceback."""
+"""Loads the user's Python files. These are experiment files, and the files that the settings of an experiment name
+(`interface/named.py`). The function `get_config()` or `get_config(argument)` of an experiment file returns nested settings. An
+exception in a user's file becomes a UserError with the file's part of the traceback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
 
 
 def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
-    """Returns the error message for an unknown argument of an experiment file, with the `known` arguments if available."""
+    """Returns the error message for an unknown argument of an experiment file. It lists the `known` arguments, if there are
+    any."""
     says = f"{file}:{argument}: its get_config does not accept {argument!r}; "
     if not known:
         return says + "see its docstring"
@@ -67,7 +68,7 @@ def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
 
 
 def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
-    """Returns the keys of the dictionaries used in the line of `file` that raised `error`, or [] if unknown."""
+    """Returns the keys of all dictionaries in the line of `file` that raised `error`, or [] if they are unknown."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     if not frames:
         return []
@@ -85,13 +86,13 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
 
 
 def load_module(file: pathlib.Path, flag: str) -> ModuleType:
-    """Loads a user's Python file as a module. `flag` is the flag or key that named the file. Raises UserError if it raises an
-    exception."""
+    """Loads a user's Python file as a module. `flag` is the flag or key that named the file. Raises UserError if the file
+    raises an exception."""
     return _module(file, flag, "give your own Python file as FILE.py:NAME")
 
 
 class MissingFile(UserError):
-    """A user's file that does not exist."""
+    """Raised if a user's file does not exist."""
 
     def __init__(self, what: str, wanted: str, flag: str):
         super().__init__(f"{what}; {wanted}")
@@ -99,7 +100,7 @@ class MissingFile(UserError):
 
 
 _loaded_for: dict[str, list[str]] = {}
-"""The path of each user's file whose objects this process uses -> the keys or flags that named it, for error messages."""
+"""Path of a user's file whose objects this process uses -> the keys or flags that named the file, for error messages."""
 
 
 def loaded_for(file: pathlib.Path, flag: str) -> None:
@@ -134,7 +135,8 @@ def file_errors_explained() -> Iterator[None]:
 
 
 def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
-    """Returns the absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if it does not exist."""
+    """Returns the absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if the file does not
+    exist."""
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()
@@ -155,8 +157,9 @@ def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
 
 
 class _CompiledAnew(importlib.machinery.SourceFileLoader):
-    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if its size and its time in seconds
-    match, so an edited number could be missed. The cache folder would also appear next to the user's file."""
+    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if the size and the modification time
+    (in seconds) of the source file match. A quick edit that keeps the size, such as another digit, could be missed. The cache
+    folder would also appear next to the user's file."""
 
     def path_stats(self, path: str) -> NoReturn:
         raise OSError("this loader does not cache bytecode")
@@ -165,7 +168,7 @@ class _CompiledAnew(importlib.machinery.SourceFileLoader):
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
     """Splits FILE[:ARG] into (path, argument). A relative FILE is looked up in the current directory, then in the checkout.
 
-    Raises UserError, with the most similar experiment, if it does not exist.
+    Raises UserError if the file does not exist. The message names the most similar experiment.
     """
     name, colon, argument = given.partition(":")
     for path in (pathlib.Path(name), CHECKOUT / name):
@@ -182,8 +185,8 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
-    """Runs `action`, a call into an experiment file, and returns its result. Raises UserError, with the file's part of the
-    traceback, for any exception."""
+    """Runs `action`, a call into an experiment file, and returns its result. Converts any exception to a UserError with the
+    file's part of the traceback."""
     try:
         return action()
     except SyntaxError as error:
@@ -206,7 +209,7 @@ def _fault(error: BaseException, file: pathlib.Path, flag: str) -> UserError:
 
 
 def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
-    """Converts a ConfigDict (anything with `items`) to plain dicts, lists and values, which is all that callers handle."""
+    """Converts a ConfigDict (anything with `items`) to plain dicts, lists and values, because callers handle nothing else."""
 
     def plain(node: Any) -> Any:
         if hasattr(node, "items"):

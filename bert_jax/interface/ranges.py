@@ -6,8 +6,8 @@ A field of a settings dataclass declares its range in its annotation, which `con
     pairs: Annotated[str, OneOf(("original", "paper"))] = "original"
     objective: Annotated[str, NamedIn(tuple(OBJECTIVES))] = "mlm"     # or FILE.py:NAME
 
-A flag declares it in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every float must be
-finite.
+A flag declares its range in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every
+float must be finite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bert_jax.interface.words import shown
 Number = TypeVar("Number", int, float)
 
 MAX_COUNT = 2**31 - 1
-"""The largest count of steps, rows or seconds; counters have 32 bits."""
+"""The largest count of steps, rows or seconds, since counters have 32 bits."""
 COUNT = Interval(ge=1, le=MAX_COUNT)
 SEED = Interval(ge=0, le=2**32 - 1)
 
@@ -38,7 +38,7 @@ CountOrZero = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 Seed = Annotated[int, SEED]
 BatchSize = Annotated[int, Interval(ge=1, le=2**20)]
 Name = Annotated[str, MinLen(1)]
-"""The name of a column, a task or an arm; not empty."""
+"""The name of a column, a task or an arm. The name must not be empty."""
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1e30)]
@@ -49,11 +49,11 @@ Epsilon = Annotated[float, Interval(ge=1e-37, le=1)]
 
 @dataclasses.dataclass(frozen=True)
 class IsPath:
-    """Marks a text as a file or directory path, whose leading `~` is expanded when a configuration is read."""
+    """Marks a text as the path of a file or directory. A leading `~` is expanded when a configuration is read."""
 
 
 PathText = Annotated[str, IsPath()]
-"""A path, local or in a bucket, or the name of a model on the hub; may be empty."""
+"""A local path, a path in a bucket, or the name of a model on the hub. The text may be empty."""
 GivenPath = Annotated[str, IsPath(), MinLen(1)]
 """A path that must not be empty."""
 
@@ -76,12 +76,12 @@ class NamedIn(OneOf):
     """The allowed names of a string. FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
 
     def error(self, value: str) -> str:
-        """Returns the error text for an unknown name. FILE.py:NAME is checked when it is loaded, so its text is ""."""
+        """Returns the error text for an unknown name. Returns "" for FILE.py:NAME, which is checked when it is loaded."""
         return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME loads your own"
 
 
 def range_text(interval: Interval) -> str:
-    """Returns the range as text: "at least 0 and below 1"; "" if it contains every number."""
+    """Returns the range as text, such as "at least 0 and below 1", or "" if the range contains every number."""
     bounds = (("at least", interval.ge), ("above", interval.gt), ("at most", interval.le), ("below", interval.lt))
     return " and ".join(f"{words} {_written(bound)}" for words, bound in bounds if bound is not None)
 
@@ -125,7 +125,7 @@ class InRange(Generic[Number]):
 
 
 def is_group(hint: Any) -> bool:
-    """Returns whether an annotation is a settings dataclass: a group of keys in the configuration."""
+    """Returns whether an annotation is a settings dataclass, i.e. a group of keys in the configuration."""
     return dataclasses.is_dataclass(hint)
 
 
@@ -151,14 +151,14 @@ def value_types(hint: Any) -> tuple[Any, ...]:
 
 
 def intervals(hint: Any) -> list[Interval]:
-    """Returns all ranges in an annotation, nested ones included."""
+    """Returns all ranges in an annotation, including nested ranges."""
     inside = typing.get_args(hint)
     found = [part for part in inside if isinstance(part, Interval)]
     return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
 
 
 def allowed_words(hint: Any) -> tuple[str, ...]:
-    """Returns the allowed words in an annotation, nested ones included; () if any word is allowed."""
+    """Returns the allowed words in an annotation or in its parts, or () if any word is allowed."""
     inside = typing.get_args(hint)
     found = [part.words if isinstance(part, OneOf) else allowed_words(part) for part in inside]
     return next((words for words in found if words), ())
@@ -170,8 +170,8 @@ def is_path(hint: Any) -> bool:
 
 
 def check_ranges(settings: Any, where: str) -> None:
-    """Raises UserError for the first field of a settings dataclass that is out of range. `where` is the key of its group, such as
-    "mesh"."""
+    """Raises UserError if a field of a settings dataclass is out of range. The message names the first such field. `where` is
+    the key of its group, such as "mesh"."""
     for name, hint in hints(type(settings)).items():
         check_value(f"{where}.{name}", getattr(settings, name), hint)
 

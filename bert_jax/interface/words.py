@@ -29,14 +29,15 @@ def shown(value: object) -> str:
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """Returns (bytes per unit, its name) for showing progress towards `size` bytes: MB, or kB below 10 MB."""
+    """Returns (bytes per unit, name of the unit) for showing progress towards `size` bytes. The unit is MB, or kB below 10
+    MB."""
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
 
 
 def prefixed(number: float, unit: str = "") -> str:
     """Formats `number` with three significant digits, an SI prefix and its `unit`: "93.4", "4,310", "47.8 k", "1.07 M", "107
     GFLOP/s"."""
-    rounded = float(f"{number:.3g}")  # 999,999 is 1 M
+    rounded = float(f"{number:.3g}")  # so that 999,999 is shown as 1 M
     for prefix, size, least in _PREFIXES:
         if abs(rounded) >= least:
             return f"{rounded / size:.3g} {prefix}{unit}"

@@ -1,8 +1,8 @@
-"""The model card of an export: a README.md with YAML front matter for the Hugging Face hub.
+"""Makes the model card of an export, a README.md with YAML front matter for the Hugging Face hub.
 
-It describes the model, its training data and steps, its scores with their baselines, and how to load it. Its last line is a
-comment with the training facts and a hash of the text. The hash shows whether somebody has edited the card; an edited card is
-never replaced."""
+The card describes the model, its training data and steps, its scores with their baselines, and how to load the model. The last
+line is a comment with the training facts and a hash of the text. The hash shows whether somebody has edited the card. An edited
+card is never replaced."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Use:
     pipeline: str
     """The hub's name of the task."""
     auto: str
-    """The class of transformers that loads it."""
+    """The transformers class that loads the model."""
     command: str
     """The arguments of `predict`."""
 
@@ -71,7 +71,7 @@ _USES = {
     "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
     "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
-"""The suffix of the transformers class -> the uses of a model with this head."""
+"""Suffix of the transformers class -> how a model with this head is used."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{command} --model={{}} --input=FILE"
     for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
@@ -79,8 +79,8 @@ _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --m
 
 
 def model_card(model: Any, training: Training, form: str = "huggingface") -> str:
-    """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal
-    cards, whatever their directory."""
+    """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. The card does not
+    depend on the directory of the model, so equal models have equal cards."""
     head, config = model.head, model.config
     is_bert = config.encoder_kind == "transformer"
     family = export_family(config)
@@ -146,8 +146,8 @@ _USE_OF_FORM = {
 
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
-    """Returns (training, text) from the card of `directory`. If somebody has written or edited the card, the text is the whole
-    card, and the training has only its licence and language. Otherwise, the text is ""."""
+    """Returns (training, text) from the card of `directory`. If somebody has written or edited the card, `text` is the whole
+    card, and `training` has only the licence and the language. Otherwise, `text` is ""."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -160,12 +160,13 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
         found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])
         found["changes"] = tuple(map(str, facts["changes"]))
         return Training(**found), ""
-    except (KeyError, TypeError, ValueError):  # written by another version
+    except (KeyError, TypeError, ValueError):  # another version wrote the card
         return Training(), ""
 
 
 def _front(text: str, key: str) -> str:
-    """Returns a field of a card's YAML front matter, or the first item of a list."""
+    """Returns the value of `key` in the YAML front matter of a card, or "" if it is missing. If the value is a list, returns
+    its first item."""
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     found = re.search(rf"^{key}:[ \t]*+(?:\n[ \t]*+)?(?:- ++)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""

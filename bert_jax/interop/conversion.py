@@ -1,4 +1,5 @@
-"""The steps of `convert`: reads a model in any format, applies the changes of the flags, writes it, and describes each step."""
+"""Implements the steps of `convert`. Reads a model in any format, makes the changes that the flags request, writes the model,
+and describes each step."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, a checkpoint of the
     original BERT, or word vectors.
 
-    If a checkpoint only states "gelu", the exact form is assumed, and `Model.notes` reports this.
+    If a checkpoint of the original BERT only states "gelu", the exact form is assumed, and `Model.notes` reports this.
     """
     path = local_model(path)
     if find_vectors(pathlib.Path(path)):
@@ -74,7 +75,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
-    """Reads the model at `path`, without the parts of --drop and with the new parts of --new."""
+    """Reads the model at `path`. Leaves out the parts of --drop, and adds the parts of --new with random weights."""
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
@@ -93,7 +94,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
         return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
         refuse_file(pathlib.Path(path))
-        labels = None if new.head else flags.labels  # for the model's own head
+        labels = None if new.head else flags.labels  # --labels is then for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
         family = export_family(model.config)
         carried = sorted(set(model.other_fields) - {*family.names, *family.fixed})
@@ -106,7 +107,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
 
 
 def _read_tf1(path: str, **options: Any) -> Model:
-    """Loads a checkpoint of the original BERT; `options` are passed to `import_tf1`."""
+    """Loads a checkpoint of the original BERT. `options` are passed to `import_tf1`."""
     params, config, tokenizer, found = import_tf1(path, **options)
     return Model(
         params=params,
@@ -120,7 +121,8 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """Returns output lines that describe the `model` as it was read, so without the `new` parts, which it already has."""
+    """Returns output lines that describe `model` as it was read. `model` already contains the `new` parts, but the lines leave
+    them out."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -138,7 +140,8 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
 
 
 def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
-    """Returns output lines for some parts: their names, and a description of the task head if included."""
+    """Returns output lines with the names of `parts`. If the task head is one of the parts, the lines also describe the
+    head."""
     if not parts:
         return []
     head = model.head
@@ -149,7 +152,7 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
 
 
 def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
-    """Applies the changes of the flags. Returns (the changed model, output lines that describe the changes)."""
+    """Makes the changes that the flags request. Returns (the changed model, output lines that describe the changes)."""
     notes, old = [], model.config
     keep = flags.keep_layers
     if flags.layers:
@@ -221,8 +224,8 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
 
 
 def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
-    """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError for
-    parts that the format cannot hold."""
+    """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError if
+    the format cannot hold a part of the model."""
     target = pathlib.Path(flags.to)
     card = _converted_card(model, flags, changes)
     notes: list[str] = []
@@ -296,7 +299,8 @@ def _shape(array: JsonObject) -> str:
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
-    UserError if a source is the output directory, or if a head of a model reads a pooler that the model lacks."""
+    UserError if the output directory is one of the sources, is the current directory, or contains the current directory. Also
+    raises UserError if a head reads the pooler and the model has no pooler."""
     target = os.path.realpath(flags.to)
     if pathlib.Path.cwd().is_relative_to(target):  # the user's shell would remain in the replaced directory
         raise UserError(
@@ -307,7 +311,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
             raise UserError(f"--to={path} is the directory of the source {path}; name another directory")
         model = read(path, flags)
         source = pathlib.Path(model.source)
-        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # for the files of a checkpoint
+        # `source` is a file of a checkpoint, or the prefix of its files
+        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())
         if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory of the source {path}; name another directory")
         reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
@@ -321,8 +326,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Returns whether `path` is a checkpoint of the original BERT. It must have the files or the configuration of such a
-    checkpoint, and no weights in another format."""
+    """Returns whether `path` is a checkpoint of the original BERT. Such a path has the files or the configuration of a
+    TensorFlow checkpoint, and no weights in another format."""
     if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while it exchanged the directories
         path = aside(path)
     if path.is_dir():
@@ -363,8 +368,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """Returns the new task head of --new. Returns None if --new names no task head, or one with labels while --labels is not
-    given: the labels may then come from the model's own head."""
+    """Returns the new task head that --new names, or None if --new names no task head. Also returns None if the head needs
+    labels and --labels is not given, because the labels may then come from the model's own head."""
     kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
@@ -372,7 +377,7 @@ def _new_head(flags: argparse.Namespace) -> TaskHead | None:
 
 
 def _check_tf1(model: Model) -> None:
-    """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
+    """Raises UserError if `model` has properties that `export_tf1` cannot represent."""
     if model.config.encoder != "transformer":
         raise UserError(
             f"the format tf1 supports only BERT, but {model.source} is a {model.config.encoder} model; choose another --format"
@@ -396,7 +401,7 @@ def _check_tf1(model: Model) -> None:
 
 
 def _check_marian(model: Model) -> None:
-    """Raises UserError for an encoder-decoder that transformers' Marian does not support. Marian is the only class of
+    """Raises UserError if `model` is an encoder-decoder that transformers' Marian does not support. Marian is the only class of
     encoder-decoders that can be exported."""
     if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
         raise UserError(
@@ -406,7 +411,7 @@ def _check_marian(model: Model) -> None:
 
 
 def _check_range(model: Model, dtype: str) -> None:
-    """Raises UserError if `dtype` is float16 and a weight exceeds 65,504, since it would become infinite."""
+    """Raises UserError if `dtype` is float16 and a weight exceeds 65,504, since this weight would become infinite."""
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
         raise UserError(f"a weight is {largest:,.0f}, above float16's maximum of 65,504; choose --dtype=bfloat16")

@@ -1,8 +1,8 @@
-"""Writes a model directory atomically: it only appears, or replaces an older one, when it is complete.
+"""Writes a model directory atomically. The directory only appears, or replaces an older one, when it is complete.
 
-Two temporary names next to the directory are used: the new directory is written to `.NAME.incomplete`, and the old directory is
-moved to `.NAME.replaced`. If a foreign file or directory has one of these names, the export fails before anything is removed.
-Removal never follows symbolic links."""
+The new directory is first written to `.NAME.incomplete` next to the final path, and the old directory is moved to
+`.NAME.replaced`. If a foreign file or directory has one of these names, the export fails before anything is removed. Removal
+never follows symbolic links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_object
 
 OURS = "bert_jax"
-"""The key with this package's fields in the JSON files of its exports. transformers keeps and ignores it."""
+"""The key under which the JSON files of an export hold this package's own fields. transformers ignores this key and keeps
+it."""
 
 GENERATION = "generation_config.json"
 """The settings with which transformers generates text."""
@@ -41,15 +42,15 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stablehlo": ("signature.json", ("forward.stablehlo", "signature.json", *_TOKENIZER)),
     "word2vec": (CONFIG_FILE, ("vectors.txt", *_TOKENIZER)),
 }
-"""Export format -> (the JSON file whose key OURS shows that this package wrote the directory, all files)."""
+"""Export format -> (a JSON file, all files). If the JSON file has the key OURS, this package wrote the directory."""
 
 CARD = "README.md"
-"""The model card, which `card` writes."""
+"""The file of the model card. `card.model_card` makes its text."""
 _SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{.*\}) -->\n?", re.DOTALL)
 
 _MARK = ".bert_jax-unfinished"
-"""A marker file in a directory that this package is writing or removing. It shows that the whole directory may be removed after a
-crash."""
+"""A marker file in a directory that this package is writing or removing. The marker shows that the whole directory may be
+removed after a crash."""
 
 
 class Unwritable(UserError):
@@ -62,11 +63,12 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
     directory is renamed to `directory`. If `directory` is a symbolic link, the target of the link is replaced, and the link is
     kept.
 
-    An older directory of that name is moved aside until the new one is in place. The older directory must be empty, or an export
-    of this package in the format `form`, a key of FORMATS: no other directory is deleted. Files in it that do not belong to the
-    format, such as notes, are copied to the new directory. `card` is the text of the model card. If somebody has written or
-    edited the card in the older directory, that card is kept instead. Raises Unwritable if `directory` is neither empty nor an
-    export, if another process is writing to it, or if the disk is full. The older directory then remains unchanged.
+    An older directory of that name is moved aside until the new one is in place. The older directory must be empty, or an
+    export of this package in the format `form` (a key of FORMATS), because no other directory may be deleted. Files in it that
+    do not belong to the format, such as notes, are copied to the new directory. `card` is the text of the model card. If
+    somebody has written or edited the card in the older directory, that card is kept instead. Raises Unwritable if `directory`
+    is neither empty nor an export, if another process is writing to it, or if the disk is full. The older directory then
+    remains unchanged.
 
     If a process is killed between the two renames, the old directory remains as `.NAME.replaced`, and `recover` restores it."""
     directory = _resolved(directory)
@@ -88,7 +90,7 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
                 raise Unwritable(f"{directory} {reason}; name another directory, or remove that model")
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.rmdir()  # if it is empty
+                temporary.rmdir()  # this only succeeds if the directory is empty
             raise
         try:
             files.clear(descriptor)
@@ -200,10 +202,10 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 
 def signed_card(text: str, facts: JsonObject) -> str:
-    """Returns the card `text` with a comment at its end, which has `facts` and a hash of the text. `card_facts` reads the facts
-    if the text is unchanged. Bytes of file names that are not UTF-8 are escaped."""
+    """Returns the card `text` with a comment at its end. The comment has `facts` and a hash of the text. `card_facts` reads the
+    facts if the text is unchanged. Bytes of file names that are not UTF-8 are escaped."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
+    content = json.dumps(facts).replace(">", "\\u003e")  # so that the content cannot end the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"
 
 
@@ -224,8 +226,8 @@ def _hash(text: str) -> str:
 
 
 def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of ours if it exists, ignoring errors. Its marker file is removed last, so that what remains after a
-    crash is recognised."""
+    """Removes a directory of this package if it exists. Errors are ignored. The marker file is removed last, so that the files
+    that remain after a crash are recognised."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -252,7 +254,7 @@ def recover(directory: pathlib.Path) -> None:
     """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. Files that this
     package did not move there are kept."""
     old, directory = aside(directory), _resolved(directory)
-    if old.is_symlink():  # not ours, so the link is not followed
+    if old.is_symlink():  # this package does not make links, so the link is not followed
         old.unlink()
     elif old.is_dir() and _is_ours(old):
         # the new directory was already in place, so the removal of the old one did not start or did not finish
@@ -264,5 +266,5 @@ def recover(directory: pathlib.Path) -> None:
 
 def aside(directory: pathlib.Path) -> pathlib.Path:
     """Returns the path to which the older directory is moved while the new one is renamed."""
-    directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
+    directory = pathlib.Path(os.path.realpath(directory))  # the path "." has no name
     return directory.parent / f".{directory.name}.replaced"

@@ -28,19 +28,20 @@ FORMATS_OF_FLAG = {
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """Prints the help and exits if the help is requested. Otherwise, raises UserError for wrong flags, as `parse_flags`
+    does."""
     parse_flags(description)
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags. Raises UserError for wrong flags, unknown values, and flags that contradict each other."""
+    """Returns the flags. Raises UserError if a flag or a value is unknown, or if flags contradict each other."""
     flags: argparse.Namespace = flag_parser(description).parse_args(argv)
     _check_values(flags)
     return flags
 
 
 def _check_values(flags: argparse.Namespace) -> None:
-    """Raises UserError for flags with unknown values, and for flags that contradict each other."""
+    """Raises UserError if the value of a flag is unknown, or if flags contradict each other."""
     for name, known in (
         ("format", WRITTEN), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
         ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS), ("pooling", TEXT_POOLINGS),

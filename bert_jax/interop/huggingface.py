@@ -77,7 +77,7 @@ from bert_jax.model.pretraining import (
     with_fixed_tables,
 )
 
-if TYPE_CHECKING:  # loaded only for models that have them
+if TYPE_CHECKING:  # these modules are loaded only for models that need them
     from bert_jax.interop.sentence_transformers import TextVectors
     from bert_jax.model.heads.head import TaskHead
 
@@ -101,12 +101,12 @@ class Model:
     head: TaskHead | None = None
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
-    """Whether a sequence head was trained on pairs of texts; None if this is unknown, or if it was trained on both single texts
-    and pairs."""
+    """Whether a sequence head was trained on pairs of texts. None if this is unknown, or if the head was trained on both single
+    texts and pairs."""
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
-    """If the head was trained on a user's table: text field -> the name(s) of its column(s)."""
+    """Text field -> the name(s) of its column(s), if the head was trained on a user's table."""
     vectors: TextVectors | None = None
-    """The settings of text vectors for sentence-transformers; None without a pooling."""
+    """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
     """Parts that still have random initial weights and are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
@@ -148,13 +148,13 @@ def export_model(
     *,
     card: str = "",
 ) -> None:
-    """Writes a model directory; an existing one is replaced when the new one is complete.
+    """Writes a model directory. An existing directory is replaced when the new one is complete.
 
-    Every array of `model.params` must be whole on this process (not sharded). `extra` is JSON for config.json's "bert_jax", for
-    example the step. `card` is the text of the model card; the default card does not describe a training. The transformers class
-    in config.json depends on the model's heads. A task head without a transformers class is written with names of this package,
-    which transformers ignores. Raises UserError for values that are not finite, and Unwritable if the directory cannot be
-    written."""
+    Every array of `model.params` must be whole on this process (not sharded). `extra` is stored under "bert_jax" in
+    config.json, for example the step. `card` is the text of the model card. The default card does not describe the training.
+    The transformers class in config.json depends on the model's heads. A task head without a transformers class is written with
+    names of this package, which transformers ignores. Raises UserError if a value is not finite, and Unwritable if the
+    directory cannot be written."""
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
@@ -178,9 +178,10 @@ def export_model(
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     bias, read = family.untied_bias
-    if not config.tied_decoder and bias in tensors:  # the bias that transformers reads for an untied decoder
+    if not config.tied_decoder and bias in tensors:  # transformers reads this bias for an untied decoder
         tensors[read] = tensors[bias]
-    if not family.classes[architecture]:  # transformers accepts both names, other loaders only those without the prefix
+    # transformers accepts names with or without the prefix, but other loaders only accept names without it
+    if not family.classes[architecture]:
         tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
@@ -205,7 +206,8 @@ def export_model(
 
             write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
-        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors makes it readable only by the owner
+        # safetensors makes the file readable only by its owner
+        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)
 
 
 def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
@@ -243,10 +245,10 @@ def import_model(
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
     Missing or unexpected parts are errors unless they are declared. The parts `new` get random weights. `drop` lists the parts
-    and tensors to remove (tensors by name, `*` as a wildcard). The word embeddings are padded to a multiple of `vocab_multiple`
-    rows. A directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the casing needs
-    `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
-    another shape."""
+    and tensors to remove. Tensors are given by name, in which `*` is a wildcard. The word embeddings are padded to a multiple
+    of `vocab_multiple` rows. A directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the
+    casing needs `lowercase`. `labels` replace the labels in config.json. Raises a UserError that lists every tensor that is
+    missing, is unexpected or has another shape."""
     from bert_jax.interop.locate import find_model_directory
 
     check_parts(new.names)
@@ -313,7 +315,7 @@ def import_model(
 
 
 def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
-    """Returns `Model.columns` as recorded in config.json; other values are ignored."""
+    """Returns `Model.columns` as recorded in config.json. Entries with invalid values are left out."""
     stated = recorded(fields).get("columns")
     return {
         name: column
@@ -323,8 +325,8 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
-    """Adds the parts `new` with random weights, marked as untrained. Raises UserError for parts that this kind of model cannot
-    have."""
+    """Adds the parts `new` with random weights, marked as untrained. Raises UserError if this kind of model cannot have one of
+    the parts."""
     names, head, config = new.names, new.head, model.config
     pretrained, written = abstract_parameters(config), {row.subtree for row in rows(config)}
     possible = [part for part in PARTS if part in pretrained and part in written]
@@ -366,8 +368,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
 
 
 def with_classifier_layers(model: Model, head: TaskHead) -> Model:
-    """Adds the layers that `classifier_pooling` uses before a classifier, if the model lacks them. As in transformers, they are
-    copies of the dense layer and the norm of the MLM head."""
+    """Adds the layers before a classifier that `classifier_pooling` needs, if the model lacks them. As in transformers, these
+    layers are copies of the dense layer and the norm in the MLM head."""
     config, words = model.config, model.params.get("mlm_head")
     begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
     if not begins or words is None or "pooler" in model.params:
@@ -386,7 +388,7 @@ def _drawing(
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
         if head is not None:
-            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # pretraining does not load it
 
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
@@ -404,7 +406,7 @@ def without_parts(model: Model, drop: Collection[str]) -> Model:
 def _own_head(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None, drop: Collection[str]
 ) -> TaskHead | None:
-    """Returns the task head of config.json. If the head is left out, its labels are ignored."""
+    """Returns the task head that config.json describes. If `drop` contains the head, its labels need not be valid."""
     try:
         return head_from_json(fields, architecture, source, labels)
     except UserError:
@@ -422,7 +424,8 @@ def _check_outputs(
     source: str,
     given: Sequence[str] | None,
 ) -> None:
-    """Raises UserError if the outputs of a labelled head do not match the number of labels (`given`, or config.json's)."""
+    """Raises UserError if the number of outputs of a labelled head differs from the number of labels. The labels are `given`,
+    or are read from config.json."""
     own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.subtree}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
@@ -437,12 +440,13 @@ def _check_outputs(
 
 
 def labels_needed(given: int, part: str, outputs: int) -> str:
-    """Returns the error message if the number of labels differs from the number of a head's outputs."""
+    """Returns the error message for a head whose number of `outputs` differs from the number of labels, `given`."""
     return f"the {part} needs {counted(outputs, 'label')}, one for each output, not {given}"
 
 
 def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
-    """Returns clauses that report ignored entries of config.json: a class of custom code, a leftover label2id."""
+    """Returns clauses that report ignored entries of config.json, such as an unknown class, or a label2id that differs from
+    id2label."""
     notes = []
     named = fields.get("architectures") or []
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:
@@ -455,7 +459,7 @@ def _config_notes(fields: JsonObject, family: Family, architecture: str, head: T
 
 
 def check_parts(new: Collection[str]) -> None:
-    """Raises UserError for unknown parts, and for more than one new task head."""
+    """Raises UserError if a part is unknown, or if there is more than one new task head."""
     for part in new:
         if part not in PARTS:
             raise UserError(f"a model has no part {part!r}; {nearest(part, PARTS)} (parts: {', '.join(PARTS)})")
@@ -465,7 +469,7 @@ def check_parts(new: Collection[str]) -> None:
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
-    """Returns the fields of the directory's `config.json`. Raises UserError if it is missing, or is not a JSON object."""
+    """Returns the fields of the directory's `config.json`. Raises UserError if the file is missing, or is not a JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
 
@@ -481,7 +485,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
-    """Returns a clause about unused rows of the word embeddings, if there are any."""
+    """Returns a clause about unused rows of the word embeddings, or () if there are none."""
     if config.vocab_size == tokenizer.size:
         return ()
     return (
@@ -491,8 +495,8 @@ def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str,
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    """Raises UserError if the model was exported with another vocabulary, since ids would then mean different words. `ours` are
-    the fields under "bert_jax", which have the hash of the model's vocabulary."""
+    """Raises UserError if the model was exported with another vocabulary, since ids would then mean different words. `ours` has
+    the fields under "bert_jax", including the hash of the model's vocabulary."""
     found = tokenizer.vocabulary.sha256
     written = ours.get("vocabulary_sha256", found)
     if written != found:
@@ -505,7 +509,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
     """Compares `tokenizer` with the vocabulary of `directory`. If they differ only in the names of unused pieces ([unused0],
-    ...), returns a clause about the renamed pieces; otherwise (). BERT's authors recommend such renaming to add words."""
+    ...), returns a clause about the renamed pieces. Otherwise, returns (). BERT's authors recommend such renaming to add
+    words."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
@@ -529,8 +534,8 @@ def _check_recorded(ours: JsonObject, fields: JsonObject, family: Family, tokeni
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the settings of a directory's text vectors. Returns None if the directory names no pooling, or a pooling that is
-    not implemented here; in the second case, `embed` reports it."""
+    """Returns the settings of a directory's text vectors. Returns None if the directory names no pooling. Also returns None if
+    it names a pooling that is not implemented here, which `embed` reports."""
     from bert_jax.interop.sentence_transformers import read_text_vectors
 
     with contextlib.suppress(UserError):
@@ -540,14 +545,15 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 
 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
-    """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
+    """Returns a clause about JSON files and folders of the directory that are not read, such as an additional module of
     sentence-transformers."""
     from bert_jax.interop.locate import transformer_folder
 
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent
-    if transformer_folder(above) == directory.absolute():  # the other modules of an old sentence-transformers model
+    # `above` holds the other modules of an old sentence-transformers model
+    if transformer_folder(above) == directory.absolute():
         others = [path.name for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
         left += [f"../{name}" for name in others if name not in (*read, directory.absolute().name)]
     names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
@@ -563,10 +569,10 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """Returns the fields of config.json that exports copy. This package does not use them, or an export keeps their spelling,
-    e.g. in `hidden_act`, which has several names for the same function. Without a task head, this includes the fields about
-    labels. It never includes `auto_map`, which names code that is not exported. If the vocabulary has changed, it includes
-    neither the tokenizer class nor the ids of special tokens."""
+    """Returns the fields of config.json that exports copy. These are the fields that this package does not use, and the fields
+    whose spelling an export keeps. For example, `hidden_act` has several names for the same function. Without a task head, the
+    fields about labels are copied. `auto_map` is never copied, because it names code that is not exported. If the vocabulary
+    has changed, the tokenizer class and the ids of special tokens are not copied."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()
@@ -578,9 +584,9 @@ def _adapt_tokenizer(directory: pathlib.Path, model: Model) -> None:
     """Adapts the saved tokenizer files to the model, for transformers.
 
     Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
-    it, they do not truncate, and longer texts raise an IndexError in the model. If the model has no token types, also writes
-    that the tokenizer returns none, since the model would not accept them. The texts of a translator end with [SEP] and do not
-    start with [CLS]. This is written to tokenizer.json, since no other file can express it."""
+    this setting, they do not truncate, and longer texts raise an IndexError in the model. If the model has no token types, the
+    tokenizer is set to return none, since the model would not accept them. The texts of a translator end with [SEP] and do not
+    start with [CLS]. This rule is written to tokenizer.json, since no other file can express it."""
     config, tokenizer, rules = model.config, model.tokenizer, directory / TOKENIZER_JSON
     settings = read_object(directory / TOKENIZER_CONFIG) | {"model_max_length": config.max_position}
     inputs = settings.get("model_input_names")

@@ -43,9 +43,10 @@ ARCHITECTURES = BERT.classes
 """Class of transformers' BERT -> the parts that its files must have in addition to embeddings and encoder."""
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
-"""The fields under "head" for a task head without a transformers class; its other fields are stored as in transformers."""
+"""The fields under "head" for a task head without a transformers class. The other fields of the head are stored as in
+transformers."""
 LATER_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
-"""Fields under "head" that are left out if they have their default, as in files of earlier versions."""
+"""Fields under "head" that earlier versions did not write. A field is left out if it has its default."""
 
 PROBLEM_TYPES = {
     "single_label_classification": "classification",
@@ -58,8 +59,9 @@ PROBLEM_TYPES = {
 def architecture_name(
     parts: Collection[str], head: TaskHead | None = None, direction: str = "both", family: Family = BERT
 ) -> str:
-    """Returns the class of the family with these parts and no others, for a model of this `direction`. A task head takes
-    precedence over the pretraining heads. If transformers has no class for the task head, the head is ignored."""
+    """Returns the class of the family for a model with these `parts` and this `direction`. The model has all parts of the
+    class. A task head takes precedence over the pretraining heads. If transformers has no class for the task head, the head is
+    ignored."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.subtree}
     parts = {"mlm_head" if part == "softmax" else part for part in parts}
@@ -80,7 +82,7 @@ def config_to_json(
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
     """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
-    `ids` are the ids of the special tokens by role: pad, cls, sep, mask."""
+    `ids` has the ids of the special tokens by role (pad, cls, sep, mask)."""
     carried: JsonObject = dict(other_fields or {})
     family = export_family(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
@@ -89,9 +91,9 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """Returns the fields under "bert_jax" in `config.json`, of four kinds: positions that are not learned (transformers reads a
-    fixed table as a learned one); other settings that have no key in the family; the user's files that compute layers,
-    positions, norms or activations; a task head without a transformers class."""
+    """Returns the fields under "bert_jax" in `config.json`. They record positions that are not learned, since transformers
+    reads a fixed table as a learned one. They also record other settings without a key in the family, the user's files that
+    compute layers, positions, norms or activations, and a task head without a transformers class."""
     family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
@@ -123,10 +125,10 @@ def head_to_json(head: TaskHead) -> JsonObject:
 
 
 def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
-    """Returns the `ModelConfig` of a `config.json`; fields about compilation (dtype, vocabulary padding, ...) have their
+    """Returns the `ModelConfig` of a `config.json`. Fields about compilation (dtype, vocabulary padding, ...) have their
     defaults.
 
-    Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
+    Raises a UserError that names `source` and the field if a field is missing, has the wrong type or cannot be represented.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     values = family.read(fields, source)
@@ -148,7 +150,8 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
 
 def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
-    """Returns the settings under "model", which have no key in the family. Raises UserError for unknown names and types."""
+    """Returns the settings under "model", which have no key in the family. Raises UserError if a name is unknown or a value has
+    the wrong type."""
     stated = ours.get("model", {})
     if not isinstance(stated, dict) or not stated.keys() <= set(SETTINGS):
         found = str(stated)[:100]
@@ -164,7 +167,7 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
     """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if they have no positions. Raises UserError
-    for unknown positions."""
+    if the positions are unknown."""
     positions = ours.get("positions", usual)
     if positions in POSITIONS or (isinstance(positions, str) and is_in_file(positions)):
         return str(positions)
@@ -173,7 +176,7 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
 
 def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
     """Returns the FILE.py:NAME of the user's file that computes the `field` of a model. Raises UserError if the file is missing
-    or differs from the one used in training."""
+    or differs from the file used in training."""
     file = ours.get(f"{field}_file")
     if not isinstance(file, dict):
         raise UserError(f'{source}: {field}={given}, but "{field}_file" is not under "{OURS}"; export the model again')
@@ -191,10 +194,11 @@ def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
     """Returns the first known class in "architectures" of `config.json`. If there is no "architectures", returns the class that
-    fits the tensors' names. If all classes in "architectures" are unknown, `model_type` must be "bert". In that case, only the
-    pooler and the pretraining heads are looked for, since the unknown class defines the meaning of the other tensors.
+    fits the tensors' names. If all classes in "architectures" are unknown, `model_type` must be stated and be a key of
+    FAMILIES. In that case, only the pooler and the pretraining heads are looked for, since the unknown class defines the
+    meaning of the other tensors.
 
-    Raises UserError for an unsupported class, or if several classes fit the tensors.
+    Raises UserError if no class is supported, or if several classes fit the tensors.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
@@ -221,17 +225,18 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
     table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
-    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # if several parts share a name, the first part
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # if several parts share a name, the first part is used
     return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 
 def head_from_json(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None = None
 ) -> TaskHead | None:
-    """Returns the task head of a `config.json`, found by its class or under "bert_jax"; None if there is none. Its labels are the
-    given `labels`, or those in the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
+    """Returns the task head of a `config.json`, or None if there is none. The head is found by the class or by the entry under
+    "bert_jax". Its labels are the given `labels`, or the labels in the file. The default labels are LABEL_0 and LABEL_1, as in
+    transformers.
 
-    Raises UserError if the labels contradict each other or the problem is unknown.
+    Raises UserError if the labels contradict each other, or if the problem is unknown.
     """
     own, classes = _own_head(fields, source), family_named(fields.get("model_type", "bert"), source).classes
     part = next((part for part in classes[architecture] if part in HEAD_PARTS), "")
@@ -274,7 +279,7 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 
 
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
-    """Returns the fields of OWN_FIELDS under "head"; {} if there is no such head."""
+    """Returns the fields under "head" (OWN_FIELDS and LATER_FIELDS), or {} if there is no such head."""
     own = recorded(fields).get("head") or {}
     later = {name: LATER_FIELDS[name] for name in own if name in LATER_FIELDS}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | later):
@@ -321,7 +326,7 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     if not isinstance(stated, dict):
         raise UserError(f'{source}: label2id={str(stated)[:100]} must be an object such as {{"no": 0, "yes": 1}}; remove it')
     swapped = next((label for i, label in enumerate(labels) if str(stated.get(label, i)) != str(i)), None)
-    # transformers takes labels from id2label; names that are missing there are left over from another model
+    # transformers reads labels from id2label. Names that only label2id has are left over from another model.
     if swapped is not None:
         raise UserError(
             f"{source}: {swapped!r} has the id {stated[swapped]!r} in label2id, but {labels.index(swapped)} in id2label; "

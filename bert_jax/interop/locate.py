@@ -19,12 +19,13 @@ from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
 VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", *COMPRESSIONS))
-"""The files of word vectors to look for in a directory; the first is the one that `convert` exports."""
+"""The names that a file of word vectors may have in a directory. `convert` exports a file with the first name."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. From a workdir, only the model is
-    copied; from a model directory, only the files that are read. Raises UserError like `storage.fetching.fetched`."""
+    """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. If `path` is a workdir, only its
+    model is copied. If `path` is a model directory, only the files that are read are copied. Raises UserError like
+    `storage.fetching.fetched`."""
     if not is_remote(text := checked(os.fspath(path), "MODEL")):
         return path
     for place in (f"{text}/model", text):
@@ -50,7 +51,7 @@ def _is_read(name: str) -> bool:
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the model directory of `path`: `path` itself, WORKDIR/model, or a directory downloaded from the hub.
 
-    Raises UserError if `path` is none of these; the message describes what it is."""
+    Raises UserError if `path` is none of these. The message describes what `path` is."""
     path = local_model(path)
     name, path = os.fspath(path), pathlib.Path(path)
     for candidate in (path, path / "model"):
@@ -111,13 +112,14 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def refuse_file(path: pathlib.Path) -> None:
-    """Raises UserError if `path` is a file. The caller has found that it holds no word vectors."""
+    """Raises UserError if `path` is a file. The caller must have found that the file holds no word vectors."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{_not_a_directory(path)} (the file has no word vectors either)")
 
 
 def _not_a_directory(path: pathlib.Path) -> str:
-    """Returns the error for a `path` that is not a directory. Raises UserError, with a remedy, for a file of a known kind."""
+    """Returns the error message for a `path` that is not a directory. If the file has another known format, raises a UserError
+    with a remedy instead."""
     other = recognise(read_start(path), path.name) if path.is_file() and path.suffix not in _OF_WEIGHTS else None
     if other and other.kind not in COMPRESSIONS.values():  # word vectors may be compressed
         raise UserError(
@@ -128,7 +130,7 @@ def _not_a_directory(path: pathlib.Path) -> str:
 
 ADAPTER = "adapter_config.json"
 _OF_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack", ".gguf", ".ot"}
-"""Suffixes of weights files. If a directory has no weights under a name that is read, an error lists its files with these
+"""Suffixes of weights files. If no weights in a directory have a name that is read, the error lists the files with these
 suffixes."""
 
 
@@ -145,9 +147,9 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
 
 
 def from_hub(name: str) -> pathlib.Path:
-    """Returns the directory of a hub model in huggingface_hub's cache, downloaded at the first use.
+    """Returns the directory of a hub model in huggingface_hub's cache. The model is downloaded at the first use.
 
-    Raises UserError if the name is neither a directory nor a model on the hub, or if the network fails.
+    Raises UserError if the hub has no model of this name, if the model is not supported, or if the network fails.
     """
     with hub_fetcher(name) as fetch:
         directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")

@@ -1,7 +1,7 @@
 """Maps our parameter tree to the tensors of other programs, in both directions, using the table of the model's family
 (`families/`).
 
-Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
+Our arrays are stacked over layers and have a separate axis for heads. transformers has one matrix per layer in PyTorch's layout
 [out, in]. Each row of a table has both names and both layouts. The layouts determine shapes, transposes, and how heads and
 fused matrices are split. If a parameter is not in the family's table, e.g. in a head without a transformers class, its tensor
 has our own name, with dots, and our own layout."""
@@ -40,15 +40,15 @@ if TYPE_CHECKING:  # pretraining runs load no task heads
     from bert_jax.model.heads.head import TaskHead
 
 OWN_PREFIX = "bert_jax."
-"""The prefix of all names in a Transformer that no class of transformers supports."""
+"""The prefix of the tensor names of a Transformer that no class of transformers supports."""
 
 REQUIRED_PARTS = ("embeddings", "encoder")
 
 
 @functools.lru_cache(maxsize=64)
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """Returns the rows of all parameters of a model with its pretraining heads and the task head. First come the rows of the
-    family's table that the model has, then rows with our own names and shapes."""
+    """Returns the rows of all parameters of a model with its pretraining heads and the task head. The first rows are the rows
+    of the family's table that the model has. They are followed by rows with our own names and shapes."""
     family, parameters = export_family(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
     own = {head.subtree} if head is not None and not plain else set()
@@ -72,7 +72,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # tracing it is faster
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder_kind == "transformer")
     if head is not None:
-        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # pretraining does not load it
 
         tree |= jax.eval_shape(lambda: initial_label_parameters(one_layer, head, jax.random.key(0)))
     return flatten_dict(tree, sep="/")
@@ -80,7 +80,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
     """Returns the row of a parameter with our own name and shape. A vocabulary axis is written as V, or as W in a decoder with
-    its own vocabulary. Any other axis is written as NUMBER:SIZE."""
+    its own vocabulary. Any other axis is written as INDEX:SIZE."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -131,7 +131,7 @@ def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[i
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Returns the size of an axis, which is written as a letter (a key of `sizes`) or as NUMBER:SIZE."""
+    """Returns the size of an axis, which is written as a letter (a key of `sizes`) or as INDEX:SIZE."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 
@@ -139,10 +139,10 @@ def tensors_from_params(
     params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: TaskHead | None = None
 ) -> dict[str, np.ndarray]:
     """Converts our parameter tree (or a tree of gradients) to float32 tensors, by their names in the other format. The padding
-    rows of the vocabulary are removed; the position table is added if the model does not learn one.
+    rows of the vocabulary are removed. If the model does not learn a position table, the fixed table is added.
 
-    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Missing and unknown
-    parameters and wrong shapes are a bug, not a user's mistake, so they raise ValueError with a list of them."""
+    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Raises a ValueError that
+    lists missing parameters, unknown parameters and wrong shapes. They are bugs, not mistakes of a user."""
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
@@ -180,9 +180,9 @@ def params_from_tensors(
     """Converts tensors by name in the other format to our float32 parameter tree, with zeros in the padding rows of the
     vocabulary.
 
-    The pooler and the heads may be missing as a whole, unless they are `required`. The parts in `drop` are left out. Raises
-    UserError naming `source` if other tensors are missing, unexpected, of a different shape or integers, or if values are not
-    finite. The error lists the tensors by their names in `tensors`."""
+    The pooler and the heads may be missing as a whole, unless they are `required`. The parts in `drop` are left out. Raises a
+    UserError that names `source` if other tensors are missing, unexpected, of a different shape or integers, or if values are
+    not finite. The error lists the tensors by their names in `tensors`."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:
@@ -217,12 +217,13 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # the first layers lack the parameter; the model does not read the values that fill their entries
+            if row.first:  # the first layers lack the parameter, and the model does not read the values in their entries
                 blank = np.full(_part_shape(row, config, head), row.ours.endswith("/scale"), np.float32)
                 layers = [blank] * row.first + layers
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
     check_finite(flat, f"{source} cannot be used because of {{found}}; use an earlier state of the model, or copy it again")
-    without = {"mlm_head"} & present - {row.subtree for row in rows(config, head)}  # a tied decoder without bias
+    # the head is then a tied decoder without bias
+    without = {"mlm_head"} & present - {row.subtree for row in rows(config, head)}
     return {**unflatten_dict(flat, sep="/"), **{part: {} for part in without}}
 
 
@@ -241,7 +242,8 @@ def _without_fixed_positions(
 
 
 def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
-    """Returns tensor name -> its row. If a tensor has several rows, one for each of its parts, returns the first row."""
+    """Returns tensor name -> its row. A tensor that consists of several parts has a row for each part. In this case, the first
+    row is returned."""
     expected: dict[str, Row] = {}
     for row in rows(config, head):
         for name in their_names(row, config):
@@ -250,8 +252,8 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
 
 
 def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
-    """Returns the subtree of our parameters to which a tensor of the other format belongs, "" for none. A tensor of a head is
-    recognised by its module's name alone."""
+    """Returns the subtree of our parameters to which a tensor of the other format belongs, or "" if it belongs to none. A
+    tensor of a head is recognised by the name of its module alone."""
     if name in expected:
         return expected[name].subtree
     module = name.split(".")[0]
@@ -272,8 +274,8 @@ def wrapper_prefix(names: Collection[str], family: Family) -> str:
 
 def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
     """Returns the name of a tensor in a file -> its name in the family's table. The prefix of a wrapper is removed, and old
-    suffixes are replaced by the current ones. In the file of a plain encoder, names lack the family's prefix, which is added.
-    The names of our own encoders are not changed."""
+    suffixes are replaced by the current suffixes. The names in the file of a plain encoder lack the family's prefix, so it is
+    added. The names of our own encoders are not changed."""
     family = export_family(config)
     if not family.table:
         return {name: name for name in names}
@@ -292,9 +294,9 @@ def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, st
 def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
     """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
 
-    Raises UserError for a copy that differs from its tied tensor. In a model without `tied_decoder`, the decoder's weight is
-    not a copy. Also raises UserError for a buffer with other values than in transformers, since only these are supported.
-    Differences of rounding are allowed, since numpy versions differ in the last digits."""
+    Raises UserError if a copy differs from its tied tensor. In a model without `tied_decoder`, the decoder's weight is not a
+    copy. Also raises UserError if a buffer has other values than in transformers, since no other values are supported. Rounding
+    differences are allowed, since numpy versions differ in the last digits."""
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
@@ -307,7 +309,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
                     "if they are separate tensors, set tie_word_embeddings to false"
                 )
     bias, read = family.untied_bias
-    if not tied and read in renamed:  # transformers uses this bias; it also saves the other one, which is unused
+    if not tied and read in renamed:  # transformers uses this bias; it also saves the other bias, but does not use it
         renamed[bias] = renamed.pop(read)
     for buffer, (content, values) in family.buffers.items():
         if buffer in renamed:
@@ -320,8 +322,8 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
 
 
 def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
-    """Returns the tensors among `names` that `pattern` matches: a name, or several with `*` as a wildcard. Raises UserError if
-    there is none."""
+    """Returns the tensors among `names` that match `pattern`, a name in which `*` is a wildcard. Raises UserError if no tensor
+    matches."""
     if matched := fnmatch.filter(names, pattern):
         return matched
     hint = nearest(pattern, [*PARTS, *names])
@@ -334,7 +336,7 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
 
 
 def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
-    """Returns the remedy for `unused` tensors: a `convert` flag with patterns that match these tensors but no tensor in
+    """Returns the remedy for `unused` tensors. It is a `convert` flag with patterns that match these tensors but no tensor in
     `needed`. `mark` separates the parts of a name."""
     patterns: dict[str, None] = {}
     for name in unused:
@@ -378,7 +380,7 @@ def their_names(row: Row, config: ModelConfig) -> list[str]:
 
 
 def list_some(names: Collection[str], most: int = 12) -> str:
-    """Returns the first `most` of the `names`, and how many more there are."""
+    """Returns a text with the first `most` names and the count of the remaining names."""
     return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -1,5 +1,5 @@
-"""Reads and writes the text-vector settings of a model directory in the sentence-transformers format: `modules.json`, a Pooling
-module and a token limit."""
+"""Reads and writes the text-vector settings of a model directory in the sentence-transformers format. They consist of
+`modules.json`, a Pooling module and a token limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.model.config import ModelConfig
 
 POOLING_FOLDER, NORMALISE_FOLDER = "1_Pooling", "2_Normalize"
 SHORTEST = 3
-"""The smallest limit of tokens in a text."""
+"""The smallest maximum number of tokens that a file may state for a text."""
 LIMITS, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_MODES = {
     "cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
@@ -29,21 +29,21 @@ _OLD_MODES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextVectors:
-    """The settings that make the vector of a text from its token vectors."""
+    """The settings for computing the vector of a text from its token vectors."""
 
     pooling: str | None
-    """One of TEXT_POOLINGS; None for a pooling that is not implemented here."""
+    """One of TEXT_POOLINGS, or "pooler". None if the pooling is not implemented here."""
     normalise: bool = False
     """Whether vectors are scaled to length 1."""
     longest: int | None = None
-    """The maximum number of tokens in a text, including [CLS] and [SEP]. None: the model's own limit."""
+    """The maximum number of tokens in a text, including [CLS] and [SEP]. None means the model's own limit."""
     unknown: str = ""
     """The settings that are not implemented here."""
 
 
 def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the settings in the model directory `source`, or None if there are none. In the format of older releases, they
-    are in the parent directory of `source`. Raises UserError for files that are not in this format."""
+    """Returns the settings in the model directory `source`, or None if there are none. Older releases wrote the settings to the
+    parent directory of `source`. Raises UserError if the files are not in this format."""
     directory = source if (source / MODULES).is_file() else source.absolute().parent
     if directory != source and transformer_folder(directory) != source.absolute():
         return None
@@ -82,7 +82,7 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
 
 
 def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: ModelConfig) -> None:
-    """Writes the files next to the model's, in the spellings of all releases."""
+    """Writes the settings to the model directory, in the spellings of all releases."""
     kinds = {"": "Transformer", POOLING_FOLDER: "Pooling"}
     kinds |= {NORMALISE_FOLDER: "Normalize"} if vectors.normalise else {}
     modules: Json = [
@@ -102,8 +102,8 @@ def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: Mo
 
 
 def _pooling_modes(settings: JsonObject) -> list[str]:
-    """Returns the pooling modes in the settings of a Pooling module, by their names in TEXT_POOLINGS if they have one. The
-    settings have the key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
+    """Returns the pooling modes in the settings of a Pooling module. Modes in TEXT_POOLINGS have the same names as there. An
+    example of the settings is "pooling_mode": "mean". Older files have "pooling_mode_mean_tokens": true instead."""
     if "pooling_mode" in settings:
         stated = settings["pooling_mode"]
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]

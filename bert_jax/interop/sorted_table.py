@@ -1,4 +1,5 @@
-"""Reads and writes LevelDB's sorted table, the format of a TensorFlow checkpoint's index: an immutable map of bytes to bytes.
+"""Reads and writes LevelDB's sorted table, an immutable map of bytes to bytes. The index of a TensorFlow checkpoint has this
+format.
 
 A table consists of blocks of entries in ascending order, an index of the blocks, and a footer. In a block, a key omits the prefix
 that it shares with the previous key. Every block is followed by its compression type and a checksum.
@@ -22,13 +23,13 @@ kB. The limit bounds the work for files that are not tables."""
 
 
 class Damaged(Exception):
-    """Raised if bytes do not follow their format. Callers know the name of the file, and raise a UserError instead."""
+    """Raised if bytes are not in the expected format. Callers know the name of the file, so they raise a UserError instead."""
 
 
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields (key, value) of every entry, in the order of the keys.
 
-    Raises Damaged for content that is not a table. Blocks must not overlap, and the uncompressed keys may have at most `LONGEST`
+    Raises Damaged if `content` is not a table. Blocks must not overlap, and the uncompressed keys may have at most `LONGEST`
     bytes in total, so the work is bounded for any content."""
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise Damaged("it does not end with the footer of a table")
@@ -71,7 +72,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         kind = "snappy" if stored[size] == SNAPPY else f"type {stored[size]}"
         raise Damaged(f"a block is compressed ({kind}), which checkpoints are not")
     block = stored[:size]
-    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the restart offsets, which are only needed for searching
+    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # without the restart offsets, which only a search needs
     key, at = b"", 0
     while at < end:
         shared, at = read_varint(block, at)
@@ -87,8 +88,8 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 
 def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Encodes `entries` in ascending order as one block; TensorFlow starts a new block after 256 kB, but it reads blocks of any
-    size."""
+    """Encodes `entries`, whose keys must be in ascending order, as one block. TensorFlow starts a new block after 256 kB, but
+    it reads blocks of any size."""
     table = b""
 
     def append(block: bytes) -> bytes:
@@ -101,7 +102,7 @@ def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
     data = append(_encode_block(entries))
     metadata = append(_encode_block({}))
     last = max(entries)
-    # the block's key in the index may be `last` or any later key; TensorFlow writes the first byte of `last`, plus one
+    # The key of the block in the index may be `last` or any later key. TensorFlow writes the first byte of `last`, plus one.
     index = append(_encode_block({bytes([last[0] + 1]) if last else b"": data}))
     return table + (metadata + index).ljust(FOOTER_BYTES - 8, b"\0") + struct.pack("<Q", MAGIC)
 
@@ -112,7 +113,8 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
         if n and n % RESTART_INTERVAL == 0:
             restarts.append(len(block))
             last = b""
-        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # keys ascend, so never the whole key
+        # keys ascend, so `last` never starts with the whole key
+        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))
         for length in (shared, len(key) - shared, len(value)):
             block += encode_varint(length)
         block += key[shared:] + value
@@ -121,13 +123,13 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """Returns the masked crc32c of LevelDB; the mask keeps checksums reliable for data that contains checksums."""
+    """Returns the masked crc32c of LevelDB. The mask keeps checksums reliable for data that contains checksums."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns (the varint at position `at`, the position after it): seven bits per byte, the lowest first."""
+    """Returns (the varint at position `at`, the position after it). A varint has seven bits per byte, the lowest bits first."""
     value = 0
     for n, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * n

@@ -47,15 +47,15 @@ outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy
 
 
 def natural_function(model: Model) -> str:
-    """Returns the default function of a model: "labels" if it has a task head, otherwise "pretraining" if it has its heads,
-    otherwise "encode"."""
+    """Returns the default function of a model. The function is "labels" if the model has a task head, "pretraining" if it has
+    only pretraining heads, and "encode" if it has no head."""
     if model.head is not None:
         return "labels"
     return "pretraining" if {"mlm_head", "softmax", "nsp_head"} & set(model.parts) else "encode"
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
-    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError if the model does not have a part
+    """Returns the parts that `function` uses in addition to embeddings and encoder. Raises UserError if the model lacks a part
     that the function needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
@@ -94,10 +94,10 @@ def export_stablehlo(
     """Writes `model`'s forward pass and returns the content of `signature.json`. An older export is replaced when the new one is
     complete.
 
-    `function` is one of FUNCTIONS, by default `natural_function`. The function can be called with any batch size. If `length`
-    is given, texts must have this length; otherwise, any length up to the size of the position table is possible. Computes in
-    float32. `card` is the text of the model card. Raises UserError for parts that were never trained, unknown platforms, and a
-    length beyond the position table."""
+    `function` is one of FUNCTIONS. The default is `natural_function(model)`. The function can be called with any batch size. If
+    `length` is given, texts must have this length. Otherwise, any length up to the size of the position table is possible. The
+    function computes in float32. `card` is the text of the model card. Raises UserError if a part that the function uses was
+    never trained, if a platform is unknown, or if `length` exceeds the position table."""
     function = function or natural_function(model)
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
@@ -133,8 +133,8 @@ def _exported(
 
 
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
-    """Returns the forward pass, a function of one int32 [B, L] array for each of INPUTS, which returns outputs by name. The
-    parameters are constants in it. Outputs over the vocabulary have no padding."""
+    """Returns the forward pass as a function with one int32 [B, L] argument for each of INPUTS. The function returns its
+    outputs by name, and contains the parameters as constants. Outputs over the vocabulary have no padding."""
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_layers=True)
     shapes = our_shapes(config, model.head)
 

@@ -1,5 +1,5 @@
-"""Changes the positions, token types, layers or vocabulary of a model, and averages models: pure functions from `Model` to
-`Model`.
+"""Changes the positions, token types, layers or vocabulary of a model, and averages models. The functions that change a model
+are pure and return a new `Model`.
 
 Rows that are kept do not change in any bit, so outputs are the same for texts that only use these rows."""
 
@@ -33,9 +33,9 @@ from bert_jax.storage.records import read_text
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
     """Resizes the position table to `positions` rows. A smaller table keeps the first rows.
 
-    `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay neighbours
-    except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws them as at the start of training. Raises
-    UserError for any other `new`, or if `positions` is less than 1."""
+    `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay
+    neighbours except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws the new rows as at the start of
+    training. Raises UserError if `new` has another value, or if `positions` is less than 1."""
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}; {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
@@ -57,8 +57,8 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
     """Changes the base of rotary positions to `full` in full layers, and to `sliding` in sliding layers. If `sliding` is None,
-    sliding layers keep their own base, or follow the full layers if they have none. Raises UserError if the model's positions
-    are not rotary."""
+    sliding layers keep their own base. If they have no base of their own, they also use `full`. Raises UserError if the model's
+    positions are not rotary."""
     if model.config.positions != "rotary":
         raise UserError(
             "--rope-theta is for rotary positions, but "
@@ -82,8 +82,8 @@ def with_window(model: Model, tokens: int) -> Model:
 
 
 def with_token_types(model: Model, types: int) -> Model:
-    """Returns `model` with a token type table of `types` rows. New rows are copies of type 0; a smaller table keeps the first
-    rows. Raises UserError for a model without token types."""
+    """Returns `model` with a token type table of `types` rows. New rows are copies of type 0. A smaller table keeps the first
+    rows. Raises UserError if the model has no token types."""
     if not model.config.type_vocab_size:
         raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave the flag out")
     config = dataclasses.replace(model.config, type_vocab_size=types)
@@ -92,7 +92,8 @@ def with_token_types(model: Model, types: int) -> Model:
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """Keeps only the layers `keep`, in ascending order. Layer 0 follows the embeddings. Raises UserError for invalid lists."""
+    """Keeps only the layers with the indices `keep`, which must be in ascending order. Layer 0 is the first layer after the
+    embeddings. Raises UserError if `keep` is invalid, or if the layers of this model cannot be removed."""
     layers = model.config.num_layers
     if not layers or is_in_file(model.config.encoder):
         raise UserError(f"a {model.config.encoder} model has no layers to keep or remove; leave the flag out")
@@ -129,7 +130,7 @@ class Sources:
     """The old rows from which each row of a new vocabulary is computed."""
 
     of: tuple[tuple[int, ...], ...]
-    """For each new id, the old ids whose rows are averaged. If a piece is in both vocabularies, this is a single id."""
+    """For each new id, the old ids whose rows are averaged. If a piece is in both vocabularies, there is only one id."""
     kept: int
     """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
@@ -141,8 +142,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`. For a special token, this is the token of the same
-    role. For a piece of both vocabularies, it is the piece's old id. Any other piece is encoded by the old tokenizer.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. A special token corresponds to the old token of the
+    same role. A piece that is in both vocabularies corresponds to its old id. The old tokenizer encodes any other piece.
 
     If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
     whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""
@@ -176,8 +177,8 @@ _OF_IDS = ("token_id", "token_ids", "words_ids")
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """Returns `model` with the vocabulary of `tokenizer`. The rows of the word embeddings, of the MLM head's bias and of an
     untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Settings that hold ids of the old
-    vocabulary are dropped, unless the new vocabulary starts with the old one. Raises UserError for an encoder-decoder with two
-    vocabularies."""
+    vocabulary are dropped, unless the new vocabulary starts with the old one. Raises UserError if the model is an
+    encoder-decoder with two vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
             f"the vocabulary of {model.source or 'this model'} cannot be changed here, because each language has its own; "
@@ -202,12 +203,12 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Returns `tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
+    """Returns `tokenizer` with added whole words. A word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
     Afterwards, WordPiece also uses an added word as the first piece of longer words. In a tokenizer.json, added tokens take the
-    ids of [unused0], [unused1], ..., which already have rows. They are found anywhere in a text, as in transformers. Raises
-    UserError for a token that is already in the vocabulary. Also raises it for a token that no text can produce, because the
+    ids of [unused0], [unused1], ..., which already have rows. Such tokens are found anywhere in a text, as in transformers.
+    Raises UserError if a token is already in the vocabulary. Also raises UserError if no text can produce a token, because the
     text rules change or split it."""
     info = tokenizer.vocabulary
     if info.marks_words:
@@ -246,8 +247,8 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
 
 def read_tokens(path: pathlib.Path) -> list[str]:
-    """Returns the tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that
-    cannot be read or is empty."""
+    """Returns the tokens of a file with one token per line, in order, without repetitions. Raises UserError if the file cannot
+    be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
     return list(dict.fromkeys(line.strip() for line in read_text(path).replace("\r", "\n").split("\n") if line.strip()))
@@ -258,7 +259,8 @@ def average(models: Iterable[Model]) -> Model:
     weights.
 
     The sum is in float64, so the order of the models only affects its rounding. If a part is untrained in any of the models, it
-    is marked as untrained in the mean. Raises UserError naming the differences of the models."""
+    is marked as untrained in the mean. Raises a UserError that lists the differences if the models differ in more than their
+    weights."""
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1
@@ -293,7 +295,8 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the parameter tree with `change` applied to some arrays: `which` selects their rows in `names.rows`."""
+    """Applies `change` to some arrays of the parameter tree, and returns the changed tree. `which` selects the rows of these
+    arrays in `names.rows`."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
@@ -307,8 +310,8 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Returns a function that encodes a text as the continuation of a word: by the rules of `tokenizer`, but only with pieces
-    that continue a word. If `tokenizer` is not WordPiece, this is `tokenizer.encode`."""
+    """Returns a function that encodes a text as the continuation of a word. The function follows the rules of `tokenizer`, but
+    only uses pieces that continue a word. If `tokenizer` is not WordPiece, the function is `tokenizer.encode`."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         return tokenizer.encode

@@ -1,8 +1,9 @@
 """Reads and writes TensorFlow's checkpoint format, "tensor bundle" V2, without TensorFlow.
 
-`PREFIX.index` is a sorted table. Its empty key has a `BundleHeaderProto` as value; every other key is a tensor's name and has a
-`BundleEntryProto`. The data of the tensors is in `PREFIX.data-0000i-of-0000n`, little-endian and one tensor after another. Index
-and tensors have checksums. A directory of several checkpoints has a file `checkpoint` that names the newest one.
+`PREFIX.index` is a sorted table. The value of the empty key is a `BundleHeaderProto`. Every other key is the name of a tensor,
+and its value is a `BundleEntryProto`. The data of the tensors is in `PREFIX.data-0000i-of-0000n`, little-endian and one tensor
+after another. Index and tensors have checksums. A directory of several checkpoints has a file `checkpoint` that names the
+newest one.
 
 Sources: tensorflow `core/util/tensor_bundle`, `core/protobuf/tensor_bundle.proto`, `python/training/checkpoint_state.proto`.
 """
@@ -39,13 +40,13 @@ DTYPES: dict[int, np.dtype] = {
 
 STATE = "checkpoint"
 """The file in which TensorFlow lists the checkpoints of a directory."""
-VERSION = 1  # the version of the bundle format; a file states the minimum version of its reader
+VERSION = 1  # The version of the bundle format. A file states the minimum version that its reader must support.
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The type, shape and position of a tensor. `dtype` is TensorFlow's number; a `partitioned` tensor is stored as slices under
-    other keys."""
+    """The type, shape and position of a tensor. `dtype` is TensorFlow's number of the type. A `partitioned` tensor is stored as
+    slices under other keys."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -59,8 +60,8 @@ class Entry:
 class Bundle(Mapping[str, np.ndarray]):
     """A mapping from names to tensors. A tensor is read and verified on access. Its array is read-only and has the stored type.
 
-    `entries` has the shapes of all tensors. Accessing a tensor that is damaged, partitioned or of a type that is not in `DTYPES`
-    raises a UserError that names it."""
+    `entries` has the shapes of all tensors. Access raises a UserError that names the tensor if the tensor is damaged or
+    partitioned, or if its type is not in `DTYPES`."""
 
     def __init__(self, prefix: pathlib.Path, shards: int, entries: Mapping[str, Entry]):
         self.prefix = prefix
@@ -111,8 +112,8 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the common prefix of the files of the checkpoint at `path`. `path` may be a prefix, one of the files, or a
     directory with a checkpoint.
 
-    If a directory has several checkpoints, its file `checkpoint` names the newest one. Raises UserError describing any other
-    `path`."""
+    If a directory has several checkpoints, its file `checkpoint` names the newest one. Raises UserError if there is no
+    checkpoint at `path`, or if it is not clear which one is meant."""
     path = pathlib.Path(path)
     if not path.exists() and path.name and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
@@ -133,7 +134,8 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     if state.is_file():
         text = state.read_text(encoding="utf-8", errors="replace")
         named = re.search(r'^model_checkpoint_path:\s*"(.*)"\s*$', text, re.MULTILINE)
-        newest = re.split(r"[/\\]", named[1])[-1] if named else ""  # its directory may be on another machine
+        # the directory is ignored, since it may be on another machine
+        newest = re.split(r"[/\\]", named[1])[-1] if named else ""
         if newest in found:
             return path / newest
         others = f"; name one of these: {', '.join(str(path / name) for name in found)}" if found else ""
@@ -149,7 +151,7 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     """Reads the bundle whose files have the common `prefix`. Verifies the whole index, and that every shard exists and is long
     enough.
 
-    Raises UserError naming the file and the remedy if it is invalid.
+    Raises a UserError that names the file and the remedy if a file is invalid or missing.
     """
     prefix = pathlib.Path(prefix)
     path = index_path(prefix)
@@ -181,7 +183,7 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
     """Writes `tensors` (of the types of `DTYPES`) as one shard, byte for byte as TensorFlow would.
 
     The index gets its final name last, when all data is on the disk, since files without an index are not a bundle. An older
-    bundle with the same prefix is replaced. Raises ValueError for another type or an empty name."""
+    bundle with the same prefix is replaced. Raises ValueError if a tensor has another type or an empty name."""
     prefix = pathlib.Path(prefix)
     numbers = {dtype: number for number, dtype in DTYPES.items()}
     unfit = [name for name, x in tensors.items() if not name or np.asarray(x).dtype not in numbers]
@@ -218,7 +220,7 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
         raise Damaged(f"its format needs a reader of version {version}, and this reader has version {VERSION}")
     entries = {}
     for key, value in table.items():
-        if key.startswith(b"\0"):  # a slice of a partitioned variable; the variable itself has a separate entry
+        if key.startswith(b"\0"):  # this is a slice of a partitioned variable, and the variable itself has a separate entry
             continue
         try:
             entries[key.decode()] = _decode_entry(value, shards)
@@ -306,7 +308,7 @@ def _bytes(fields: Mapping[int, list[int | bytes]], number: int) -> bytes:
 
 
 def _varint_field(number: int, value: int) -> bytes:
-    """Encodes a number; zero is encoded as no bytes, since it is the default of a missing field."""
+    """Encodes a field with a number. Zero is encoded as no bytes, since a missing field means zero."""
     return encode_varint(number << 3) + encode_varint(value) if value else b""
 
 

@@ -5,12 +5,12 @@
 - `vocab.txt`.
 
 The tensor names are derived from the table in `names` by `RULES`. The original has the heads of `run_pretraining.py`,
-`run_classifier.py` (our "sequence_head") and `run_squad.py` ("span_head"); its decoder is always tied to the word embeddings, and
-its LayerNorm epsilon is always 1e-12.
+`run_classifier.py` (our "sequence_head") and `run_squad.py` ("span_head"). Its decoder is always tied to the word embeddings,
+and its LayerNorm epsilon is always 1e-12.
 
-`hidden_act` "gelu" is ambiguous: it was erf in the first release, but the code has used the tanh approximation since February
-2019. It is read as erf, as in transformers' converter, unless `activation` is given. The two differ by less than 0.0005 for any
-argument. Both are written as "gelu"; a field under "bert_jax" distinguishes them."""
+`hidden_act` "gelu" is ambiguous, because it meant erf in the first release, but the code has used the tanh approximation since
+February 2019. "gelu" is read as erf, as in transformers' converter, unless `activation` is given. The two functions differ by
+less than 0.0005 for any argument. Both are written as "gelu", and a field under "bert_jax" distinguishes them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
-TYPES_BY_DEFAULT = 16  # the original's default of type_vocab_size; ours is 2
+TYPES_BY_DEFAULT = 16  # the default of type_vocab_size in the original, while ours is 2
 
 RULES = (
     (r"^classifier\.", "output_"),  # run_classifier.py
     (r"^qa_outputs\.", "cls/squad/output_"),  # run_squad.py
     (r"^cls\.seq_relationship\.", "cls/seq_relationship/output_"),
     (r"^cls\.predictions\.bias$", "cls/predictions/output_bias"),
-    (r"output_weight$", "output_weights"),  # [out, in], as in transformers: the original multiplies by the transpose
+    (r"output_weight$", "output_weights"),  # [out, in], as in transformers, because the original multiplies by the transpose
     (r"encoder\.layer\.", "encoder/layer_"),
     (r"_embeddings\.weight$", "_embeddings"),
     (r"LayerNorm\.weight$", "LayerNorm/gamma"),
@@ -70,16 +70,16 @@ RULES = (
     (r"\.weight$", "/kernel"),  # [in, out]
     (r"\.", "/"),
 )
-"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name ends in "kernel" have a
-different layout."""
+"""Replacements that change the names of transformers to the names of the original, in this order. Only tensors whose new name
+ends in "kernel" have a different layout."""
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
-"""The names of a variable's first and second moments: in the original's optimizer, in TensorFlow's Adam, in LAMB's usual
-implementation."""
-MOST_LABELS = 1 << 20  # a head with more outputs is reported as having a wrong shape
+"""The names of a variable's first and second moments in three optimizers: the optimizer of the original, TensorFlow's Adam, and
+the usual implementation of LAMB."""
+MOST_LABELS = 1 << 20  # if a head has more outputs, it is reported as having a wrong shape
 STEP = "global_step"
-OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every TensorFlow 2 checkpoint
+OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # every TensorFlow 2 checkpoint has this key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,13 +89,13 @@ class Notes:
     messages: tuple[str, ...]
     """Sentences for the user about assumed values, ignored tensors and copied fields."""
     head: TaskHead | None
-    """The task head in the parameters; its labels are LABEL_0, ... except in checkpoints that this package has written."""
+    """The task head in the parameters. Its labels are LABEL_0, ... except in checkpoints that this package has written."""
     other_fields: JsonObject
-    """Fields of bert_config.json that this package does not use."""
+    """The fields of bert_config.json that this package does not use."""
     step: int | None
     """The checkpoint's global_step."""
     first_moments: dict[str, PyTree[np.ndarray]] | None = None
-    """The tree for the `mu` of our optimizers, with zeros in the vocabulary's padding; None without `read_slots`."""
+    """The tree for the `mu` of our optimizers, with zeros in the padding of the vocabulary. None if `read_slots` is false."""
     second_moments: dict[str, PyTree[np.ndarray]] | None = None
     """The same as `first_moments`, for `nu`."""
 
@@ -131,12 +131,13 @@ def import_tf1(
     """Reads a checkpoint of the original BERT. Returns (parameters, configuration, tokenizer, notes).
 
     `path` is the checkpoint's directory or the common prefix of its files. Parameters are float32 numpy arrays, with the
-    vocabulary padded to `vocab_multiple`. The pooler and the heads are included if the checkpoint has them. `drop` lists parts of
-    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu"; `lowercase` is the casing, if
-    the vocabulary does not show it. The optimizer's slots are reported; they are only read with `read_slots`.
+    vocabulary padded to `vocab_multiple`. The pooler and the heads are included if the checkpoint has them. `drop` lists parts
+    of our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu". `lowercase` is the casing,
+    for a vocabulary that does not show it. The slots of the optimizer are read if `read_slots` is true, and otherwise only
+    reported.
 
-    Raises UserError for missing or damaged files. It also raises a UserError that lists every tensor that is missing, unexpected
-    or of a different shape."""
+    Raises UserError if a file is missing or damaged. If tensors are missing, unexpected or of a different shape, the error
+    lists all of them."""
     prefix = find_bundle(path)
     config_path = prefix.with_name(CONFIG)
     fields = _read_json(config_path)
@@ -201,11 +202,11 @@ def export_tf1(
     other_fields: JsonObject | None = None,
     card: str = "",
 ) -> None:
-    """Writes a directory that the original's programs can read; an existing one is replaced when the new one is complete.
+    """Writes a directory that the original's programs can read. An existing directory is replaced when the new one is complete.
 
     `params` is our unboxed tree, with every array whole on this process. `head` is its task head, if any. `other_fields` are
-    copied into bert_config.json. `card` is the text of the model card. Raises UserError for a model that the original cannot
-    represent, and for values that are not finite."""
+    copied into bert_config.json. `card` is the text of the model card. Raises UserError if the original cannot represent the
+    model, or if values are not finite."""
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
     ours: JsonObject = {
@@ -217,7 +218,7 @@ def export_tf1(
     if head is not None:
         ours["head"] = {"kind": head.kind, **dataclasses.asdict(head)}
     fields = dict(other_fields or {}) | {theirs: getattr(config, name) for name, theirs in FIELDS.items()}
-    del fields[FIELDS["layer_norm_epsilon"]]  # a constant in the original
+    del fields[FIELDS["layer_norm_epsilon"]]  # the original has a constant instead of this field
     fields |= {"hidden_act": "gelu" if config.activation == "gelu_tanh" else config.activation, OURS: ours}
     counterparts = {counterpart.theirs: name for name, counterpart in _counterparts(config, head).items()}
     theirs = tensors_from_params(params, config, head)
@@ -261,8 +262,8 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 
 
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
-    """Returns the task head that the tensor names imply. Its labels are those under "bert_jax", or default labels for its
-    outputs."""
+    """Returns the task head that the tensor names imply. Its labels are read from "bert_jax". If there are none, each output
+    gets a default label."""
     kind = next((kind for kind in head_classes().values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
@@ -280,7 +281,7 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
 
 
 def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str, str]:
-    """Returns the tensors of the optimizer, whatever optimizer it is: tensor name -> name of its slot, such as "adam_m".
+    """Returns the tensors of any optimizer as tensor name -> name of its slot, such as "adam_m".
 
     A slot of a variable NAME is called NAME/SLOT. A slot has the variable's shape, or that shape without one axis (Adafactor's
     sums). A slot with a name in `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape."""
@@ -299,13 +300,13 @@ def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str
 
 
 def _counters(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> tuple[str, ...]:
-    """Returns the scalars of the training program, such as its number of steps or a scale of the loss; BERT has no scalars."""
+    """Returns the scalars of the training program, such as the step count or the loss scale. BERT itself has no scalars."""
     return tuple(name for name in bundle if bundle.entries[name].shape == () and name not in counterparts)
 
 
 def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Collection[str]) -> tuple[str, ...]:
-    """Returns the tensors of the parts in `drop`, and those that match its patterns. Raises UserError for a pattern without a
-    match."""
+    """Returns the tensors of the parts in `drop`, and the tensors that match a pattern in `drop`. Raises UserError if a pattern
+    matches no tensor."""
     dropped = []
     for what in drop:
         in_part = [name for name in bundle if name in counterparts and counterparts[name].subtree == what]
@@ -388,7 +389,7 @@ def _messages(
 
 
 def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHead | None, where: str) -> None:
-    """Raises UserError for a model that the original's code would compute differently."""
+    """Raises UserError if the original's code cannot represent the model, or would compute it differently."""
     if not config.tied_decoder:
         raise UserError(f"{where}: the original has no separate decoder (tied_decoder=False); choose another format")
     if config.layer_norm_epsilon != EPSILON:

@@ -2,8 +2,8 @@
 (arXiv:2412.13663, appendix A.3; `initialization.py` and `model.py` of its code).
 
 Width: along every axis whose size differs, the small array is placed in the middle of the larger array and repeated on both
-sides (Phi, arXiv:2306.11644). Heads stay whole. Depth: with N layers made from n, layer i is a copy of layer round(i n / N)
-(Gopher, arXiv:2112.11446), even if the two layers have different types of attention."""
+sides (Phi, arXiv:2306.11644). Heads stay whole. Depth: if N layers are made from n layers, layer i is a copy of layer
+round(i*n/N) (Gopher, arXiv:2112.11446), even if the two layers have different types of attention."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attent
 
 
 def tiled(model: Model, wanted: Architecture) -> Model:
-    """Returns `model` tiled to the sizes of `wanted`; everything else is unchanged.
+    """Returns `model` enlarged by tiling to the sizes of `wanted`. All other settings are unchanged.
 
-    Raises UserError if a size of `wanted` is smaller than the model's, if the heads differ in width or share keys differently,
-    or if only one of the two has sliding layers."""
+    Raises UserError if one of the two is not a Transformer, if a size of `wanted` is smaller than the size of the model, if the
+    heads differ in width or share keys differently, or if only one of the two has sliding layers."""
     check_tiling(model, wanted)
     sizes: dict[str, Any] = {name: getattr(wanted, name) for name in SIZES}
     config = dataclasses.replace(model.config, **sizes)
@@ -57,14 +57,15 @@ def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray
 
 
 def layer_sources(small: int, large: int) -> Int[np.ndarray, " _"]:
-    """Returns, for each of the `large` layers of the new model, which of the `small` layers of the old model it copies. If the
-    new model has at least twice as many layers, the published formula can exceed the last layer; the last layer is then
-    used."""
+    """Returns, for each of the `large` layers of the new model, the index of its source among the `small` layers of the old
+    model. If the new model has at least twice as many layers, the published formula can exceed the last layer. In this case,
+    the last layer is used."""
     return np.array([min(round(layer * small / large), small - 1) for layer in range(large)])
 
 
 def query_head_sources(small: Architecture, large: Architecture) -> Int[np.ndarray, " _"]:
-    """Returns the source of each query head. The query heads that share a key head stay together."""
+    """Returns, for each query head of the larger model, the index of its source. The query heads that share a key head stay
+    together."""
     each, keys = small.num_heads // small.key_value_heads, (small.key_value_heads, large.key_value_heads)
     return centred(small.num_heads, large.num_heads, each * ((keys[1] - keys[0]) // 2))
 

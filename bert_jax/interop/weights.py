@@ -1,4 +1,4 @@
-"""Reads the tensors of a Hugging Face directory: from one safetensors file, several, or PyTorch's format."""
+"""Reads the tensors of a Hugging Face directory. They are in one or several safetensors files, or in PyTorch's format."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ NOT_READ = ("tf_model.h5", "flax_model.msgpack")
 
 
 def weights_file(directory: pathlib.Path) -> pathlib.Path | None:
-    """Returns the file with the tensors of `directory`, or the index if there are several files; None if it has neither."""
+    """Returns the file with the tensors of `directory`, or the index file if the tensors are in several files. Returns None if
+    `directory` has neither."""
     return next((directory / name for name in READ if (directory / name).is_file()), None)
 
 
 def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads all tensors of a weights file, or of the files in an index, in their stored types.
 
-    Raises UserError naming the file that is damaged, incomplete, missing, or needs a package that is not installed.
+    Raises a UserError that names the file if a file is damaged, incomplete or missing, or if it needs a package that is not
+    installed.
     """
     if path.name.endswith(".index.json"):
         return _read_sharded(path)
@@ -40,11 +42,11 @@ def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
-    """If a float tensor has NaN or infinity, raises UserError with the text `refusal`, in which {found} becomes a description
-    with the tensor's name."""
+    """Raises UserError if a tensor has NaN or infinity. The message is `refusal`, in which {found} is replaced by a description
+    with the name of the tensor."""
 
     def is_finite(x: np.ndarray) -> bool:
-        # if the sum is finite, so are its terms; computing it is six times as fast
+        # if the sum is finite, all elements are finite; the sum is six times as fast to compute
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
 
@@ -55,7 +57,7 @@ def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
 
 
 def read_start(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file, as many as `recognise` needs. Raises UserError if it cannot be read."""
+    """Returns the first bytes of a file, as many as `recognise` needs. Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
@@ -73,7 +75,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _refuse_other_formats(path: pathlib.Path) -> None:
-    """Raises UserError for a file that does not contain weights, such as a pointer of Git LFS or a web page."""
+    """Raises UserError if the file has a known format without weights, e.g. if it is a pointer of Git LFS or a web page."""
     found = recognise(read_start(path), path.name, unpacks=False)
     if found and found.kind not in ("zip", "excel"):
         raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}")
@@ -104,7 +106,7 @@ def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
 def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
     _refuse_other_formats(path)
     try:
-        import torch  # an optional extra, so the base installation does not need it
+        import torch  # PyTorch is an optional extra, so the base installation does not need it
     except ImportError as error:
         raise UserError(
             f"{path} is in PyTorch's format, which needs PyTorch: pip install '.[torch]', or save the model as {WEIGHTS} "
@@ -121,5 +123,5 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _to_numpy(torch: Any, tensor: Any) -> np.ndarray:
-    """Converts a tensor to numpy. bfloat16, which numpy does not have, becomes float32; this is exact."""
+    """Converts a tensor to numpy. numpy has no bfloat16, so bfloat16 is converted to float32, which is exact."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

@@ -1,12 +1,12 @@
 """Writes word vectors in word2vec's text format, and reads the formats of published word vectors.
 
-Written: `vectors.txt`, with the files of the tokenizer. The first line has the number of words and the width. Each further line
-has a word and its vector, separated by spaces. Numbers have nine significant digits, which is enough to restore the float32
-exactly.
+An export has `vectors.txt` and the files of the tokenizer. The first line of `vectors.txt` has the number of words and the
+width. Each further line has a word and its vector, separated by spaces. Numbers have nine significant digits, which is enough
+to restore the float32 exactly.
 
-Read: the same format (also fastText's `.vec`), the same format without its first line (GloVe), and word2vec's binary format. The
-binary format has the same first line, and for each word its bytes, a space, and its vector as little-endian float32. Each may be
-compressed with gzip, bzip2 or xz. Files are read as a stream, into one table."""
+An import reads the same format (also fastText's `.vec`), the same format without its first line (GloVe), or word2vec's binary
+format. The binary format has the same first line, and for each word its bytes, a space, and its vector as little-endian
+float32. All files may be compressed with gzip, bzip2, xz or zstd. They are read as a stream, into one table."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from bert_jax.storage.records import without_bom
 FASTTEXT = b"\xba\x16\x4f\x2f"
 """The first bytes of a fastText model, whose `.bin` format differs from word2vec's."""
 LARGEST_RATIO = 1100
-"""The highest compression ratio of gzip, rounded up. If the words that a header states could not fit in the file, the header is
-wrong."""
+"""The highest compression ratio of gzip, rounded up. A header is wrong if the words that it states could not fit in the file
+with this ratio."""
 WIDEST = 1 << 16
 _LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
@@ -56,8 +56,8 @@ _AGAIN = "copy the whole file again"
 
 
 def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") -> None:
-    """Writes the word vectors of a static model; the context vectors and counts of its training are left out. `card` is
-    the text of the model card. Raises UserError for a model with layers, and for a word with a space in it."""
+    """Writes the word vectors of a static model, without the context vectors and counts of its training. `card` is the text of
+    the model card. Raises UserError if the model is not static, or if a piece is empty or has a space in it."""
     if model.config.encoder != "static":
         raise UserError(f"{model.source} has layers, but word2vec's format only holds one vector per word; name a static model")
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: model.tokenizer.size]
@@ -88,21 +88,23 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
     bare = path.with_suffix("") if path.suffix in (".gz", ".bz2", ".xz") else path
     if bare.suffix in (".vec", ".w2v") or path.name in VECTORS:
         return path
-    try:  # other files only if they start like word vectors
+    try:  # other files are only used if they start like word vectors
         _read_form(path)
     except _NotVectors:
         return None
     except UserError:
-        pass  # word vectors with a fault, which is reported when they are read
+        pass  # the file has word vectors with a fault, which is reported when it is read
     return path
 
 
 def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
-    """Returns the static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
+    """Returns a static model with the word vectors at `path`. `path` is a file or directory in which `find_vectors` finds a
+    file.
 
-    If the directory has a tokenizer, or `vocabulary` is given, its pieces must be words of the file, in any order. Otherwise,
-    all words of the file become the vocabulary. A special token that is missing in the file gets the mean of all vectors. If
-    the file is wrong, raises UserError naming the line or word. Also raises it for pieces without a vector."""
+    If `vocabulary` is given, or if the directory has a tokenizer, the pieces of this vocabulary must be words of the file, in
+    any order. Otherwise, all words of the file become the vocabulary. A special token that is missing in the file gets the mean
+    of all vectors. If the file is wrong, raises a UserError that names the line or word. Also raises UserError if a piece has
+    no vector."""
     file = find_vectors(path)
     assert file is not None, path
     found = vocabulary or (path if path.is_dir() and vocabulary_files(path) else None)
@@ -122,7 +124,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
                 " give the vocabulary that the vectors were trained with"
             )
         mean = table.mean(0, dtype=np.float64).astype(np.float32)
-        rows = iter(table)  # in the order of the pieces
+        rows = iter(table)  # the rows are in the order of the pieces
         table = np.stack([next(rows) if piece in there else mean for piece in tokenizer.pieces])
     return Model(
         params={"embeddings": {"word_embeddings": {"embedding": table}}},
@@ -138,9 +140,9 @@ def read_vectors(
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
     """Returns (words, vectors, clauses that report what was left out). The vectors start with `room` rows without values.
 
-    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs several
-    times in the file, its first vector is used. If `wanted` has the word twice, its first two vectors are used. Raises
-    UserError naming the line or word that is wrong."""
+    If `wanted` is given, only the vectors of these words are kept in memory, and they are returned in the order of `wanted`. If
+    a word occurs several times in the file, its first vector is used. If `wanted` has the word twice, its first two vectors are
+    used. If a line or a word is wrong, raises a UserError that names it."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}
@@ -211,10 +213,10 @@ class _NotVectors(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The format of a file of vectors, from its beginning."""
+    """The format of a file of vectors, which the beginning of the file shows."""
 
     count: int | None
-    """The number of words; None if the file's first line does not state it."""
+    """The number of words. None if the first line of the file does not state it."""
     width: int
     is_binary: bool
 
@@ -236,7 +238,7 @@ def _read_form(path: pathlib.Path) -> _Form:
         is_binary = bool(_BINARY.search(second)) or (".bin" in path.suffixes and not _are_numbers(second.split()[1:]))
         size = path.stat().st_size * (LARGEST_RATIO if _packed(path) else 1)
         count, width = (int(field) if len(field) < 13 else 10**12 for field in fields)
-        least = 4 * width + 1 if is_binary else 2 * width + 1  # bytes of a word and its vector
+        least = 4 * width + 1 if is_binary else 2 * width + 1  # the fewest bytes of a word and its vector
         if not (1 <= width <= WIDEST and count >= 1 and count * least <= size):
             raise UserError(
                 f"{path}: line 1 must have the word count and the width (at most {WIDEST:,}), such as 8192 300, but {named} "
@@ -259,7 +261,7 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
 
 
 def _rows(path: pathlib.Path, form: _Form) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
-    """Yields (place, word, vector) for each vector. The place is a text for error messages, such as "line 7"; the word is None
+    """Yields (place, word, vector) for each vector. The place is a text for error messages, such as "line 7". The word is None
     if it is not UTF-8."""
     with _opened(path) as file:
         if form.count is not None:
@@ -281,7 +283,7 @@ def _text_rows(
         except ValueError:
             vector = np.full(form.width, np.nan, np.float32)
         last = word.split()[-1:] if len(word.split()) > 1 else []
-        wrong = len(numbers) != form.width or _are_numbers(last)  # a number too few, or one too many
+        wrong = len(numbers) != form.width or _are_numbers(last)  # there is one number too few or too many
         if wrong or (b"_" in line and any(b"_" in x for x in numbers)):  # `float` also reads 1_0
             vector = np.full(form.width, np.nan, np.float32)
         try:
@@ -316,8 +318,8 @@ def _binary_rows(
 
 
 def _packed(path: pathlib.Path) -> str:
-    """Returns the suffix of a file's compression, such as ".gz", or "" if it is not compressed. The first bytes of the file
-    show this, so its name may have another suffix."""
+    """Returns the suffix of a file's compression, such as ".gz", or "" if it is not compressed. The compression is recognised
+    by the first bytes of the file, so the name may have any suffix."""
     found = recognise(read_start(path))
     return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 
@@ -327,7 +329,7 @@ def _opened(path: pathlib.Path) -> IO[bytes]:
 
 
 def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the blocks of a file that may be damaged. Raises UserError instead of the errors of decompression."""
+    """Yields the blocks of a file that may be damaged. Converts the errors of decompression to a UserError."""
     try:
         yield from blocks
     except (*UNREADABLE, ValueError) as error:
@@ -337,8 +339,8 @@ def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _with_specials(
     words: list[str], table: Float32[np.ndarray, "R D"], lowercase: bool | None
 ) -> tuple[Tokenizer, Float32[np.ndarray, "V D"]]:
-    """Returns (a tokenizer, the vectors of its pieces). The pieces are the special tokens that `words` lacks, and the words. In
-    `table`, there is first a row without values for each special token; the vectors of the words follow."""
+    """Returns (a tokenizer, the vectors of its pieces). The pieces are the special tokens that `words` lacks, followed by
+    `words`. `table` starts with a row without values for each special token. The vectors of the words follow."""
     there = set(words)
     absent = [names[0] for names in SPECIAL_NAMES.values() if not there & set(names)]
     certain, _ = infer_casing(words)

@@ -1,7 +1,8 @@
-"""Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
+"""Checks that a local or mounted directory supports the operations that a run needs. The checks take milliseconds at the start.
 
-A run renames the directory of a checkpoint when it is complete, and appends lines of metrics to a file. Its processes look for
-each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
+A run renames the directory of a checkpoint when the checkpoint is complete, and appends lines of metrics to a file. The
+processes of a run look for each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default
+(EMFILE)."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 def require_capable(directory: pathlib.Path) -> None:
-    """Raises UserError unless the existing `directory` is suitable for a run: files in it can be created, appended to, listed
-    and replaced, a non-empty directory can be renamed, and Orbax can read the path. Warns if the clock of the file system is
-    wrong."""
+    """Raises UserError unless the existing `directory` is suitable for a run. Files in it must support creation, appending,
+    listing and replacement. A non-empty directory must support renaming, and Orbax must be able to read the path. Logs a
+    warning if the clock of the file system is wrong."""
     _require_path(directory)
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"
@@ -62,7 +63,7 @@ def require_capable(directory: pathlib.Path) -> None:
 
 
 def _require_path(directory: pathlib.Path) -> None:
-    """Raises UserError if Orbax could not read checkpoints at this path: Orbax treats *, ? and [ as wildcards, and its C++ code
+    """Raises UserError if Orbax could not read checkpoints at this path. Orbax treats *, ? and [ as wildcards, and its C++ code
     needs UTF-8."""
     path = str(directory.absolute())
     if sign := next((sign for sign in "[*?" if sign in path), ""):

@@ -1,8 +1,9 @@
 """Local copies of inputs in a bucket (models, corpora, task data, texts), cached for the next start.
 
-An object is downloaded again only if its generation has changed. Every machine has its own copies in the cache directory. A file
-next to the copies records the objects' generations. A local file is unchanged if it has the recorded size and modification time;
-an object is unchanged if it has the recorded generation."""
+An object is downloaded again only if its generation has changed. Every machine has its own copies in the cache directory. A
+file next to the copies records the generation of each object, and the size and modification time of each copy. A local file
+counts as unchanged if it has the recorded size and modification time. An object counts as unchanged if it has the recorded
+generation."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _ROOM = 64 << 20  # bytes that are kept free
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The size and modification time that a local file had when it was a copy of this generation of the object."""
+    """The record of a local copy: the generation of the object, and the size and modification time of the local file."""
 
     generation: str
     size: int
@@ -57,7 +58,8 @@ def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
 
 
 class Record:
-    """The record of the copies in a directory, by relative name. `held` ensures that only one process at a time changes them."""
+    """The record of the copies in a directory, by relative name. `held` ensures that only one process at a time changes the
+    copies."""
 
     def __init__(self, directory: pathlib.Path):
         self._path = directory.parent / f".{directory.name}.copies"
@@ -86,7 +88,8 @@ class Record:
 
     @contextlib.contextmanager
     def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
-        """Holds the lock of the record within the block. Waits for another process or, without `wait`, raises UserError."""
+        """Holds the lock of the record within the `with` block. If another process holds the lock, waits for this process if
+        `wait` is true, and otherwise raises UserError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         refusal = f"another process on this machine is using {self._path}; wait until it ends, or stop it"
         with locked(self._path.with_name(f"{self._path.name}.{name}"), None if wait else refusal):
@@ -94,7 +97,7 @@ class Record:
 
 
 def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the local path of the copy of a path in a bucket."""
+    """Returns the local path at which the copy of `path`, a path in a bucket, is cached."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 
@@ -114,7 +117,8 @@ def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
     """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is the flag or key
-    of the path. From a directory, the files with `wanted` names are copied; with `deep`, also those in its subdirectories.
+    of the path. If the path is a directory, its files with `wanted` names are copied. With `deep`, files in subdirectories are
+    copied too.
 
     The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
     is mistyped, does not exist, cannot be read, or does not fit on the local disk.
@@ -143,7 +147,7 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     text = checked(pattern, name)
     parts = text.split("/")
     fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
-    if fixed == len(parts) or object_at(text):  # an existing name is used literally, even with wildcards
+    if fixed == len(parts) or object_at(text):  # the name of an existing object is used literally, even if it has wildcards
         return [path] if (path := fetched(text, name)).is_file() else []
     above, wanted = "/".join(parts[:fixed]), parts[fixed:]
     objects = {
@@ -155,8 +159,8 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
 
 
 def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
-    """Returns local copies of some files in a directory of a bucket. `choose` receives all relative names and returns those to
-    download, in order."""
+    """Returns local copies of some files in a directory of a bucket. `choose` receives all relative names and returns the names
+    to download, in order."""
     text = checked(path, name)
     objects = listed(text)
     if not objects and (item := object_at(text)):
@@ -173,7 +177,7 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     and `**` matches any number of directories."""
     reached = {0}  # indices of the parts of the pattern that may match the next name
     for name in names:
-        for place in sorted(reached):  # `**` may also stand for nothing
+        for place in sorted(reached):  # `**` may also match nothing
             while place < len(patterns) - 1 and patterns[place] == "**":
                 place += 1
                 reached.add(place)
@@ -188,10 +192,10 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
-    """Makes the files of `directory` copies of `objects`, which are relative to `remote`. Returns whether any file was new,
-    changed or removed.
+    """Downloads `objects` to `directory`, except objects whose local copies are current. The names of the objects are relative
+    to `remote`. Returns whether any file was new, changed or removed.
 
-    Copies of removed objects are deleted, unless `keep`. Raises UserError if the disk has too little space.
+    Copies of removed objects are deleted, unless `keep` is true. Raises UserError if the disk has too little space.
     """
     record = Record(directory)
     with downloading(), _disk_errors(directory), record.held(wait=True):
@@ -239,8 +243,8 @@ def downloading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Within the `with` block, measures every `downloading` of this thread: each runs in the context `measure()`, which may
-    e.g. add its time to a category of the run's time."""
+    """Within the `with` block, every `downloading` of this thread runs in the context `measure()`. This context may, for
+    example, add the time to a category of the run's time."""
     before = _measure.set(measure)
     try:
         yield
@@ -255,9 +259,9 @@ def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:
 def _download(
     remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy]
 ) -> dict[str, Copy]:
-    """Downloads objects concurrently with a progress line. Adds each to `known` as soon as it is complete."""
+    """Downloads objects concurrently with a progress line. Adds each object to `known` as soon as its copy is complete."""
     for folder in {(directory / name).parent for name in objects}:
-        remove_leftovers(folder)  # left by a killed process; no other process downloads into this directory
+        remove_leftovers(folder)  # leftovers are from a killed process, since no other process downloads into this directory
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
     scale, unit = byte_unit(total)
     progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)

@@ -3,8 +3,8 @@
     with open_packed("a.jsonl.zst") as file:       # .gz, .bz2, .xz, .zst, and files that are not compressed
         for line in file: ...
 
-The name decides whether a file is decompressed. The first bytes decide whether it is text (`recognise`), since a Parquet file or
-an archive would be noise if it were read as text."""
+The name of a file decides whether it is decompressed. The first bytes decide whether the content is text (`recognise`), since a
+Parquet file or an archive must not be read as text."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def refuse_pipe(path: pathlib.Path) -> None:
-    """Raises UserError if `path` is a pipe or a device. The caller reads the file several times. Also, opening a pipe that has
-    no writer would never return."""
+    """Raises UserError if `path` is a pipe or a device. Callers read the file several times, which is not possible with a pipe.
+    Also, opening a pipe that has no writer would never return."""
     try:
         mode = path.stat().st_mode
     except OSError:  # opening it will report the reason
@@ -120,15 +120,15 @@ _SUFFIXES = {
     ".lzo": _compressed("lzo"),
     ".sz": _compressed("snappy"),
 }
-"""Compressions that have no signature at the start of the file."""
+"""Suffix -> a compression that has no signature at the start of the file."""
 
 
 def recognise(head: bytes, name: str = "", *, unpacks: bool = True) -> Format | None:
     """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
-    `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8. `unpacks`:
-    whether the reader decompresses files according to their names. A reader that decompresses reports a compressed file in two
-    cases: its name lacks the suffix of its compression (the remedy is another name), or it is compressed twice."""
+    `name` is the name of the file. If the bytes are not UTF-8, it is used to recognise compressions without a signature.
+    `unpacks` states whether the reader decompresses files according to their names. If so, a compressed file is reported in two
+    cases: its name lacks the suffix of the compression (the remedy is another name), or the file is compressed twice."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found and found.kind in COMPRESSIONS.values() and (not unpacks or compression(name)):
         return _compressed(found.kind)
@@ -153,13 +153,14 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def unicode_encoding(head: bytes) -> str:
-    """Returns the name of the encoding of a text that starts like UTF-16 or UTF-32: with a byte order mark, or with zero bytes
+    """Returns the name of the encoding if a text starts like UTF-16 or UTF-32. Such a text has a byte order mark, or zero bytes
     between letters. Returns "" for other content."""
     for mark, name in ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), *((mark, "UTF-16") for mark in _UTF16)):
         if head.startswith(mark):
             return name
     units = len(head) // 4
-    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]  # the zero bytes at each of the four places in a unit
+    # the count of zero bytes at each of the four positions in a unit
+    zeros = [head[i : 4 * units : 4].count(0) for i in range(4)]
     if units < 2 or min(zeros) > 0.1 * units:
         return ""
     if zeros[2] == zeros[3] == units:
@@ -173,8 +174,8 @@ def unicode_encoding(head: bytes) -> str:
 
 
 def conversion(head: bytes) -> str:
-    """Returns the end of an error message about text that is not UTF-8: the encoding, if the first bytes `head` show it, and
-    how to convert the text."""
+    """Returns the end of an error message about text that is not UTF-8. It explains how to convert the text, and names the
+    encoding if the first bytes `head` show it."""
     if name := unicode_encoding(head):
         return f": it starts like {name[:6]}; convert it (iconv -f {name} -t UTF-8)"
     return "; convert it (iconv -f WINDOWS-1252 -t UTF-8, if it is Western European)"
@@ -191,11 +192,11 @@ def bare_name(name: str) -> str:
 
 
 def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[bytes]:
-    """Opens a file for reading bytes, decompressing it according to its suffix. `file` may be an open file; then `name` is its
+    """Opens a file for reading bytes, decompressing it according to its suffix. If `file` is an open file, `name` must be its
     name.
 
-    Files compressed in several concatenated parts are read to the end. Raises `UNREADABLE`, also later while reading; `damage`
-    explains it.
+    Files compressed in several concatenated parts are read to the end. Opening or reading the file may raise an exception of
+    `UNREADABLE`, which `damage` describes.
     """
     packed = compression(name or str(file))
     given: Any = file
@@ -208,7 +209,7 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
     if isinstance(file, str | pathlib.Path):
         given = pathlib.Path(file).open("rb")  # noqa: SIM115 - the caller closes it
     if packed == "zstd":
-        import pyarrow  # takes 0.1 s
+        import pyarrow  # the import takes 0.1 s
 
         return io.BufferedReader(cast(Any, pyarrow.CompressedInputStream(given, "zstd")), _BUFFER)
     return cast(IO[bytes], given)
@@ -216,7 +217,7 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
 def damage(name: str, error: BaseException) -> str | None:
     """If `error` is about the content of a compressed file, returns a description of the damage, e.g. "not a whole gzip file
-    (...)"; otherwise returns None."""
+    (...)". Otherwise, returns None."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
@@ -230,7 +231,7 @@ def damage(name: str, error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def reading_explained(name: str) -> Iterator[None]:
-    """Raises a UserError instead of `UNREADABLE` for the file `name`."""
+    """Converts the exceptions `UNREADABLE` in the `with` block to a UserError about the file `name`."""
     try:
         yield
     except UNREADABLE as error:

@@ -1,9 +1,10 @@
-"""The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
+"""The lock of a directory in a bucket. The lock is an object that is created only if it does not exist (generation precondition
+0).
 
-Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
-seconds, the holder counts as dead, and the start takes the lock over. This write also has a precondition, so that only one
-start gets the lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken
-over immediately."""
+The process that holds the lock rewrites the object every few seconds. A new process that finds the lock watches the object. If
+its generation does not change for `STALE` seconds, the holder counts as dead, and the new process takes the lock over. This
+write also has a precondition, so that only one process gets the lock. Clocks of different machines are never compared. The lock
+of a dead process on the same machine is taken over immediately."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that already holds it.
+    """Holds the lock `name` in a directory of a bucket. If another process holds the lock, raises a UserError that names this
+    process.
 
-    If this process is stopped or has no connection for `STALE` seconds, another start may take the lock over. `leave` then ends
-    this process with an exit status."""
+    If this process is stopped or has no connection for `STALE` seconds, another process may take the lock over. In this case,
+    `leave` ends this process with an exit status."""
     lock = _Lock(f"{directory}/{name}", str(directory), leave)
     try:
         yield
@@ -58,7 +60,8 @@ class _Lock:
 
     def _acquire(self) -> str:
         """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
-        replaced, seen, since = "0", "", 0.0  # the generation to overwrite; the holder's generation, seen since when
+        # the generation to overwrite; the generation of the holder; the time since which this generation is known
+        replaced, seen, since = "0", "", 0.0
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)
@@ -67,7 +70,7 @@ class _Lock:
             if there is None:
                 continue
             text = there.data.decode(errors="replace")
-            if text == self._text:  # written by a request whose answer was lost
+            if text == self._text:  # an earlier request wrote this text, but its answer was lost
                 return there.generation
             holder = text.partition("\n")[0] or "another process"
             if not seen:
@@ -97,11 +100,13 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if another start takes the lock meanwhile, the next write detects it
+            # there is no connection; if another process takes the lock meanwhile, the next write detects this
+            except StorageError:
                 pass
 
     def _look_again(self) -> None:
-        """Checks, after a late write, whether the lock is still ours or lost."""
+        """Checks after a refused write whether this process still holds the lock. If it has lost the lock, ends this
+        process."""
         with contextlib.suppress(StorageError):
             there = read(self._path)
             if there and there.data.decode(errors="replace") == self._text:  # the answer of an earlier write was lost
@@ -115,7 +120,7 @@ class _Lock:
                 self._leave(USER_ERROR_STATUS)
 
     def release(self) -> None:
-        """Removes the lock. If this fails, the next start detects that the process that held it is dead."""
+        """Removes the lock. If this fails, the next process detects that the holder is dead."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(StorageError, FileExistsError):

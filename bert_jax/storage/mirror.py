@@ -1,8 +1,8 @@
-"""A local mirror of a directory in a bucket: files are written locally and uploaded in the background and at the end.
+"""A local mirror of a directory in a bucket. Files are written locally, and uploaded in the background and at the end.
 
-The files that a run writes continuously (metrics, event files, figures) are small, and a bucket cannot append to an object. They
-are therefore written to a local disk, and changed files are uploaded every `EVERY` seconds. Checkpoints are not mirrored: Orbax
-writes them directly to the bucket.
+The files that a run writes continuously (metrics, event files, figures) are small, and a bucket cannot append to an object.
+They are therefore written to a local disk, and changed files are uploaded every `EVERY` seconds. Checkpoints are not mirrored,
+because Orbax writes them directly to the bucket.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 def is_input(name: str) -> bool:
-    """Returns whether a run that resumes needs a local copy of the file `name`: any file except checkpoints, weights and hidden
-    files."""
+    """Returns whether a run that resumes needs a local copy of the file `name`. It needs all files except checkpoints, weights
+    and hidden files."""
     parts = name.split("/")
     left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
     return not left_out and not name.endswith(".safetensors")
@@ -51,7 +51,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """
 
     def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
-        """`last` are files that mark a directory as complete; they are uploaded after all other files."""
+        """`last` has the files that mark a directory as complete. They are uploaded after all other files."""
         self.remote, self._last = remote, last
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
@@ -63,7 +63,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Mirror:
-        if self.directory.is_symlink():  # files that are not in the bucket are also removed from the directory
+        if self.directory.is_symlink():  # links are rejected, since `fetch` removes local files that are not in the bucket
             raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -79,10 +79,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return listed(self.remote)
 
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
-        """Makes the `wanted` files of the directory equal to those in the bucket.
+        """Makes the local directory equal to the `wanted` files in the bucket.
 
-        If nothing in the bucket has changed since this machine's uploads, the local files are kept. They may be newer, since a
-        killed process may have written more after its last upload.
+        If nothing in the bucket has changed since this machine's uploads, the local files are kept. The local files may be
+        newer, since a killed process may have written more after its last upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
@@ -93,7 +93,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     (self.directory / name).unlink(missing_ok=True)
             fetch(self.remote, self.directory, there)
             self._known = self._record.read()
-        elif uploaded and not objects:  # removed from the bucket, so that the run starts anew
+        elif uploaded and not objects:  # somebody has emptied the directory in the bucket, so the run starts anew
             for name in self._files():
                 (self.directory / name).unlink(missing_ok=True)
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
@@ -114,7 +114,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         with file.open("rb") as opened:
             begins = opened.read(item.size) == there.data
         if begins:
-            self._known[name] = Copy(item.generation, item.size, 0)  # uploaded again
+            self._known[name] = Copy(item.generation, item.size, 0)  # the modification time 0 causes another upload
         return begins
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._due.set()
 
     def push(self) -> None:
-        """Uploads changed files, and removes deleted ones from the bucket. Raises StorageError."""
+        """Uploads changed files, and removes the objects of deleted files from the bucket. Raises StorageError."""
         with self._pushing:
             files = self._files()
             changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]
@@ -136,7 +136,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 return
             try:
                 for name in sorted(changed, key=lambda name: (name in self._last, name)):
-                    with contextlib.suppress(FileNotFoundError):  # replaced or removed in the meantime
+                    with contextlib.suppress(FileNotFoundError):  # the file was replaced or removed in the meantime
                         before = copy_record(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
                         self._known[name] = Copy(generation, before.size, before.modified)
@@ -144,7 +144,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     remove(f"{self.remote}/{name}")
                     del self._known[name]
             finally:
-                with contextlib.suppress(OSError):  # a full disk; the next start only downloads more than necessary
+                with contextlib.suppress(OSError):  # if the disk is full, the next start only downloads more than necessary
                     self._record.write(self._known)
 
     def remove_others(self) -> None:
@@ -153,7 +153,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             remove(f"{self.remote}/{name}")
 
     def durable(self, path: pathlib.Path) -> AnyPath:
-        """Returns the path in the bucket of a file or directory in `directory`."""
+        """Returns the path in the bucket that corresponds to `path`, a file or directory in `directory`."""
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:
@@ -178,7 +178,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Uploads the remaining files. After an error, uploads them only if `start` was called. If the upload fails, raises a
-        UserError that names the local files. If another error is already being raised, logs a warning instead."""
+        UserError that names the local directory. If another error is already being raised, logs a warning instead."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -204,8 +204,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 def uploaded(
     output: str, name: str, wanted: Callable[[str], bool] | None = None, *, exact: bool = False, last: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yields `output`, the directory given by the flag `name`. If it is in a bucket, yields a local directory, which is uploaded
-    at the end of the block if there was no error.
+    """Yields `output`, the directory given by the flag `name`. If `output` is in a bucket, yields a local directory instead.
+    This directory is uploaded at the end of the `with` block if there was no error.
 
     The local directory contains the `wanted` files of the bucket. With `exact`, objects without a local file are removed from
     the directory in the bucket. The files `last` are uploaded after all other files."""
@@ -224,8 +224,8 @@ def uploaded(
 
 @contextlib.contextmanager
 def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
-    """Yields `output`, the file given by the flag `name`. If it is in a bucket, yields a local file. At the end of the block,
-    this file and the files next to it are uploaded if there was no error."""
+    """Yields `output`, the file given by the flag `name`. If `output` is in a bucket, yields a local file instead. At the end
+    of the `with` block, this file and the files next to it are uploaded if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
         yield remote or output

@@ -1,7 +1,7 @@
 """Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import the libraries for buckets.
 
-It uses gcsfs, which is also the file system of `etils.epath`. Orbax reads and writes checkpoints through epath, and TensorStore
-writes their arrays. If STORAGE_EMULATOR_HOST is set, gcsfs uses this emulator. TensorStore uses an emulator if
+This module uses gcsfs, as `etils.epath` does. Orbax reads and writes checkpoints through epath, and TensorStore writes the
+arrays of the checkpoints. If STORAGE_EMULATOR_HOST is set, gcsfs uses this emulator. TensorStore uses an emulator if
 TENSORSTORE_GCS_HTTP_URL is set."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
-"""The timeouts for connecting and for waiting without receiving data. After a timeout, the request is retried."""
+"""The timeouts (seconds) for connecting and for waiting without receiving data. After a timeout, the request is retried."""
 _IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
 
 
@@ -60,7 +60,7 @@ def file_system() -> Any:
 
 @functools.cache
 def set_up() -> None:
-    """Sets up gcsfs for this process; does not connect. Listings are not cached, since other processes write too. Messages
+    """Sets up gcsfs for this process without connecting. Listings are not cached, since other processes write too. Messages
     about credentials are hidden."""
     # An experimental feature of gcsfs queries a second service for every bucket, which requires additional permissions.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -88,7 +88,7 @@ def require_bucket(path: str | os.PathLike[str]) -> None:
 
 
 def as_path(path: str | os.PathLike[str]) -> AnyPath:
-    """Returns the path, local or in a bucket, as an object with the methods of pathlib."""
+    """Returns a local path, or a path in a bucket, as an object with the methods of pathlib."""
     if not is_remote(path):
         return pathlib.Path(path)
     from etils import epath
@@ -146,8 +146,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], data: bytes, generation: str | None = None) -> str:
-    """Writes an object and returns its new generation. With `generation`, writes only if the object has this generation ("0":
-    if there is no object), and otherwise raises FileExistsError."""
+    """Writes an object and returns its new generation. If `generation` is given, writes only if the object has this generation,
+    and otherwise raises FileExistsError. The generation "0" means that there is no object."""
     bucket, key = split(path)
     url = file_system().base.replace("/storage/v1/", f"/upload/storage/v1/b/{urllib.parse.quote(bucket)}/o")
     with explained(path):
@@ -158,8 +158,8 @@ def write(path: str | os.PathLike[str], data: bytes, generation: str | None = No
 
 
 def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
-    """Removes an object if it exists. With `generation`, removes it only if it has this generation, and otherwise raises
-    FileExistsError."""
+    """Removes an object if it exists. If `generation` is given, removes the object only if it has this generation, and
+    otherwise raises FileExistsError."""
     bucket, key = split(path)
     with explained(path), contextlib.suppress(FileNotFoundError):
         file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
@@ -193,8 +193,8 @@ def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
 
 
 def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
-    """Downloads an object to a file, calling `arrived` with the numbers of received bytes. Raises StorageError if the object's
-    size is no longer the size in `item`."""
+    """Downloads an object to a file. Calls `arrived` with the count of new bytes whenever data is received. Raises StorageError
+    if the size of the object differs from the size in `item`."""
     bucket, key = split(path)
     with explained(path):
         if item.size <= _IN_ONE_REQUEST:
@@ -238,8 +238,8 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _explanation(error: Exception, path: str) -> str | None:
-    """Describes a storage error with a remedy. Returns None for other errors."""
-    set_up()  # gcsfs reads its settings when it is imported
+    """Returns a sentence that describes a storage error and its remedy. Returns None for other errors."""
+    set_up()  # gcsfs reads its settings during its import
     import aiohttp
     import google.auth.exceptions
     import requests

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from etils import epath
 
 AnyPath: TypeAlias = "pathlib.Path | epath.Path"
-"""A local path, or one in a bucket with the same methods."""
+"""A local path, or a path in a bucket that has the same methods."""
 
 SCHEME = "gs://"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -33,11 +33,11 @@ def is_url(path: str) -> bool:
 
 
 def checked(path: str, name: str) -> str:
-    """Checks `path`, the value of the flag or key `name`. `name` may end in a prefix such as `--source=text:`. Expands `~` in a
-    local path and removes the trailing slash of a path in a bucket.
+    """Checks `path`, the value of the flag or key `name`, and returns it. `name` may end in a prefix such as `--source=text:`.
+    In a local path, `~` is expanded. The trailing slash of a path in a bucket is removed.
 
-    Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, or a `~` without a home
-    directory.
+    Raises UserError if `gs://` is mistyped, if the name of the bucket is invalid, if the path is a whole bucket or another URL,
+    or if there is no home directory for `~`.
     """
     given = name_and_value(name, path)
     if not is_remote(path):
@@ -67,7 +67,7 @@ def name_and_value(name: str, path: str) -> str:
 
 
 def split(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Returns the bucket and the name of the object or directory of a path in a bucket."""
+    """Splits a path in a bucket into the name of the bucket and the name of the object or directory."""
     bucket, _, key = os.fspath(path).removeprefix(SCHEME).partition("/")
     return bucket, key.strip("/")
 

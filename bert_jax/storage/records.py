@@ -1,12 +1,13 @@
-"""Reads the records of files in bounded memory: lines of text, rows of a table, rows of Parquet and Arrow.
+"""Reads the records of files in bounded memory. A record is a line of text, a row of a table, or a row of a Parquet or Arrow
+file.
 
     for line in text_lines(path): ...                                 # the file may be compressed
     for row in table_rows(name, numbered(text_lines(path)), ","): ... # cells, with the number of their first line
     with open_columns("parquet", path) as file:
         for batch in file.batches(["text"], 1_000, 2_000): ...        # only these rows and this column
 
-Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record and
-how to handle invalid ones.
+Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record,
+and how to handle invalid records.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Location:
         return f"{self.path}, {self.unit} {self.line}"
 
     def error(self, problem: str) -> UserError:
-        """Returns a UserError about this line."""
+        """Returns a UserError about this position."""
         return UserError(f"{self}: {problem}")
 
 
@@ -63,9 +64,9 @@ class Location:
 
 
 def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yields (the position of its first byte, the line with its line end) for each line that starts at byte `start` or later.
+    """For each line that starts at byte `start` or later, yields (the byte offset of the line, the line with its line end).
 
-    A line of more than `most` bytes is cut to its first `most` bytes (`is_cut`); the rest is skipped."""
+    A line of more than `most` bytes is cut to its first `most` bytes (`is_cut`). The rest of the line is skipped."""
     place = start
     if start:
         file.seek(start - 1)
@@ -98,8 +99,8 @@ def is_cut(line: bytes, most: int) -> bool:
 
 
 def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
-    """Raises UserError if one of the paths that match a pattern is a broken link, since its texts would be missing without
-    notice. Hidden links, such as the locks of editors, are left out."""
+    """Raises UserError if one of `paths` is a broken link, since its texts would be missing without notice. Hidden links, such
+    as the locks of editors, are ignored."""
     for path in paths:
         if path.name[0] != "." and path.is_symlink() and not path.exists():
             raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")
@@ -108,7 +109,8 @@ def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
 def text_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields the lines of a text file with their line ends, without the byte order mark. Compressed files are decompressed.
 
-    Raises UserError if the file is missing, damaged, empty, a pipe, in another format, or not UTF-8 (with the byte and the line).
+    Raises UserError if the file is missing, damaged, empty, a pipe, in another format, or not UTF-8. For text that is not
+    UTF-8, the message names the byte and the line.
     """
     refuse_pipe(path)
     characters, is_empty = 0, True
@@ -148,8 +150,8 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Splits a text at LF or CR LF, or at CR if all lines end in CR. Unlike `str.splitlines`, U+0085 and U+2028 do not split
-    lines."""
+    """Splits a text at LF or CR LF, or at CR if all lines end in CR. Unlike `str.splitlines`, this function does not split at
+    U+0085 and U+2028."""
     lines = text.split("\n" if "\n" in text else "\r")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
@@ -173,16 +175,16 @@ class Line(NamedTuple):
     number: int
     text: str
     size: int = 0  # in bytes
-    problem: str | None = None  # the reason why it could not be read; the text is then a substitute
+    problem: str | None = None  # the reason why the line could not be read; `text` is then a substitute
 
 
 class TableRow(NamedTuple):
     """A row of a table of text."""
 
-    location: Location  # the number of its first line
+    location: Location  # the location of the first line of the row
     cells: list[str]
-    size: int  # the size of its lines, in bytes
-    problem: str | None  # the problem of its first line that could not be read
+    size: int  # the size of the lines of the row, in bytes
+    problem: str | None  # the problem of the first line of the row that could not be read
 
 
 def has_spaces(header: str, delimiter: str) -> bool:
@@ -195,12 +197,12 @@ def has_spaces(header: str, delimiter: str) -> bool:
 def table_rows(
     path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool, spaced: bool = False
 ) -> Iterator[TableRow]:
-    """Yields the rows of a table. A blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. `spaced`: the result of `has_spaces`. Raises UserError for unbalanced
-    quotes."""
+    """Yields the rows of a table. A blank line is a row without cells. If `quotes` is true, a cell in double quotes may contain
+    delimiters and line ends. Otherwise, quotes are ordinary characters. `spaced` is the result of `has_spaces`. Raises
+    UserError if quotes are not balanced."""
     if not quotes:
         for line in lines:
-            is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
+            is_whole = line.number == 1 and "\n" not in line.text  # the text is then the whole file, whose lines end in CR
             for i, text in enumerate(split_lines(line.text) if is_whole else [line.text.removesuffix("\n").removesuffix("\r")]):
                 cells = text.split(delimiter) if text.strip("\r") else []
                 yield TableRow(Location(path, line.number + i), cells, line.size, line.problem)
@@ -237,7 +239,8 @@ def table_rows(
 
 @contextlib.contextmanager
 def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
-    """Opens a Parquet or Arrow file (`KINDS`). Raises pyarrow errors, also while reading; `columns_explained` explains them."""
+    """Opens a Parquet or Arrow file (`KINDS`). Opening or reading may raise pyarrow errors, which `columns_explained` converts
+    to a UserError."""
     import pyarrow
     import pyarrow.parquet
     from pyarrow import ipc
@@ -254,7 +257,7 @@ def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
         file = ipc.open_file(source)
         yield ColumnFile(file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches))))
         return
-    end = _STREAM_END if mapped[:4] == _STREAM_END[:4] else bytes(4)  # streams before Arrow 0.15 have only the second half
+    end = _STREAM_END if mapped[:4] == _STREAM_END[:4] else bytes(4)  # streams before Arrow 0.15 end with only the second half
     if mapped[-len(end) :] != end:  # without this check, batches could be missing unnoticed
         raise EOFError("the mark at the end is missing")
     stream = ipc.open_stream(source)
@@ -278,7 +281,7 @@ class ColumnFile:
 
     def batches(self, columns: Collection[str], start: int = 0, stop: int | None = None) -> Iterator[Any]:
         """Yields small record batches of the rows [start, stop) with the given columns, in file order. In a Parquet file, only
-        the row groups of these rows are read; in an Arrow file, earlier batches are skipped."""
+        the row groups of these rows are read. In an Arrow file, earlier batches are skipped."""
         first = 0
         names = [name for name in self.schema.names if name in columns]
         is_parquet = hasattr(self._content, "metadata")

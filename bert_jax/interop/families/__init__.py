@@ -1,4 +1,4 @@
-"""The model families of transformers, one file each: tensor names, keys of config.json, classes.
+"""Defines the model families of transformers. Each family has one file with its tensor names, keys of config.json and classes.
 
 In: a `model_type`, or the configuration of a model. Out: the `Family`, whose tables `names.py` and `huggingface_config.py` read.
 
@@ -32,4 +32,4 @@ OWN_FAMILIES: Mapping[str, str] = {
     "cove": "bert_jax.interop.families.bert:COVE",
     "static": "bert_jax.interop.families.bert:STATIC",
 }
-"""The same for models that only this package supports and transformers refuses to load."""
+"""`model_type` -> the family, for models that only this package supports. transformers refuses to load these models."""

@@ -65,7 +65,8 @@ SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "interme
 """Fields that `config.json` must have. If a default were assumed, the import would fail later with a less clear error."""
 
 ACTIVATIONS = {
-    "gelu": "gelu",  # erf in transformers, as here; the tanh approximation that TensorFlow BERT later used is `gelu_new`
+    # "gelu" uses erf in transformers, as here. The tanh approximation that TensorFlow BERT later used is `gelu_new`.
+    "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -74,7 +75,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""transformers' `hidden_act` -> `ModelConfig.activation`; exports use the first name of each activation."""
+"""transformers' `hidden_act` -> `ModelConfig.activation`. Exports use the first name of each activation."""
 
 FIXED = {
     "position_embedding_type": "absolute",
@@ -137,4 +138,4 @@ BILM, FLAIR, COVE, STATIC, ENCODER_DECODER = (
     dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
     for name in ("bilm", "flair", "cove", "static", "encoder_decoder")
 )
-"""The encoders of this package other than BERT's, and encoder-decoders that Marian does not support."""
+"""The other encoders of this package, and the encoder-decoders that Marian does not support."""

@@ -52,8 +52,9 @@ EUROBERT = Family(
         Key("hidden_act", "activation", "silu", ACTIVATIONS, carried=True),
         Key("rms_norm_eps", "layer_norm_epsilon", 1e-5),
         Key("attention_bias", "attention_bias", False),
-        Key("mlp_bias", "intermediate_bias output_bias decoder_bias", False),  # transformers adds the prefix to lm_head too
-        # the key of EuroBERT's own code
+        # transformers also gives lm_head a bias if mlp_bias is true
+        Key("mlp_bias", "intermediate_bias output_bias decoder_bias", False),
+        # clf_pooling is the key of EuroBERT's own code
         Key("classifier_pooling", "classifier_pooling", "late", POOLINGS, also=("clf_pooling",)),
         Key("tie_word_embeddings", "tied_decoder", False),
         RotaryTheta(default=10_000.0),

@@ -1,7 +1,7 @@
 """`Family`, the format of a model family in other programs: names and layouts of tensors, keys of config.json, and classes.
 
 A family is data: a table of `Row`s and a table of `Key`s, each read in both directions. `names.py` and `huggingface_config.py`
-read the tables; no other module contains names of transformers."""
+read the tables. No other module contains names of transformers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # pretraining runs load no task heads
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One kind of parameter. Layouts are axis letters; letters in brackets are flattened into one axis of the other format's
-    tensor.
+    """One kind of parameter. Layouts are written as axis letters. Letters in brackets are flattened into one axis of the other
+    format's tensor.
 
-    A `{}` in `theirs` is the layer number; our array then has a leading axis N. A model has the row only if it has the parameter,
-    so a table can list all biases that a family may have."""
+    A `{}` in `theirs` stands for the index of the layer. Our array then has a leading axis N. A model has the row only if it
+    has the parameter, so a table can list all biases that a family may have."""
 
     ours: str
     our_axes: str
@@ -39,9 +39,10 @@ class Row:
     split: tuple[int, int] = (0, 1)
     """(i, n): the array is the i-th of n equal parts of the other format's tensor, along its first axis."""
     when: Callable[[ModelConfig], bool] | None = None
-    """Whether a model stores the parameter under this name. None: all models that have the parameter."""
+    """Whether a model stores the parameter under this name. If None, every model with the parameter does."""
     first: int = 0
-    """The first layer with the parameter. Our array has no entries for earlier layers."""
+    """The first layer with the parameter. Files have no entries for earlier layers, and the model does not read the entries of
+    our array for these layers."""
 
     @property
     def stacked(self) -> bool:
@@ -50,7 +51,7 @@ class Row:
 
     @property
     def subtree(self) -> str:
-        """The top-level subtree of our parameters that the parameter belongs to: embeddings, encoder, pooler or a head."""
+        """The top-level subtree of our parameter tree that contains the parameter: embeddings, encoder, pooler or a head."""
         return self.ours.split("/")[0]
 
 
@@ -64,8 +65,8 @@ def linear(ours: str, inputs: str, outputs: str, theirs: str, split: tuple[int, 
 
 
 def attention(ours: str, theirs: str, inputs: Sequence[str], output: str) -> tuple[Row, ...]:
-    """Returns the rows of an attention layer; `inputs` and `output` are the names of its modules in `theirs`. `inputs` has query,
-    key and value, or one module for all three."""
+    """Returns the rows of an attention layer. `inputs` and `output` are the names of the modules inside `theirs`. `inputs` has
+    three modules (query, key, value), or one module for all three."""
     rows: list[Row] = []
     for n, (name, heads) in enumerate({"query": "H K", "key": "G K", "value": "G K"}.items()):
         module, split = (inputs[n], (0, 1)) if len(inputs) == 3 else (inputs[0], (n, 3))
@@ -74,7 +75,7 @@ def attention(ours: str, theirs: str, inputs: Sequence[str], output: str) -> tup
 
 
 def classifiers(*kinds: str) -> tuple[Row, ...]:
-    """Returns the rows of task heads; all heads have the module "classifier"."""
+    """Returns the rows of task heads. The module of each of these heads is named "classifier"."""
     return tuple(row for kind in kinds for row in linear(f"{kind}_head/dense", "D", "Y", "classifier"))
 
 
@@ -87,27 +88,28 @@ def norm(ours: str, theirs: str, first: int = 0) -> tuple[Row, Row]:
 
 
 class KeyLike(Protocol):
-    """A key of config.json, or several that belong together."""
+    """A key of config.json, or several keys that belong together."""
 
     @property
     def carried(self) -> bool:
-        """Whether a model's original value is kept in `Model.other_fields`, and written back if it still has the same meaning."""
+        """Whether the original value of a model is kept in `Model.other_fields`. Exports write this value if it still has the
+        same meaning."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The keys."""
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Reads fields of `ModelConfig` from a config.json; `read` has the fields of the preceding keys. Raises UserError with
-        `source` if a value is missing, of the wrong type or cannot be represented."""
+        """Reads fields of `ModelConfig` from a config.json. `read` has the fields that the preceding keys have read. Raises
+        UserError with `source` if a value is missing, has the wrong type or cannot be represented."""
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the keys for `config`. `ids` are the ids of the special tokens by role, `carried` the model's original
+        """Returns the keys for `config`. `ids` has the ids of the special tokens by role. `carried` has the model's original
         fields."""
 
 
 REQUIRED = object()
-"""The default of a key that config.json must have, since the model's shape would be unknown without it."""
+"""The default of a key that config.json must have. Without the key, the shape of the model would be unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,27 +118,27 @@ class Key:
 
     theirs: str
     ours: str
-    """The names of the fields, separated by spaces. In models of the family, these fields must be equal."""
+    """The names of the fields, separated by spaces. In a model of the family, all these fields must have the same value."""
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """The value in the other format -> our value, for values that differ. Several values of the other format may mean the same
-    value of ours. Exports then write the value that the model was read with, if it has that meaning; otherwise the first of the
-    several values."""
+    """Value in the other format -> our value. Empty if both formats use the same values. Several values of the other format may
+    have the same meaning. If the model was read with one of them, exports write it again. Otherwise, exports write the first of
+    them."""
     also: tuple[str, ...] = ()
     """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
-    """A value for which the key is not written."""
+    """The key is not written if it would have this value."""
     carried: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keys of config.json that it reads and writes."""
+        """The names of the key in config.json."""
         return (self.theirs, *self.also)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the values of the fields. `read` has the fields of the preceding keys. Raises UserError with `source` for a
-        value that is missing, of the wrong type or cannot be represented."""
+        """Returns the values of the fields. `read` has the fields that the preceding keys have read. Raises UserError with
+        `source` if a value is missing, has the wrong type or cannot be represented."""
         name, value = stated(fields, self.names, source)
         if not name:
             if self.default is REQUIRED:
@@ -153,7 +155,7 @@ class Key:
         return dict.fromkeys(self.ours.split(), translated)
 
     def translated(self, name: str, value: Any, source: str) -> Any:
-        """Translates a value of the other format to our value. Raises UserError if there is none."""
+        """Translates a value of the other format to our value. Raises UserError if `value` is unknown or has the wrong type."""
         if self.values:
             known = next((key for key in self.values if key == value and type(key) is type(value)), None)
             if known is None:
@@ -171,14 +173,14 @@ class Key:
         return kind(value)
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the keys of `config`. `ids` are the ids of the special tokens by role. `carried` are the fields that the model
-        was read with; their spelling is kept if the meaning is the same."""
+        """Returns the keys of `config`. `ids` has the ids of the special tokens by role. `carried` has the fields that the
+        model was read with. The spelling in `carried` is kept if it has the same meaning."""
         value = getattr(config, self.ours.split()[0])
         if self.values:
             spelt = carried.get(self.theirs)
             same = isinstance(spelt, str) and self.values.get(spelt) == value
             value = spelt if same else next((theirs for theirs, ours in self.values.items() if ours == value), None)
-            if value is None and None not in self.values:  # a user's own function
+            if value is None and None not in self.values:  # the value is a user's own function
                 return {}
         return {} if value == self.unless else dict.fromkeys(self.names, value)
 
@@ -225,13 +227,14 @@ class Constant(Written):
 
 @dataclasses.dataclass(frozen=True)
 class OtherNames:
-    """Keys in files of another program. `Family.renamed_keys` translates them, and they are not written."""
+    """Keys that only the files of another program contain. `Family.renamed_keys` translates these keys, and exports do not
+    contain them."""
 
     names: tuple[str, ...]
     carried: bool = False
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns nothing, since other keys have the values."""
+        """Returns no settings, since the values are read from the translated keys."""
         return {}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
@@ -241,22 +244,22 @@ class OtherNames:
 
 @dataclasses.dataclass(frozen=True)
 class TokenId(Written):
-    """The id of a special token, which the tokenizer knows."""
+    """A key with the id of a special token. The tokenizer determines the id."""
 
     role: str
     carried: bool = False
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the value that the model was read with if the key is `carried`; otherwise the tokenizer's id, if it has the
-        role."""
+        """Returns the value that the model was read with if the key is `carried`. Otherwise, returns the tokenizer's id of the
+        role, if there is one."""
         if self.carried and carried.get(self.theirs) is not None:
             return {self.theirs: carried[self.theirs]}
         return {self.theirs: ids[self.role]} if self.role in ids else {}
 
 
 def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str, Any]:
-    """Returns (the first of a key's `names` that is in `fields`, its value), or ("", None). Raises UserError if two names have
-    different values."""
+    """Returns (name, value) for the first of `names` that is in `fields`, or ("", None) if there is none. Raises UserError if
+    two of the names have different values."""
     there = [name for name in names if name in fields]
     for name in there[1:]:
         if fields[name] != fields[there[0]]:
@@ -275,37 +278,38 @@ class Family:
     title: str
     """The name of the family in text."""
     prefix: str
-    """The first part of the names of the encoder's tensors, with its dot. A model without heads is stored without this prefix."""
+    """The prefix of the encoder's tensor names, including its dot. A model without heads is stored without this prefix."""
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
     """The keys, in the order in which they are read and written."""
     renamed_keys: Callable[[JsonObject, str], JsonObject] | None = None
-    """Renames other keys of some files to the names in `keys`: (a config.json, its path for messages) -> the renamed
-    config.json."""
+    """A function that renames the keys of a config.json to the names in `keys`, if some files have other names. Its arguments
+    are the fields of the config.json and the path of the file for messages."""
     always: JsonObject = dataclasses.field(default_factory=dict)
     """The fields of `ModelConfig` that differ from BERT's and are the same in all models of the family."""
     fixed: JsonObject = dataclasses.field(default_factory=dict)
-    """Keys of config.json for which only this value is supported. They may be omitted."""
+    """Key of config.json -> the only supported value. A file may omit these keys."""
     classes: Mapping[str, tuple[str, ...]]
-    """The classes of transformers -> the parts that their files must have besides embeddings and encoder. The first class is the
-    one without heads. Classes with more pretraining heads come before classes with fewer."""
+    """Transformers class -> the parts that its files must have in addition to embeddings and encoder. The first class has no
+    heads. Classes with more pretraining heads come before classes with fewer."""
     causal: str = ""
     """The class of a left-to-right language model."""
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The name of a copy of a tied tensor -> the name of the tensor. Only some files contain the copies."""
+    """Name of a copy -> name of the tied tensor. Only some files contain the copies."""
     untied_bias: tuple[str, str] = ("", "")
     """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Old endings of tensor names -> the current ones."""
+    """Old ending of a tensor name -> the current ending."""
     omitted: tuple[str, ...] = ()
-    """Biases that some files leave out; they are then zero."""
+    """Biases that some files leave out. A missing bias is read as zeros."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
-    """Buffers that some versions of transformers saved: name -> (its first values for messages, a function from its size and
-    the configuration to all values)."""
+    """Buffers that some versions of transformers saved. Name -> (the first values as text for messages, a function that returns
+    all values). The arguments of the function are the size of the buffer and the configuration."""
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
-    """Keys with the ids of special tokens -> the role of the token in the vocabulary. Other ids are not supported."""
+    """Key with the id of a special token -> the role of the token in the vocabulary. A file with a different id is rejected."""
     position_table: str = ""
-    """The name of the position table. Files always contain it, but it is a parameter of ours only if positions are learned."""
+    """The name of the position table. Files always contain this table, but we have a parameter for it only if positions are
+    learned."""
 
     @property
     def word_table(self) -> str:
@@ -318,16 +322,17 @@ class Family:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of the modules other than the encoder; the names of the heads' tensors start with them."""
+        """The names of the modules other than the encoder. The tensor names of the heads start with these names."""
         return tuple({row.theirs.split(".")[0]: None for row in self.table if not row.theirs.startswith(self.prefix)})
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keys of config.json that it reads or writes."""
+        """The keys of config.json that the family reads or writes."""
         return tuple(name for key in self.keys for name in key.names)
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
-        """Returns the fields of `ModelConfig` that a config.json determines. Raises UserError naming `source` and the key."""
+        """Returns the fields of `ModelConfig` that a config.json determines. Raises a UserError that names `source` and the key
+        if a value is missing or not supported."""
         fields = fields if self.renamed_keys is None else self.renamed_keys(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
@@ -338,7 +343,7 @@ class Family:
         return read
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the keys of a model."""
+        """Returns the fields of the config.json of a model with this `config`."""
         return {name: value for key in self.keys for name, value in key.write(config, ids, carried).items()}
 
     def has_class_for(self, head: TaskHead) -> bool:
@@ -354,7 +359,7 @@ class Family:
 
 
 def _normal(config: ModelConfig) -> Architecture:
-    """Normalises architecture settings with the same meaning."""
+    """Normalises the architecture of `config`, so that settings with the same meaning are equal."""
     c = config.architecture
     sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
     theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
@@ -371,7 +376,7 @@ def _normal(config: ModelConfig) -> Architecture:
 
 
 def family_named(model_type: Any, source: str) -> Family:
-    """Returns the family of a config.json with this "model_type". Raises UserError for an unknown one."""
+    """Returns the family of a config.json with this "model_type". Raises UserError if there is no such family."""
     known = {**FAMILIES, **OWN_FAMILIES}
     if not isinstance(model_type, str) or model_type not in known:
         raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(FAMILIES)}")
@@ -381,8 +386,8 @@ def family_named(model_type: Any, source: str) -> Family:
 
 @functools.lru_cache(maxsize=256)
 def export_family(config: ModelConfig) -> Family:
-    """Returns the family in whose format `config` is exported. A fixed position table is written as a learned one, which is
-    equivalent."""
+    """Returns the family in whose format `config` is exported. A fixed position table is written as an equivalent learned
+    table."""
     if config.encoder == "encoder_decoder":
         marian = family_named("marian", "")
         return marian if marian.represents(config) else family_named(config.encoder, "")

@@ -1,5 +1,5 @@
-"""Marian's encoder-decoders as transformers has them (`modeling_marian.py`; Junczys-Dowmunt et al., arXiv:1804.00344): the
-translators of OPUS-MT, and every model of "Attention Is All You Need" that is trained here."""
+"""Marian's encoder-decoders as transformers has them (`modeling_marian.py`; Junczys-Dowmunt et al., arXiv:1804.00344). These
+are the translators of OPUS-MT, and every model of "Attention Is All You Need" that is trained here."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 
 @dataclasses.dataclass(frozen=True)
 class TargetVocabulary:
-    """Whether the target has its own table of word embeddings ("share_encoder_decoder_embeddings"), and its size."""
+    """Whether the target has its own table of word embeddings ("share_encoder_decoder_embeddings"), and the size of the
+    target's vocabulary."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("share_encoder_decoder_embeddings", "decoder_vocab_size")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Returns the size of the target's vocabulary if it has its own table, or 0 if it shares the source's table. Raises
-        UserError for a shared table with two sizes."""
+        UserError if the table is shared but two sizes are given, or if a value has the wrong type."""
         shared, size = fields.get("share_encoder_decoder_embeddings", True), fields.get("decoder_vocab_size")
         size = read["vocab_size"] if size is None else size
         if not isinstance(shared, bool) or isinstance(size, bool) or not isinstance(size, int):
@@ -66,7 +67,7 @@ class MarianFamily(Family):
         return tables | ({"lm_head.weight": SHARED if shared else TARGET} if config.tied_decoder else {})
 
     def lacks(self, config: ModelConfig) -> str:
-        """Returns the settings of an encoder-decoder that Marian does not support, such as "norm_placement=pre"."""
+        """Returns the settings of `config` that Marian does not support, such as "norm_placement=pre"."""
         has = self.read(self.write(config, {}, {}), "")
         fields = (field.name for field in dataclasses.fields(Architecture))
         unlike = [name for name in fields if getattr(config, name) != has.get(name, getattr(ModelConfig, name))]
@@ -90,8 +91,8 @@ CHANGES_TOKENS: Mapping[str, Json] = {
     "force_words_ids": None, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "guidance_scale": 1.0,
     "do_sample": False,
 }  # fmt: skip
-"""Keys of generation_config.json that `translate` does not apply, although transformers does and then generates other tokens ->
-the value with which a key has no effect."""
+"""Key of generation_config.json -> the value with which the key has no effect. With any other value, transformers generates
+other tokens than `translate`, which does not apply these keys."""
 
 
 def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
     }
     if generation.get("bad_words_ids") not in (None, [[pad_id]]):
         found["bad_words_ids"] = generation["bad_words_ids"]
-    if generation.get("early_stopping") == "never":  # true and false are the flag --early-stopping
+    if generation.get("early_stopping") == "never":  # the flag --early-stopping has the values true and false
         found["early_stopping"] = "never"
     listed = ", ".join(f"{name}={str(value)[:60]}" for name, value in found.items())
     return (f"`translate` does not apply {listed} of generation_config.json",) if found else ()
@@ -127,7 +128,7 @@ def _shares(config: ModelConfig) -> bool:
 
 
 def _positions(size: int, config: ModelConfig) -> np.ndarray:
-    """Returns the buffer of the positions of a model, flattened."""
+    """Returns the values of the position buffer of a model, flattened."""
     table = fixed_table(config)
     return np.zeros(0) if table is None else table.ravel()
 

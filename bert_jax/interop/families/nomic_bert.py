@@ -1,6 +1,6 @@
-"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). Its tensors have the same names as in nomic's
-own code; transformers translates them when it reads and writes files. Its config.json may have the keys of nomic's code, of
-transformers, or both."""
+"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). The tensors have the same names as in nomic's
+own code, because transformers translates the names when it reads and writes files. A config.json may have the keys of nomic's
+own code, the keys of transformers, or both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALWAYS = {
     "initializer": "normal",
 }  # fmt: skip
 
-# The keys of nomic's own code (`configuration_hf_nomic_bert.py`), a GPT2Config.
+# nomic's own code (`configuration_hf_nomic_bert.py`) uses the keys of GPT2Config.
 GPT2_NAMES = {
     "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
     "layer_norm_epsilon": "layer_norm_eps", "resid_pdrop": "hidden_dropout_prob", "attn_pdrop": "attention_probs_dropout_prob",
@@ -50,8 +50,8 @@ STATED = ("activation_function", "rotary_emb_fraction", "qkv_proj_bias", "mlp_fc
 
 
 def current_keys(fields: JsonObject, source: str) -> JsonObject:
-    """Replaces the keys of nomic's own code in a config.json by the keys of transformers. Raises UserError if both kinds of
-    keys are present and contradict each other, or if a setting is not supported."""
+    """Returns the fields of a config.json, with the keys of nomic's own code translated to the keys of transformers. Raises
+    UserError if both kinds of keys are present and contradict each other, or if a setting is not supported."""
     own = "n_embd" in fields and "hidden_size" not in fields
     for name, value in ONLY.items():
         if fields.get(name, "missing" if own and name in STATED else value) != value:
@@ -117,6 +117,6 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    # the value in nomic's own code if mlp_fc1_bias is false
+    # nomic's own code leaves these biases out if mlp_fc1_bias is false
     omitted=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

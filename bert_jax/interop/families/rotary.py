@@ -1,7 +1,7 @@
 """The keys of config.json that several families share: rotary positions, layers with a window, and heads.
 
-transformers 4 and 5 spell them differently, and version 4 silently falls back to its defaults if it finds only the new spelling.
-Both spellings are written, either is read, and contradictions are rejected.
+transformers 4 and 5 spell these keys differently. If version 4 finds only the new spelling, it silently uses its defaults.
+Therefore, both spellings are written. Either spelling is read, and contradictions are rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ AS_GLOBAL = (None, -1)
 
 @dataclasses.dataclass(frozen=True)
 class RotaryTheta:
-    """The base of rotary positions, if it is the same in all layers. It is in "rope_parameters", and in an older key."""
+    """The base of rotary positions, if it is the same in all layers. The base is stored in "rope_parameters" and in an older
+    key."""
 
     default: float
     old: str = "rope_theta"
@@ -50,8 +51,8 @@ class RotaryTheta:
 
 @dataclasses.dataclass(frozen=True)
 class RotaryThetas:
-    """The bases of full and of sliding layers. They are in "rope_parameters", which has a group for each type of layer, and in
-    two older keys."""
+    """The bases of full and of sliding layers. The bases are stored in "rope_parameters", which has a group for each type of
+    layer, and in two older keys."""
 
     full: float
     sliding: float
@@ -59,9 +60,10 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases. If they are equal, the base of sliding layers is None. Raises UserError for an unsupported type
-        of rotary positions, for unknown names of groups, and for two different bases of the same layers."""
-        scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses it for all layers
+        """Returns both bases. If they are equal, the base of sliding layers is None. Raises UserError if the type of rotary
+        positions is not supported, if the name of a group is unknown, or if two keys give different bases for the same
+        layers."""
+        scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses this key for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
         if not isinstance(groups, dict) or not groups.keys() <= known:
@@ -103,16 +105,16 @@ class RotaryThetas:
 
 @dataclasses.dataclass(frozen=True)
 class LayerTypes:
-    """The attention of each layer. "layer_types" lists all layers; "global_attn_every_n_layers" is a number n, and layers 0, n,
-    2n, ... are full."""
+    """The attention of each layer. "layer_types" lists all layers. If "global_attn_every_n_layers" is n, layers 0, n, 2n, ...
+    are full."""
 
     every: int
     carried: bool = True
     names: ClassVar[tuple[str, ...]] = ("layer_types", "global_attn_every_n_layers")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the type of each layer; () if all are full. Raises UserError for unknown types, for another number of layers,
-        and for two keys that contradict each other."""
+        """Returns the type of each layer, or () if all layers are full. Raises UserError if a type is unknown, if the number of
+        types is not the number of layers, or if the two keys contradict each other."""
         layers, types, every = read["num_layers"], fields.get("layer_types"), fields.get("global_attn_every_n_layers")
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise UserError(f"{source}: global_attn_every_n_layers={every!r} must be a whole number from 1")
@@ -134,8 +136,8 @@ class LayerTypes:
         return {"layer_types": ours}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns both spellings. If no number expresses the layer types, the older key is null, which makes older programs fail
-        instead of silently computing a different function."""
+        """Returns both spellings. If the older key cannot express the layer types, it is written as null. Older programs then
+        fail instead of silently computing a different function."""
         ours = config.layer_types if "sliding" in config.layer_types else ()
         usual = carried.get("global_attn_every_n_layers") or self.every
         numbers = (n for n in (usual, *range(1, config.num_layers + 1)) if _every(n, config.num_layers) == ours)
@@ -145,15 +147,15 @@ class LayerTypes:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """`sliding_radius` as "local_attention", the number of tokens on both sides together."""
+    """The key "local_attention", the number of tokens on both sides together. It is twice `sliding_radius`."""
 
     default: int
     carried: bool = True
     names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the radius. Raises UserError if "local_attention" is not a whole number. Also raises it if "sliding_window"
-        differs from the radius, since transformers would use "sliding_window"."""
+        """Returns the radius. Raises UserError if "local_attention" is not a whole number. Also raises UserError if
+        "sliding_window" differs from the radius, since transformers would use "sliding_window"."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UserError(f"{source}: local_attention={value!r} must be a whole number from 0")
@@ -166,7 +168,7 @@ class Window:
         return {"sliding_radius": value // 2}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns twice the radius, or the model's original odd number."""
+        """Returns twice the radius, or the model's original number if it means the same radius."""
         came = carried.get("local_attention")
         same = isinstance(came, int) and came // 2 == config.sliding_radius
         return {"local_attention": came if same else 2 * config.sliding_radius}
@@ -174,32 +176,33 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class KeyValueHeads:
-    """`num_key_value_heads`; if it is null or missing, it is the number of heads."""
+    """The key `num_key_value_heads`. If it is null or missing, the number of attention heads is used."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("num_key_value_heads",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the number, or 0 if each head has its own keys and values. Raises UserError if it is not a whole number."""
+        """Returns the number of key-value heads, or 0 if each head has its own keys and values. Raises UserError if the value
+        is not a whole number from 1."""
         value = fields.get("num_key_value_heads")
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UserError(f"{source}: num_key_value_heads={value!r} must be a whole number from 1, or null")
         return {"num_key_value_heads": 0 if value in (None, read["num_heads"]) else value}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the number."""
+        """Returns the number of key-value heads."""
         return {"num_key_value_heads": config.key_value_heads}
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadWidth:
-    """"head_dim", which must be hidden_size / num_attention_heads."""
+    """The key "head_dim", which must be hidden_size / num_attention_heads."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("head_dim",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns no settings. Raises UserError for another head width."""
+        """Returns no settings. Raises UserError if the head width is different."""
         value, width, heads = fields.get("head_dim"), read["hidden_size"], read["num_heads"]
         if value is not None and value * heads != width:
             raise UserError(
@@ -209,13 +212,13 @@ class HeadWidth:
         return {}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the quotient."""
+        """Returns the head width."""
         return {"head_dim": config.head_width}
 
 
 def read_theta(parameters: Any, name: str, source: str) -> float | None:
-    """Returns the base in a group of rotary parameters, or None if it is missing. Raises UserError for a type other than
-    "default"."""
+    """Returns the base in a group of rotary parameters, or None if it is missing. Raises UserError if the parameters have a
+    type other than "default" or another unsupported setting."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):
