@@ -22,9 +22,9 @@ AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """The number of devices along each mesh axis. -1, on at most one axis, means all remaining devices.
+    """The number of devices along each mesh axis. At most one axis can be -1, which means all remaining devices.
 
-    data: splits the rows. Every device computes with all parameters, but with `zero_sharding` it only stores a part of them.
+    data: splits the rows. Every device computes with all parameters, but with `zero_sharding` it stores only a part of them.
     fsdp: splits the rows and the parameters. tensor: splits heads, feed-forward width and vocabulary.
 
     The network between TPU slices is 30 to 100 times slower than within a slice, so the axis with the least communication spans
@@ -56,6 +56,6 @@ class MeshConfig:
 
 
 def listed(axes: Sequence[str]) -> str:
-    """Returns the keys of some axes: "mesh.data, mesh.fsdp and mesh.tensor"."""
+    """Returns the keys of `axes` as text, e.g. "mesh.data, mesh.fsdp and mesh.tensor"."""
     *first, last = (f"mesh.{axis}" for axis in axes)
     return f"{', '.join(first)} and {last}" if first else last
