@@ -94,8 +94,8 @@ class BestWeights:
         return job.predicted[split]
 
     def ensure_saved(self) -> None:
-        """Waits until the best weights are on disk. Call this before a state is saved, because a run that resumes from the state
-        does not repeat earlier evaluations."""
+        """Waits until the best weights are on disk. Call this before a state is saved, because a run that resumes from the
+        state does not repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
         except UserError:  # the error is already logged, and there may be space on the disk again

@@ -53,7 +53,8 @@ class FinetuningLog(RunLog):
             )
         if job.config.encoder_kind == "transformer":
             self.note(in_words(job.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
-        frozen = job.config.num_layers + 2 - training.epochs  # the first epoch trains the head; each further epoch unfreezes one layer
+        # The first epoch trains the head. Each further epoch unfreezes one more layer.
+        frozen = job.config.num_layers + 2 - training.epochs
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
             self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} are never unfrozen")
@@ -106,7 +107,8 @@ class FinetuningLog(RunLog):
             self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
-        """Warns that the predictions on `split` are degenerate, with the `reason`. Weights with such predictions are useless."""
+        """Warns that the predictions on `split` are degenerate, with the `reason`. Weights with such predictions are
+        useless."""
         self.warn(f"{split}: {reason} (degenerate); use another seed or a smaller learning rate")
 
     def draw(self) -> None:
@@ -128,8 +130,8 @@ class FinetuningLog(RunLog):
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
-    """Formats the first `most` scores in a line, e.g. "f1 0.8912 (baseline 0.8122)  accuracy 0.8456". The baseline `bar` follows
-    the score of the main `metric`."""
+    """Formats the first `most` scores in a line, e.g. "f1 0.8912 (baseline 0.8122)  accuracy 0.8456". The baseline `bar`
+    follows the score of the main `metric`."""
     baseline = "" if bar is None else f" (baseline {bar:.4g})"
     parts = [f"{name} {value:.4g}" + (baseline if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])

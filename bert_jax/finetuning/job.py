@@ -162,7 +162,8 @@ class Job:
         return batch
 
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
-        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, and the scalars."""
+        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, and the
+        scalars."""
         teach = self._inputs.teaching_on(self.mesh)
         return self.program.arguments(state, teach(to_device(batch, self.mesh, BATCH)), self.scalars)
 
@@ -178,15 +179,15 @@ class Job:
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """Returns the steps after which the dev splits are scored. There are `per_epoch` evenly spaced steps in every epoch, and the
-    last step of the epoch is one of them."""
+    """Returns the steps after which the dev splits are scored. There are `per_epoch` evenly spaced steps in every epoch, and
+    the last step of the epoch is one of them."""
     each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 
 
 def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-    """Returns a function that takes parameters and a split, and returns the logits of the split's features in order. The function
-    logs compilations and the progress of long evaluations."""
+    """Returns a function that takes parameters and a split, and returns the logits of the split's features in order. The
+    function logs compilations and the progress of long evaluations."""
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)

@@ -132,7 +132,7 @@ def weights_fingerprint(name: str) -> str:
     """Returns the SHA-256 of the weight files of the model `name` (a directory, a workdir or a hub name)."""
     directory = find_model_directory(name)
     digest = hashlib.sha256()
-    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # weights are a single file, or an index and its shards
+    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # one file, or an index and its shards
         if path is not None:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -140,8 +140,8 @@ def weights_fingerprint(name: str) -> str:
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
-    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random. With
-    `keep_head`, the head of `start` is kept."""
+    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random.
+    With `keep_head`, the head of `start` is kept."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)

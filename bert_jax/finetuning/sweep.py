@@ -228,8 +228,8 @@ def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None
 def summarise(results: Sequence[JsonObject]) -> JsonObject:
     """Computes statistics over seeds for each setting of batch size, learning rate and epochs.
 
-    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and included in the statistics. Failed
-    runs are counted and excluded. `settings` are sorted by descending mean score.
+    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and included in the statistics.
+    Failed runs are counted and excluded. `settings` are sorted by descending mean score.
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")

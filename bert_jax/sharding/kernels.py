@@ -43,7 +43,8 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
 
 @dataclasses.dataclass(frozen=True)
 class _MeshParts(Parts):
-    """A kernel call distributed over the ambient mesh with `jax.shard_map`, since XLA cannot split a Pallas or Triton kernel."""
+    """A kernel call distributed over the ambient mesh with `jax.shard_map`, since XLA cannot split a Pallas or Triton
+    kernel."""
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """Each logical axis, with the mesh axes that split it."""

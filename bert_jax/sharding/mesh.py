@@ -58,9 +58,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """Returns the devices as an array with a dimension for each of `AXES`.
 
-    On TPUs, an axis spans whole dimensions of the torus if the sizes allow it. Otherwise, it spans parts of dimensions. `tensor`
-    communicates most, so it gets neighbouring chips. Several slices are concatenated along the axes that `slices_along` returns.
-    Raises UserError if the devices cannot be arranged this way."""
+    On TPUs, an axis spans whole dimensions of the torus if the sizes allow it. Otherwise, it spans parts of dimensions.
+    `tensor` communicates most, so it gets neighbouring chips. Several slices are concatenated along the axes that
+    `slices_along` returns. Raises UserError if the devices cannot be arranged this way."""
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
     for device in devices:
@@ -74,7 +74,7 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     across = slices_along(config, shape, len(slices))
     within = {axis: size // across[axis] for axis, size in shape.items()}
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
-    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # each axis: its slices, then its chips
+    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # per axis: slices, then chips
     return grids.reshape(*across.values(), *within.values()).transpose(both).reshape(tuple(shape.values()))
 
 

@@ -28,8 +28,8 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("norm", None),
     ("layers", None),
 )
-"""Rules for parameters. Kernels are split over `fsdp` along the model width, and over `tensor` along heads, feed-forward width or
-vocabulary. LayerNorm and biases of width D are replicated, because D numbers per device are too few for a collective."""
+"""Rules for parameters. Kernels are split over `fsdp` along the model width, and over `tensor` along heads, feed-forward width
+or vocabulary. LayerNorm and biases of width D are replicated, because D numbers per device are too few for a collective."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
@@ -46,7 +46,8 @@ BATCH = PartitionSpec(dict(RULES)["batch"])
 def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     """Returns the NamedShardings of a tree of boxed (abstract) parameters, as `abstract_parameters` returns it.
 
-    Raises UserError if a dimension is not divisible by its mesh axis. The error names the parameter, the dimension and the axis.
+    Raises UserError if a dimension is not divisible by its mesh axis. The error names the parameter, the dimension and the
+    axis.
     """
     names = nn.get_partition_spec(boxed)
     specs = nn.logical_to_mesh(names, RULES)
@@ -74,8 +75,8 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
     shapes `params` and these `shardings`.
 
     An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the parameter
-    is used whose path is the end of the array's path. If no path matches, the first parameter with this shape is used. All other
-    arrays are replicated."""
+    is used whose path is the end of the array's path. If no path matches, the first parameter with this shape is used. All
+    other arrays are replicated."""
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
     for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):

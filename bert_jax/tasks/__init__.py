@@ -1,4 +1,5 @@
-"""Labelled tasks: from files to examples and features, and from logits to scores and prediction files. numpy only.
+"""Labelled tasks. A task turns files into examples and features, and logits into scores and prediction files. Only numpy is
+used.
 
 In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Out: features for `data/rows.py`, scores and
 prediction files from logits.
@@ -24,7 +25,7 @@ prediction files from logits.
 A task is one file. To add one, as `boolq_task.py` does:
 
     1. write tasks/NAME_task.py, which the registry finds, or a file elsewhere, for `config.task.name=FILE.py:NAME`. It defines
-           NAMES          the names of its tasks, the values of `config.task.name`; NAME is one of them
+           NAMES          the names of its tasks, which are the values of `config.task.name`; NAME is one of them
            KIND           the kind of their head in `heads.KINDS`: "sequence", "token", "span", "choice" or "mention"
            load           load(config, say) -> Task: the task `config.name` with its examples from `config.data_dir`. It reads the
                           files into the classes of `examples.py`, and passes them with a head and metrics to `TextTask`,
