@@ -2,8 +2,8 @@
 
     python -m bert_jax.tasks.glue_submission runs/*/predictions --output=submission
 
-Each directory holds one or more of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv,
-RTE.tsv, WNLI.tsv and AX.tsv. `submission.zip` contains all of these files."""
+Each directory holds one or more of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv, RTE.tsv,
+WNLI.tsv and AX.tsv. `submission.zip` contains all of these files."""
 
 from __future__ import annotations
 

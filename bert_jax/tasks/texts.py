@@ -3,9 +3,9 @@
     python -m bert_jax.tasks.texts --task=glue/sst2 --data-dir=DIR --output=sst2.jsonl
     python -m bert_jax.corpus --source=jsonl:sst2.jsonl --vocab=MODEL --output=runs/sst2_corpus
 
-Before a model is trained on the task, it is pretrained further on this corpus (stage 2 of ULMFiT, arXiv:1801.06146;
-task-adaptive pretraining, arXiv:2004.10964). Dev and test sets are left out. A line holds {"text": ...} with the texts of one
-example, each as a paragraph. A text that occurred before, such as the context of another question, is left out."""
+Before a model is trained on the task, it is pretrained further on this corpus (stage 2 of ULMFiT, arXiv:1801.06146; task-adaptive
+pretraining, arXiv:2004.10964). Dev and test sets are left out. A line holds {"text": ...} with the texts of one example, each as
+a paragraph. A text that occurred before, such as the context of another question, is left out."""
 
 from __future__ import annotations
 
