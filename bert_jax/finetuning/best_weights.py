@@ -71,8 +71,8 @@ class BestWeights:
     def offer(
         self, step: int, score: float, params: PyTree[jax.Array], logits: Mapping[str, list[np.ndarray]]
     ) -> None:
-        """Keeps the weights of `step` if `score` is the best so far, and starts saving them. Also keeps their `logits` on each
-        dev split."""
+        """If `score` is the best so far, keeps the weights of `step` and starts saving them. The `logits` of the weights on
+        each dev split are also kept."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
             self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
@@ -111,7 +111,7 @@ class BestWeights:
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.config, **dropout)  # a frozen encoder was trained without dropout
+            config = dataclasses.replace(job.config, **dropout)  # `job.config` has no dropout if the encoder is frozen
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
@@ -152,7 +152,7 @@ def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: i
 
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Returns whether the weights of `step` replace the `best` ones so far."""
+    """Returns whether the weights of `step` replace the `best` weights so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
     return float(np.float32(score)) > float(best["score"])  # the stored score is float32

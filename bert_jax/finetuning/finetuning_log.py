@@ -1,4 +1,4 @@
-"""The log of a fine-tuning run: log lines, records in `metrics.jsonl`, and the plot of the curves."""
+"""The log of a fine-tuning run. It has log lines, records in `metrics.jsonl`, and the plot of the curves."""
 
 from __future__ import annotations
 

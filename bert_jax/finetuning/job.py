@@ -1,4 +1,4 @@
-"""One fine-tuning run of a sweep: its data, batches, compiled functions and evaluation on its devices."""
+"""One fine-tuning run of a sweep, with its data, batches, compiled functions and evaluation."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
     """Loads the teacher of a distillation. Returns None if no teacher is set.
 
     Raises UserError if a head has a CRF, if teacher and student differ in task or vocabulary, or if the teacher reads fewer
-    tokens than `config.task.length`. If the loss compares hidden states, it also raises UserError if their sizes differ."""
+    tokens than `config.task.length`. Also raises UserError if the loss compares hidden states and the hidden sizes differ."""
     name = experiment.distillation.teacher
     if not name:
         return None

@@ -176,7 +176,7 @@ def _side_by_side(
             free.put(devices)
 
     with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
-        for _ in pool.map(next_one, numbers):  # raises the exception of a call
+        for _ in pool.map(next_one, numbers):  # the iteration raises the exception of a call
             pass
     return not stopping.is_set()
 
@@ -184,8 +184,8 @@ def _side_by_side(
 def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
 ) -> JsonObject | None:
-    """Trains a run and returns its results. In a sweep, a failure does not end the other runs. Its reason is then returned as
-    the result of the run."""
+    """Trains a run and returns its results. In a sweep, a failure does not end the other runs. The results then have the reason
+    of the failure."""
     try:
         return train(one, directory, devices)
     except UserError as error:

@@ -13,7 +13,7 @@ from bert_jax.interface.ranges import OneOf, check_ranges
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 AXES = (DATA, FSDP, TENSOR)
-"""The axes, from the least to the most communication. To add one, add its name here, its size to `MeshConfig`, and the
+"""The axes, from the least to the most communication. To add an axis, add its name here, its size to `MeshConfig`, and the
 dimensions that it splits to the tables in `rules.py`."""
 ACROSS_SLICES = ("auto", DATA, FSDP)
 REDUCE_DTYPES = ("float32", "bfloat16")
@@ -40,8 +40,8 @@ class MeshConfig:
     """Whether parameters and optimizer state are sharded over `data` and gathered for each step (ZeRO, arXiv:1910.02054)
     instead of replicated. In fine-tuning, and if fsdp and tensor are both above 1, they are always replicated over `data`."""
     reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
-    """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half the
-    network traffic. Pretraining only."""
+    """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half
+    the network traffic. Pretraining only."""
     across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
     """The axis that spans the slices. "auto" places gcd(data, slices) slices along `data`, and the remaining factor along
     `fsdp`. "data" and "fsdp" place all slices along that axis. No effect on a single slice."""

@@ -91,7 +91,7 @@ class MemoryAdvice:
 
     what: str
     batch: str = ""
-    """The number of rows and their length."""
+    """The number and the length of the rows, as text."""
     remedies: Sequence[str] = ()
     """Flags that reduce the memory. The flag with the fewest side effects comes first."""
     notes: str = ""

@@ -104,7 +104,7 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
     for split in (False, True):
         try:
             return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
-        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises one of these, e.g. if a side is 28
+        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises such an error e.g. if a side is 28
             reason = error
     products = {1}
     for side in sides:

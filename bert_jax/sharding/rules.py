@@ -40,7 +40,7 @@ MIN_ZERO_SIZE = 2**15
 """Arrays with fewer elements per layer stay replicated over "data", since a collective would cost more than it saves."""
 
 BATCH = PartitionSpec(dict(RULES)["batch"])
-"""Every array of a batch is split along its rows, the first dimension."""
+"""Every array of a batch is split along its first dimension, the rows."""
 
 
 def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
@@ -74,9 +74,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
     """Returns the shardings of an abstract state, e.g. a train state with any optimizer. The parameters in the state have the
     shapes `params` and these `shardings`.
 
-    An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the parameter
-    is used whose path is the end of the array's path. If no path matches, the first parameter with this shape is used. All
-    other arrays are replicated."""
+    An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the array is
+    sharded like the parameter whose path is the end of the array's path. If no path matches, the first parameter with this
+    shape is used. All other arrays are replicated."""
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
     for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):

@@ -1,4 +1,4 @@
-"""BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044), as pairs of question and passage.
+"""BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044). An example is a pair of question and passage.
 
 Reads the authors' files (train.jsonl and dev.jsonl, with the fields "question", "passage" and "answer") or SuperGLUE's files
 (train.jsonl, val.jsonl and test.jsonl, with "label" instead of "answer").

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 over the entities in tag sequences, counted like conlleval and seqeval (default mode).
+"""Computes precision, recall and F1 over the entities in tag sequences, as conlleval and seqeval (default mode) do.
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 

@@ -15,7 +15,7 @@ class TextExample:
     id: str
     text: str
     text_b: str | None = None
-    label: str | float | tuple[str, ...] | None = None  # a name; a number (regression); several names or none (multi-label)
+    label: str | float | tuple[str, ...] | None = None  # a name, a number (regression), or a tuple of names (multi-label)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class QuestionExample:
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A prompt and its possible continuations, one of which is correct."""
+    """A prompt and its possible continuations. One continuation is correct."""
 
     id: str
     prompt: str

@@ -1,8 +1,8 @@
 """Pronoun resolution: a pronoun refers to the name A, to the name B, or to neither (GAP; Webster et al. 2018).
 
 A text is one sequence. The head reads the first piece of the pronoun and of each name. If a text is too long, only a window
-around these three mentions is read. If they are too far apart for one window, only the tokens nearest to each mention are read.
-As GAP's authors intend, the development file is the training set, and the validation file is the dev set."""
+around these three mentions is read. If the mentions are too far apart for one window, only the tokens nearest to each mention
+are read. As GAP's authors intend, the development file is the training set, and the validation file is the dev set."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
     `spans`. A span is given as (first, last token).
 
     If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. If
-    two tokens are at the same distance, the earlier one is preferred.
+    two tokens are at the same distance, the earlier token is preferred.
     """
     first, last = min(a for a, _ in spans), max(b for _, b in spans)
     around = [(first, last)] if last - first < room else spans

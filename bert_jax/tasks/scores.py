@@ -169,9 +169,9 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     return float(-np.log(np.clip(chosen, clip, 1 - clip)).mean())
 
 
-# The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The table's caption says "accuracy" for CoLA,
-# but its scores are Matthews correlations.
+# The metrics that GLUE reports for each task, in GLUE's order (Wang et al. 2019, table 1, and section 4 for AX). MNLI's two
+# evaluation sets are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The caption of this table says
+# "accuracy" for CoLA, but the scores are Matthews correlations.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},
@@ -203,10 +203,10 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     the input, as in some fine-tuning runs on few examples (paper section 4.1).
 
     Predictions are degenerate if all are the same although the labels differ. In a regression, they are also degenerate if a
-    prediction is not finite, or if the predictions are nearly the same and in no useful order. Nearly the same means that their
-    standard deviation is below 1 % of the labels' standard deviation. No useful order means that Spearman's correlation is
-    within three standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the correlations
-    ignore scale."""
+    prediction is not finite, or if the predictions are nearly the same and in no useful order. They are nearly the same if
+    their standard deviation is below 1 % of the labels' standard deviation. They are in no useful order if Spearman's
+    correlation is within three standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the
+    correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""

@@ -178,9 +178,10 @@ class SpanTask:
         return 'the prediction is "no answer" for every question' if none else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes three files. SPLIT_predictions.json has {id: text}, with "" for "no answer". SPLIT_nbest_predictions.json has
-        {id: entries}; each entry has the four fields of the original, and the characters [start, end) of the context. For 2.0,
-        SPLIT_null_odds.json has {id: margin of "no answer"}. The official scripts read the first and the last file."""
+        """Writes two files, or three files for SQuAD 2.0. SPLIT_predictions.json has {id: text}, with "" for "no answer".
+        SPLIT_nbest_predictions.json has {id: entries}. Each entry has the four fields of the original, and the characters
+        [start, end) of the context. For 2.0, SPLIT_null_odds.json has {id: margin of "no answer"}. The official scripts read
+        the first and the last file."""
         predicted = self._predictions(split, logits)
         given = {q: "" if predicted.margins[q] > predicted.threshold else text for q, text in predicted.texts.items()}
         entry = ("text", "probability", "start_logit", "end_logit", "start", "end")

@@ -39,7 +39,7 @@ class Task(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
-        """The examples by split. The names are "train", "dev" and "test". Several names may start with "dev" or "test"; the
+        """The examples by split. The names are "train", "dev" and "test". Several names may start with "dev" or "test". The
         first dev split selects the model."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:

@@ -170,9 +170,8 @@ class TextTask:
         return found
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
-        """Returns a label as a number, which is its id, or its value for a regression. For a multi-label task, returns whether
-        each label of the head applies. Raises UserError for a label of another kind, or for a label that the head does not
-        have."""
+        """Returns the id of an example's label, or the value for a regression. For a multi-label task, returns whether each
+        label of the head applies. Raises UserError for a label of another kind, or for a label that the head does not have."""
         label, wanted = example.label, _LABELS[self.head.problem]
         if not isinstance(label, wanted):
             needs = "a name" if wanted == (str,) else "a tuple of names" if wanted == (tuple,) else "a number"

@@ -184,9 +184,9 @@ class TokenTask:
         return ALIKE if len({label for labels in self._predicted(split, logits) for label in labels}) < 2 else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.conll, the input of conlleval: a line `word label prediction` for each word (without the label if it is
-        unknown), and a blank line after each sentence. White space inside a word or label becomes "_". With `config.scheme`,
-        the predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
+        """Writes SPLIT.conll, the input of conlleval. The file has a line `word label prediction` for each word (without the
+        label if it is unknown), and a blank line after each sentence. White space inside a word or label becomes "_". If
+        `config.scheme` is set, the predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
         lines = []
         for number, tags in enumerate(self._predicted(split, logits)):
             example = self.splits[split][number]

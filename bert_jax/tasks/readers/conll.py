@@ -1,4 +1,4 @@
-"""The CoNLL format: words and their tags in columns, one word per line."""
+"""Reads the CoNLL format, which has one word per line, with the word and its tags in columns."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ class GlueTask:
     text: str
     text_b: str | None = None
     label: str | None = None  # test files do not have this column
-    labels: tuple[str, ...] = ("0", "1")  # by id; () for a regression
+    labels: tuple[str, ...] = ("0", "1")  # by id, or () for a regression
     files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # by split; the first file that exists is read
     folders: tuple[str, ...] = ()  # other names of the task's folder
-    columns: tuple[str, ...] = ()  # for train and dev files without a header
+    columns: tuple[str, ...] = ()  # the columns of train and dev files without a header
     skips_broken_lines: bool = False  # the official train and dev files have lines with a wrong number of columns
     unlabelled: str | None = None  # the label if the annotators did not agree; these examples are left out
 

@@ -140,8 +140,8 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
-    """Warns if all training texts have the same value (regression), if no two of at least 100 training texts have the same
-    label, or if no question has an answer."""
+    """Warns if all training texts have the same value (regression), or if no question has an answer. Also warns if there are at
+    least 100 training texts and all of them have different labels."""
     values = {example.label for example in train if isinstance(example, TextExample)}
     if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
@@ -356,7 +356,7 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Adds `start` to the id and the document of a sentence, because they are indices in its file. `start` is the number of
+    """Adds `start` to the id and the document of a sentence, because both are indices within one file. `start` is the number of
     examples in all earlier files of the split. Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)

@@ -276,7 +276,7 @@ class Row:
 
     location: Location
     values: JsonObject
-    separator: str | None = None  # separates the items of a list in a cell; None: one or more spaces, if `has_cells`
+    separator: str | None = None  # the separator of the items in a cell; None means spaces
     has_cells: bool = False  # whether all values are texts from the cells of a table
     classes: Container[str] = ()  # names of classes in the file's own description
     keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
@@ -416,7 +416,7 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""Matches a cell that starts like the object of `as_choices`: {"text": or {"label":."""
+"""Matches a cell that starts like the object of `as_choices`, i.e. with {"text": or {"label":."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
@@ -505,7 +505,7 @@ def _parse_item(item: str) -> Any:
     words = {"True": True, "False": False, "None": math.nan, "nan": math.nan, "null": math.nan}
     if item in words:
         return words[item]
-    if re.fullmatch(r"-?[0-9]+\.", item):  # numpy: [1. 0.]
+    if re.fullmatch(r"-?[0-9]+\.", item):  # numpy writes [1. 0.]
         item += "0"
     value = parse_json(item)
     if not isinstance(value, bool | int | float):

@@ -30,7 +30,7 @@ selectors."""
 
 
 def note(message: str) -> None:
-    """The default `Say` of all readers: prints a line to standard error."""
+    """The default `Say` of all readers. Prints a line to standard error."""
     print(message, file=sys.stderr)
 
 
