@@ -80,12 +80,12 @@ class BestWeights:
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
-        """Returns whether early stopping ends the run, i.e. the last `patience` evaluations brought no improvement."""
+        """Returns whether early stopping ends the run, i.e. whether the last `patience` evaluations brought no improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
         """Returns the logits of the best weights on a split. If this process has already computed the logits, they are reused.
-        Otherwise, the split is evaluated once, with a log line."""
+        Otherwise, the split is evaluated once, and this is logged."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")

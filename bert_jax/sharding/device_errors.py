@@ -36,8 +36,8 @@ _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 def is_device_error(error: BaseException | None) -> bool:
     """Returns whether `error` came from a program on the devices.
 
-    Usually this is a JaxRuntimeError. If it comes from the fast path of jit, it is a ValueError that starts with the name of
-    XLA's status.
+    Usually, the error is a JaxRuntimeError. If it comes from the fast path of jit, it is a ValueError whose message starts with
+    the name of XLA's status.
 
     >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
     True
@@ -98,7 +98,7 @@ class MemoryAdvice:
     """Further lines of the message."""
 
     def message(self, shortage: DoesNotFit) -> str:
-        """Returns the error message: figures, remedies and advice."""
+        """Returns the error message, with figures, remedies and advice."""
         lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
         if self.remedies:
             lines += ["Each of these flags takes less memory:", *(f"    {remedy}" for remedy in self.remedies)]

@@ -28,7 +28,7 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
-    """Returns the distribution of a kernel call over the ambient mesh, for logical axes of these `sizes`.
+    """Returns the distribution of a kernel call over the ambient mesh, for logical axes with these `sizes`.
 
     The current logical rules split the call along the mesh axes that are not manual yet. A mesh axis is only used if its size
     divides the logical axis. Devices along the other mesh axes repeat the work.

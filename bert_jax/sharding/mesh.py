@@ -51,7 +51,7 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Returns the mesh over `devices` (default: all), in the order of `device_grid`."""
+    """Returns the mesh over `devices` (default: all devices), in the order of `device_grid`."""
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
 
 
@@ -90,7 +90,8 @@ def _slice_index(device: jax.Device) -> int:
 
 
 def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Returns the devices of one slice as an array of `shape`."""
+    """Returns the devices of one slice as an array of this `shape`. Raises UserError if they cannot be arranged in this
+    shape."""
     sizes = tuple(shape.values())
     if devices[0].platform != "tpu":
         return np.asarray(devices).reshape(sizes)

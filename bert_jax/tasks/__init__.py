@@ -12,11 +12,11 @@ prediction files from logits.
     text_task.py          classification and regression of texts and pairs: GLUE, SICK
     token_task.py         token classification: named entities, parts of speech
     span_task.py          extractive question answering: SQuAD
-    spans.py              sliding windows over a context that is longer than a row; the logits of a span head -> answers
+    spans.py              sliding windows over a context that is longer than a row, and answers from the logits of a span head
     choice_task.py        multiple choice: SWAG, CODAH
     mention_task.py       pronoun resolution: GAP
     *_task.py             other tasks of these kinds
-    scores.py             the official metrics, except for entities; the scores of constant predictions
+    scores.py             the official metrics, except for entities, and the scores of constant predictions
     published.py          the published scores of other systems, from published.json
     entity_scores.py      precision, recall and F1 over entities
     glue_submission.py    a submission to the leaderboard of GLUE

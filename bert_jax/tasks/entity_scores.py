@@ -30,7 +30,7 @@ Entity = tuple[str, int, int]
 
 
 def is_tag(label: str) -> bool:
-    """Returns whether a label is a tag: O, or B, I, E or S with a type."""
+    """Returns whether a label is a tag. A tag is O, or B, I, E or S, usually with a type, e.g. B-PER."""
     prefix, hyphen, kind = label.partition("-")
     return label == "O" or (prefix in ("B", "I", "E", "S") and bool(kind) == bool(hyphen))
 

@@ -1,4 +1,4 @@
-"""Labelled examples before tokenisation: one class for each kind of task.
+"""Labelled examples before tokenisation. Each kind of task has its own class.
 
 In test sets without labels, `label` and `labels` are None, and `answers` is empty.
 """

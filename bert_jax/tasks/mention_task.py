@@ -108,8 +108,8 @@ class MentionTask:
         return ALIKE if all_equal(np.stack(logits).argmax(1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
-        probabilities in the format of the competition with log loss (ID,A,B,NEITHER)."""
+        """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header). Also writes SPLIT.csv
+        with the probabilities (ID,A,B,NEITHER), in the format of the competition that uses log loss."""
         stacked, examples = np.stack(logits), self.splits[split]
         rows, lines = [], ["ID,A,B,NEITHER"]
         for example, corefers, row in zip(examples, _corefers(stacked.argmax(1)), softmax(stacked), strict=True):

@@ -79,7 +79,7 @@ def _columnar_file(directory: str) -> pathlib.Path | None:
 
 
 def task_name(config: TaskConfig) -> str:
-    """Returns the name of the task: `config.name`, or the NAME of FILE.py:NAME."""
+    """Returns the name of the task. This is `config.name`, or NAME if `config.name` is FILE.py:NAME."""
     return split_named(config.name)[1] if is_in_file(config.name) else config.name
 
 

@@ -41,7 +41,7 @@ class Baseline:
     """The scores of the best constant prediction for a split. They are empty if no example has a label."""
 
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The scores of the constant prediction, with the names of `Task.scores`."""
+    """The scores of the constant prediction, with the same names as in `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The value of the task's main metric for each rule. One rule is the constant prediction. For token tasks, another rule
     predicts each word's most frequent label in training."""
@@ -152,7 +152,8 @@ def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:
-    """Returns the mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
+    """Returns the mean cross-entropy (nats) between probabilities, float [E, C], and labels, int [E], as in the GAP
+    competition.
 
     Rows are normalised to a sum of 1. Probabilities are then clipped to [clip, 1 - clip], so no example has a loss above
     -log(clip). Raises ValueError if probabilities are negative or not finite, if a row is all zero, or if a label is outside

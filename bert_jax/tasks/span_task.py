@@ -79,7 +79,7 @@ class SpanTask:
     config: TaskConfig
     splits: Mapping[str, Sequence[QuestionExample]]
     may_be_unanswerable: bool
-    """Whether questions may have no answer, so that the metrics of SQuAD 2.0 apply."""
+    """Whether questions may have no answer. If so, the metrics of SQuAD 2.0 are used."""
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -142,7 +142,7 @@ class Context:
     offsets: Sequence[tuple[int, int]] | np.ndarray
     """[tokens, 2]: the characters [start, end) of each token in `text`, from `Tokenizer.encode_with_offsets`."""
     continuation: np.ndarray | None = None
-    """bool [tokens]: whether a token continues the word of the token before it (`Tokenizer.encode_with_words`). If given,
+    """bool [tokens]: whether a token continues the word of the previous token (`Tokenizer.encode_with_words`). If given,
     answers are extended to whole words."""
 
 
@@ -178,10 +178,10 @@ def best_spans(
     start_logits, end_logits: an array float [>= n] for each of `windows`. The window has n tokens, and further positions are
     padding.
 
-    Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window. A high logit elsewhere therefore cannot displace an answer. The original takes the 20 best starts and the 20
-    best ends of the whole row, and then drops positions outside the context. Spans with the same text count once, with their
-    best score. White space around an answer is removed.
+    Starts are searched among the context tokens for which the window has the most context. Ends are searched among all context
+    tokens of the window. A high logit elsewhere therefore cannot displace an answer. The original takes the 20 best starts and
+    the 20 best ends of the whole row, and then drops positions outside the context. Spans with the same text count once, with
+    their best score. White space around an answer is removed.
 
     "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if "no answer" has a higher
     score. If there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or

@@ -81,7 +81,7 @@ class TokenTask:
     splits: Mapping[str, Sequence[WordsExample]]
     labels: tuple[str, ...]
     has_entities: bool
-    """Whether the tags mark entities, which are scored as a whole, or are classes of single words."""
+    """Whether the tags mark entities, which are scored as a whole. Otherwise, the tags are classes of single words."""
     say: Say = note
     _labelled: dict[str, list[_LabelledWords]] = dataclasses.field(default_factory=dict)
 
@@ -232,7 +232,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     The official files are in `config.data_dir`. If `data_dir` is empty, the examples come from the tfds catalogue. The test set
     may be absent. The labels are all labels in the training file, even if `train_rows` is set. A label that occurs only in
     another official file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test
-    set may have no tags. Its files then have one column fewer than the training file or, in CoNLL-U, "_" for all tags. Raises
+    set may have no tags. Its files then have one column fewer than the training file. In CoNLL-U, all tags are then "_". Raises
     UserError for missing or invalid files, if an entity task has a label that is not a tag, or if `config.scheme` is set but
     the labels are not tags."""
     if config.name not in NAMES:

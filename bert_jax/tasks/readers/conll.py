@@ -93,7 +93,7 @@ def ends_sentence(line: str) -> bool:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The division of a file's lines into columns, and the lines that are comments.
+    """Knows how the lines of a file are divided into columns, and which lines are comments.
 
     A line that starts with "#" can be a comment only before the first word of a sentence. There, the line is a comment if it
     has more or fewer columns than the lines of words. If it has the same number of columns, and the first column is "#", it may

@@ -594,7 +594,7 @@ _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
 
 
 _IGNORED = "-100"
-"""The label that PyTorch's loss ignores, in data sets that were tokenised for training."""
+"""PyTorch's loss ignores this label. It occurs in data sets that were tokenised for training."""
 
 
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:

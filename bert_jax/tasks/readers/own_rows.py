@@ -240,7 +240,7 @@ def _names_in(feature: Any) -> tuple[str, ...]:
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t", ".psv": "|"}
-"""The delimiter of a table's columns by the suffix of its file."""
+"""The delimiter between columns, by the suffix of the table's file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON files. They have one object per line, or one list of objects."""
 SENTENCE = "Sentence #"
@@ -788,7 +788,7 @@ def _problem(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Returns the value of a text that is valid JSON, otherwise None."""
+    """Parses a JSON text. Returns None if the text is not valid JSON."""
     try:
         return parse_json(text)
     except ValueError:

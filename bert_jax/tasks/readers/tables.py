@@ -71,7 +71,7 @@ class Table:
                 raise self.wrong_width(location, row, "correct the line, or remove it")
 
     def wrong_width(self, location: Location, row: Sequence[str], remedy: str) -> UserError:
-        """Returns the error about a row with a wrong number of columns."""
+        """Returns the error for a row with a wrong number of columns."""
         names = f"there are {len(self.columns)} column names" if len(self.columns) > 1 else "there is only one column name"
         return location.error(f"the row has {counted(len(row), 'column')}, but {names} ({listed(self.columns)}); {remedy}")
 
