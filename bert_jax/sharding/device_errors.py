@@ -50,9 +50,9 @@ def is_device_error(error: BaseException | None) -> bool:
 class DoesNotFit(Exception):
     """A program does not fit in the memory of a device or of the host.
 
-    `space` is the memory that is too small, e.g. "hbm". The program needs `needs` bytes of it, and there are `has` bytes. Both
-    are 0 if they are unknown. If `at_once` is set, the program was already running: it requested `needs` more bytes while `has`
-    bytes were free."""
+    `space` is the memory that is too small, e.g. "hbm". The program needs `needs` bytes of it, and there are `has` bytes. A
+    count is 0 if it is unknown. If `at_once` is set, the program was already running. It then requested `needs` more bytes
+    while `has` bytes were free."""
 
     def __init__(self, needs: float, has: float, space: str, at_once: bool = False):
         name = space if "memory" in space else space.upper()
