@@ -4,8 +4,8 @@ In: an experiment, a task, a model to start from. Out: trained weights, log line
 
     start.py           loads the pretrained model, adds the task's head, loads the teacher
     data.py            the features of a task's examples, and the fingerprints of data and weights
-    program.py         the program of a run: its objective, steps and logits; the outputs of a teacher
-    job.py             Job: one run of a sweep: batches, program, evaluation, on its devices
+    program.py         the objective, steps and logits of a run, and the outputs of a teacher
+    job.py             Job: one run of a sweep on its devices, with its batches, program and evaluation
     best_weights.py    BestWeights: the weights with the best dev score, saved during a run and exported at its end
     finetuning_log.py  FinetuningLog: log lines, metrics.jsonl, the plot of the curves
     sweep.py           trains the runs of a sweep in parallel, compares them and chooses the best

@@ -57,13 +57,13 @@ class BestWeights:
 
     @property
     def step(self) -> int | None:
-        """The step of the best evaluation; None before the first."""
+        """The step of the best evaluation. None before the first evaluation."""
         return None if self._best is None else int(self._best["step"])
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are no weights: since the last
-        step is always evaluated, somebody has then removed the files."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are no weights. The last step is
+        always evaluated, so the files must have been removed in this case."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
@@ -71,8 +71,8 @@ class BestWeights:
     def offer(
         self, step: int, score: float, params: PyTree[jax.Array], logits: Mapping[str, list[np.ndarray]]
     ) -> None:
-        """If `score` is the best so far, keeps the weights of `step` and their `logits` on each dev split, and starts saving the
-        weights."""
+        """If `score` is the best so far, keeps the weights of `step` and starts saving them. The `logits` of the weights on
+        each dev split are also kept."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
             self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
@@ -80,12 +80,12 @@ class BestWeights:
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
-        """Returns whether early stopping ends the run, i.e. the last `patience` evaluations brought no improvement."""
+        """Returns whether early stopping ends the run, i.e. whether the last `patience` evaluations brought no improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """Returns the logits of the best weights on a split. If this process has already computed them, they are reused.
-        Otherwise, the split is evaluated once, with a log line."""
+        """Returns the logits of the best weights on a split. If this process has already computed the logits, they are reused.
+        Otherwise, the split is evaluated once, and this is logged."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -94,24 +94,24 @@ class BestWeights:
         return job.predicted[split]
 
     def ensure_saved(self) -> None:
-        """Waits until the best weights are on disk. Call this before a state is saved: a run that resumes from the state does
-        not repeat earlier evaluations."""
+        """Waits until the best weights are on disk. Call this before a state is saved, because a run that resumes from the
+        state does not repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
-        except UserError:  # already logged; there may be space on the disk again
-            if self._best is not None and jax.process_count() == 1:  # the failure may be visible only to some processes
+        except UserError:  # the error is already logged, and there may be space on the disk again
+            if self._best is not None and jax.process_count() == 1:  # only some processes may see the failure
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
     def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
-        """Exports the best weights as a model to the directory's model/, with the tokenizer of `start`, the run's model
-        configuration and the task's head. If `results` has scores, the model card shows them. This is a collective that every
-        process must call."""
+        """Exports the best weights as a model to the folder model/ in `directory`. The model has the tokenizer of `start`, the
+        run's model configuration and the task's head. If `results` has scores, the model card shows them. This is a collective,
+        so every process must call it."""
         job, best = self._job, self.found
         kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.config, **dropout)  # a frozen encoder was trained with dropout 0
+            config = dataclasses.replace(job.config, **dropout)  # `job.config` has no dropout if the encoder is frozen
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
@@ -152,15 +152,15 @@ def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: i
 
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Returns whether the weights of `step` replace the `best` ones so far."""
+    """Returns whether the weights of `step` replace the `best` weights so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
     return float(np.float32(score)) > float(best["score"])  # the stored score is float32
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """Returns the abstract arrays of the parameters, score and step of the best evaluation, with the shapes and shardings of the
-    state."""
+    """Returns abstract arrays for the parameters, the score and the step of the best evaluation. The parameters have the shapes
+    and shardings of `state`."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

@@ -36,18 +36,19 @@ class Data:
 
     @property
     def dev(self) -> list[str]:
-        """The splits that are scored during training. The score on the first one selects the best weights."""
+        """The splits that are scored during training. The score on the first split selects the best weights."""
         return [split for split in self.features if split.startswith("dev")]
 
     @property
     def scored_tests(self) -> list[str]:
-        """The test splits with labels, which are scored once, with the selected weights."""
+        """The test splits that have labels. They are scored once, with the selected weights."""
         tests = [split for split in self.features if split.startswith("test")]
         return [split for split in tests if any(feature.target is not None for feature in self.features[split])]
 
 
 def read_features(task: Task, start: Model) -> Data:
-    """Converts the task's examples to features for the model `start`. Raises UserError if train or a dev split has no labels."""
+    """Converts the task's examples to features for the model `start`. Raises UserError if train or a dev split has no
+    labels."""
     features = {split: task.features(split, start.tokenizer) for split in task.splits}
     if start.config.direction == "left_to_right":
         features = {split: [_without_segments(feature) for feature in some] for split, some in features.items()}
@@ -62,14 +63,14 @@ def read_features(task: Task, start: Model) -> Data:
 
 
 def _without_segments(feature: Feature) -> Feature:
-    """Sets the token type of both texts of a pair to 0."""
+    """Sets the token types of both texts in a pair to 0."""
     return dataclasses.replace(feature, types=tuple(np.zeros_like(types) for types in feature.types))
 
 
 def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Model) -> Corpus | None:
-    """Opens the unlabelled text for cross-view training of the task's `head`, or returns None if no corpus is set. Raises
-    UserError if the model or the head does not support cross-view training, or if the corpus has a different vocabulary,
-    contains translations or has no sentence."""
+    """Opens the unlabelled text for cross-view training of the task's `head`. Returns None if no corpus is set. Raises
+    UserError if the model or the head does not support cross-view training. Also raises it if the corpus has a different
+    vocabulary, contains translations or has no sentence."""
     directory = experiment.cross_view.corpus
     if not directory:
         return None
@@ -91,8 +92,8 @@ CORPUS_KEY = "config.cross_view.corpus"
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """Returns hashes of the examples and the weights by name. A resumed run compares them, so files may have moved but must have
-    the same content."""
+    """Returns hashes of the examples, the weights of each model, and the cross-view corpus (if there is one), by name. A
+    resumed run compares the hashes, so files may have moved but must have the same content."""
     digest = hashlib.sha256()
     for split, examples in task.splits.items():
         digest.update(split.encode())

@@ -1,4 +1,4 @@
-"""The log of a fine-tuning run: log lines, records in `metrics.jsonl`, and the plot of the curves."""
+"""The log of a fine-tuning run. It has log lines, records in `metrics.jsonl`, and the plot of the curves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAWN_EVERY = 10.0
 
 
 class FinetuningLog(RunLog):
-    """The log of a run that starts or resumes at `step`. In a sweep, lines start with the name of the run."""
+    """The log of a run that starts or resumes at `step`. In a sweep, log lines start with the name of the run."""
 
     unit = "examples"
 
@@ -53,15 +53,16 @@ class FinetuningLog(RunLog):
             )
         if job.config.encoder_kind == "transformer":
             self.note(in_words(job.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
-        frozen = job.config.num_layers + 2 - training.epochs  # each epoch unfreezes one more
+        # The first epoch trains the head. Each further epoch unfreezes one more layer.
+        frozen = job.config.num_layers + 2 - training.epochs
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
             self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} are never unfrozen")
 
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """Returns a context that logs the compilation of `what` for the shapes of `batch` and excludes its time from the
-        rates."""
+        """Returns a context in which `what` is compiled for the shapes of `batch`. It logs the compilation, and excludes the
+        time from the rates."""
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
@@ -106,7 +107,8 @@ class FinetuningLog(RunLog):
             self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
-        """Warns that the predictions on `split` are degenerate, for the given `reason`. Such weights are useless."""
+        """Warns that the predictions on `split` are degenerate, with the `reason`. Weights with such predictions are
+        useless."""
         self.warn(f"{split}: {reason} (degenerate); use another seed or a smaller learning rate")
 
     def draw(self) -> None:
@@ -128,8 +130,8 @@ class FinetuningLog(RunLog):
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
-    """Formats the scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122) accuracy
-    0.8456"."""
+    """Formats the first `most` scores in a line, e.g. "f1 0.8912 (baseline 0.8122)  accuracy 0.8456". The baseline `bar`
+    follows the score of the main `metric`."""
     baseline = "" if bar is None else f" (baseline {bar:.4g})"
     parts = [f"{name} {value:.4g}" + (baseline if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])

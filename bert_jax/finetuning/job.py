@@ -1,4 +1,4 @@
-"""One fine-tuning run of a sweep: its data, batches, compiled functions and evaluation on its devices."""
+"""One fine-tuning run of a sweep, with its data, batches, compiled functions and evaluation."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ class Inputs:
     start: Model
     """The model that is fine-tuned, without the head of the task."""
     teaching_on: Callable[[Mesh], Teach]
-    """Mesh -> the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
+    """Takes a mesh, and returns the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
     teacher: Model | None = None
     unlabelled: Corpus | None = None
     """The text for cross-view training."""
 
 
 class Job:
-    """One run, `experiment` on `devices`: its data, batches and compiled functions, with files in `directory`.
+    """One run of `experiment` on `devices`, with its data, batches and compiled functions. The files of the run are in
+    `directory`.
 
-    In a sweep, its log lines start with `prefix`. Raises UserError for more than 2^31 - 1 steps.
+    In a sweep, the log lines of the run start with `prefix`. Raises UserError if the run has more than 2^31 - 1 steps.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Job:
         require_memory(needs, self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
-        """Split -> the logits of the best weights so far, if they have been computed."""
+        """The logits of the best weights so far, by split. Splits whose logits have not been computed are missing."""
 
     @functools.cached_property
     def evaluations(self) -> frozenset[int]:
@@ -134,7 +135,7 @@ class Job:
 
     @functools.cached_property
     def row_flops(self) -> float:
-        """The model FLOPs of a training step per row, including the teacher's forward pass."""
+        """The model FLOPs per row in a training step, including the teacher's forward pass."""
         shape, teacher = self.data.shape, self._inputs.teacher
         frozen = self.experiment.training.freeze_encoder
         own = task_row_flops(self.config, self.head, shape, frozen=frozen)
@@ -143,7 +144,8 @@ class Job:
         return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
     def init_state(self) -> TrainState:
-        """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
+        """Returns the state before step 0. It has the weights of `init_from`, and a head with random weights drawn from the
+        seed."""
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
         if self._inputs.unlabelled is not None:
             views = CrossView(self.config, self.head).training_parameters(jax.random.key(self.experiment.seed))
@@ -152,21 +154,22 @@ class Job:
         return state
 
     def rows(self, step: int) -> Batch:
-        """Returns this process's rows of the batch of `step`. Checks on the host that their ids are within the model's embedding
-        tables."""
+        """Returns the rows of this process in the batch of `step`. Checks on the host that all ids in these rows are within the
+        model's embedding tables."""
         batch = self.batches.at(step, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.start.config, **ids)
         return batch
 
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
-        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, the scalars."""
+        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, and the
+        scalars."""
         teach = self._inputs.teaching_on(self.mesh)
         return self.program.arguments(state, teach(to_device(batch, self.mesh, BATCH)), self.scalars)
 
     @functools.cached_property
     def logits(self) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-        """A function (parameters, split) -> the logits of the split's features, in order."""
+        """A function that takes parameters and a split, and returns the logits of the split's features in order."""
         return evaluation(self)
 
     def evaluate(self, params: PyTree[jax.Array]) -> tuple[dict[str, Mapping[str, float]], dict[str, list[np.ndarray]]]:
@@ -176,15 +179,15 @@ class Job:
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """Returns the steps after which the dev splits are scored: `per_epoch` evenly spaced steps in every epoch, including its last
-    step."""
+    """Returns the steps after which the dev splits are scored. There are `per_epoch` evenly spaced steps in every epoch, and
+    the last step of the epoch is one of them."""
     each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 
 
 def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-    """Returns a function (parameters, split) -> the logits of the split's features, in order. It logs compilations and the
-    progress of long evaluations."""
+    """Returns a function that takes parameters and a split, and returns the logits of the split's features in order. The
+    function logs compilations and the progress of long evaluations."""
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
@@ -198,7 +201,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
                     program.evaluation_step.lower(*arguments).compile()
             found = program.evaluation_step(*arguments)
             job.run.watchdog.alive("evaluation")
-            return np.asarray(found)  # replicated on every device
+            return np.asarray(found)  # the logits are replicated on every device
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
         shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)

@@ -1,4 +1,4 @@
-"""The program of a fine-tuning run, made from its experiment and task, and the outputs of a teacher."""
+"""Makes the program of a fine-tuning run from its experiment and task. Also computes the outputs of a teacher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def finetuning_program(
 ) -> Program:
     """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
 
-    The program is cached: runs share it if they differ only in settings that do not affect it, such as most runs of a sweep."""
+    The program is cached. Runs share a program if they differ only in settings that do not affect it, as most runs of a sweep
+    do."""
     training = experiment.training
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
     unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
@@ -60,7 +61,7 @@ NOT_COMPILED = ("epochs", "batch_size", "learning_rate", "warmup_fraction", "cla
 """The fields of `TrainingConfig` that do not affect the program, or affect it only through `LabelLoss`."""
 
 
-@functools.cache  # few entries: one mesh per parallel run
+@functools.cache  # the cache stays small, since each parallel run has only one mesh
 def _program(
     config: ModelConfig,
     head: TaskHead,
@@ -144,8 +145,8 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits" and, if the loss compares hidden states,
-    "teacher_hidden_states" [R, N+1, L, D], where N is the number of the student's layers. Without a teacher it adds nothing."""
+    """Returns a function that adds the teacher's outputs to a batch. It adds "teacher_logits" and, if the loss compares hidden
+    states, "teacher_hidden_states" [R, N+1, L, D], where the student has N layers. Without a teacher, it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch
     config, head = resolve(teacher.config, mesh), teacher.head

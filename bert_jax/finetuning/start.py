@@ -41,18 +41,18 @@ log = logging.getLogger(__name__)
 def with_pooling(
     experiment: FinetuningExperiment, own: TaskHead, given: Collection[str]
 ) -> tuple[FinetuningExperiment, str]:
-    """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns (experiment, note
-    for the log or "").
+    """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns the experiment and
+    a note for the log, which is "" if nothing has changed.
 
-    `own` is the task's head and `given` are the keys set on the command line. The [CLS] of such a model sees no other token, so
-    UserError is raised if these keys request [CLS], or if the task's head can only read [CLS]."""
+    `own` is the task's head, and `given` has the keys that are set on the command line. The [CLS] of a left-to-right model sees
+    no other token. UserError is therefore raised if these keys request [CLS], or if the task's head can only read [CLS]."""
     head = experiment.head_config(own)
     if not head.reads_pooler:
         return experiment, ""
     directory = find_model_directory(experiment.init_from)
     config = config_from_json(read_model_config(directory), str(directory))
     asked = experiment.head.pooling if experiment.head.pooling != "pooler" else config.classifier_pooling
-    if config.direction == "both" or asked in ("mean", "late"):  # these read every token of the text
+    if config.direction == "both" or asked in ("mean", "late"):  # these poolings read every token of the text
         return experiment, ""
     unseen = f"{experiment.init_from} reads from left to right, so its [CLS] sees no text"
     if "pooling" not in head.settings:
@@ -67,8 +67,8 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     """Returns the model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
 
     `own` is the task's head. Parts that the task does not use (pretraining heads, another task's head) are dropped with a log
-    line. Raises UserError if the head needs a pooler that the model lacks, or if `keep_head` is set and the model has a different
-    head.
+    line. Raises UserError if the head needs a pooler and the model has none. Also raises it if `keep_head` is set and the model
+    has a different head.
     """
     head = experiment.head_config(own)
     model = load_start(
@@ -132,7 +132,7 @@ def weights_fingerprint(name: str) -> str:
     """Returns the SHA-256 of the weight files of the model `name` (a directory, a workdir or a hub name)."""
     directory = find_model_directory(name)
     digest = hashlib.sha256()
-    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # a single file, or an index and its shards
+    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # one file, or an index and its shards
         if path is not None:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -140,7 +140,8 @@ def weights_fingerprint(name: str) -> str:
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
-    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random."""
+    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random.
+    With `keep_head`, the head of `start` is kept."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)
@@ -149,9 +150,10 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """Loads the teacher of a distillation; returns None if no teacher is set. Raises UserError if a head has a CRF; if teacher
-    and student differ in task, vocabulary or (if hidden states are compared) hidden size; or if the teacher reads fewer tokens
-    than `config.task.length`."""
+    """Loads the teacher of a distillation. Returns None if no teacher is set.
+
+    Raises UserError if a head has a CRF, if teacher and student differ in task or vocabulary, or if the teacher reads fewer
+    tokens than `config.task.length`. Also raises UserError if the loss compares hidden states and the hidden sizes differ."""
     name = experiment.distillation.teacher
     if not name:
         return None

@@ -2,7 +2,7 @@
 
 The results of fine-tuning on small data sets vary with the seed, and some runs fail completely (paper appendix, "several random
 restarts"; Mosbach et al., arXiv:2006.04884). Results are therefore reported as means over seeds with standard deviations. The
-number of degenerate runs is reported too; a degenerate run gives (nearly) the same answer to all examples."""
+number of degenerate runs is reported too. A degenerate run gives (nearly) the same answer to all examples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SETTINGS = ("batch_size", "learning_rate", "epochs")
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a finished run. `results` has the scores or, under "failed", the reason of a failure."""
+    """The result of a finished run. `results` has the scores. If the run failed, `results` has the reason under "failed"."""
 
     experiment: FinetuningExperiment
     directory: pathlib.Path
@@ -51,7 +51,7 @@ class RunResult:
 
     @property
     def score(self) -> float:
-        """The task's main metric on the first dev split, by which runs are compared; -inf for a failed run."""
+        """The task's main metric on the first dev split, or -inf for a failed run. Runs are compared by this score."""
         if "failed" in self.results:
             return -math.inf
         return float(next(iter(self.results["scores"].values()))[self.results["metric"]])
@@ -61,11 +61,11 @@ Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Jso
 
 
 def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
-    """Trains all runs of `experiment`, compares them, and calls `finish` with the best. Returns the exit status.
+    """Trains all runs of `experiment`, compares them, and calls `finish` with the best run. Returns the exit status.
 
-    `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that
-    finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0 waits for
-    the other processes, compares all runs and calls `finish`.
+    `train` trains one run in a directory on some devices. It returns the results of the run, or None if it was asked to stop.
+    Runs that finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0
+    waits for the other processes, compares all runs and calls `finish`.
 
     Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files.
     """
@@ -73,7 +73,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
-    judging = threading.Lock()  # otherwise, the weights of a run that ends during a comparison would be removed
+    judging = threading.Lock()  # without this lock, a comparison could remove the weights of a run that ends meanwhile
 
     def best() -> RunResult:
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
@@ -153,7 +153,8 @@ def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
 def _side_by_side(
     one: Callable[[int, Sequence[jax.Device]], bool], numbers: Sequence[int], groups: Sequence[Sequence[jax.Device]]
 ) -> bool:
-    """Calls `one(number, devices)` for every number, with one thread per group. Returns False if a call returned False."""
+    """Calls `one(number, devices)` for every run index in `numbers`, with one thread per group of devices. Returns False if a
+    call returned False."""
     if len(groups) == 1:
         return all(one(number, groups[0]) for number in numbers)
     free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
@@ -175,7 +176,7 @@ def _side_by_side(
             free.put(devices)
 
     with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
-        for _ in pool.map(next_one, numbers):  # raises the exception of a call
+        for _ in pool.map(next_one, numbers):  # the iteration raises the exception of a call
             pass
     return not stopping.is_set()
 
@@ -183,7 +184,8 @@ def _side_by_side(
 def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
 ) -> JsonObject | None:
-    """Trains a run and returns its results. In a sweep, a failure is a result too and does not end the other runs."""
+    """Trains a run and returns its results. In a sweep, a failure does not end the other runs. The results then have the reason
+    of the failure."""
     try:
         return train(one, directory, devices)
     except UserError as error:
@@ -205,8 +207,9 @@ def _stored(directory: AnyPath) -> JsonObject | None:
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:
-    """Returns messages about files that finished runs could not save; [] if all files are saved. For a single run, this is the
-    run's own message. For a sweep, the first message counts these runs, and then each run has a message with its name."""
+    """Returns messages about files that finished runs could not save, or [] if all files are saved. For a single run, only the
+    message of the run is returned. For a sweep, the first message counts the runs that could not save files. The following
+    messages are about these runs, and start with their names."""
     found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
     if len(finished) == 1 or not found:
         return [reason for _, reason in found]
@@ -215,8 +218,8 @@ def _unsaved(finished: Sequence[RunResult]) -> list[str]:
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:
-    """Removes the checkpoints of all finished runs, and the best weights of all runs except the best run. Otherwise, a grid of
-    27 BERT-Base models would fill a disk."""
+    """Removes the checkpoints of all finished runs, and the best weights of all runs except the best run. Without this, a grid
+    of 27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             remove_tree(run.durable(other.directory / folder))
@@ -225,8 +228,8 @@ def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None
 def summarise(results: Sequence[JsonObject]) -> JsonObject:
     """Computes statistics over seeds for each setting of batch size, learning rate and epochs.
 
-    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and included in the statistics; failed
-    runs are counted and excluded. `settings` are sorted by descending mean score.
+    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and included in the statistics.
+    Failed runs are counted and excluded. `settings` are sorted by descending mean score.
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")

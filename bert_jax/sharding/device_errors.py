@@ -1,5 +1,5 @@
-"""Recognises the errors of devices, e.g. of a collective that has lost a process. Also parses the out-of-memory errors of
-compilers, devices and numpy, and raises an error with the figures and remedies."""
+"""Recognises errors of devices, e.g. if a collective has lost a process. Also parses the out-of-memory errors of compilers,
+devices and numpy, and raises an error with the figures and remedies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} (\w+)"),
     re.compile(rf"\({_SIZE}\) exceeds available (?:\w+) \({_SIZE}\)()"),
 )
-"""Messages of the TPU compiler: the memory of a program, and of a device."""
+"""Messages of the TPU compiler. They name the memory that a program needs, and the memory that a device has."""
 _REQUESTS = (
     re.compile(rf"Attempting to reserve {_SIZE} .* {_SIZE} reservable()"),
     re.compile(rf"Attempting to allocate {_SIZE}\. .* There are {_SIZE} free()"),
 )
-"""Messages of a TPU at run time: requested and free memory."""
+"""Messages of a TPU at run time. They name the requested memory and the free memory."""
 _REQUEST = re.compile(rf"allocat(?:e|ing)(?: request for)? {_SIZE}")
-"""Messages of GPUs, CPUs and numpy: requested memory."""
+"""Messages of GPUs, CPUs and numpy. They name the requested memory."""
 _UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(("", "K", "M", "G", "T", "P", "E"))}
 _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 
@@ -36,8 +36,8 @@ _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 def is_device_error(error: BaseException | None) -> bool:
     """Returns whether `error` came from a program on the devices.
 
-    Usually this is a JaxRuntimeError. If it comes from the fast path of jit, it is a ValueError that starts with the name of
-    XLA's status.
+    Usually, the error is a JaxRuntimeError. If it comes from the fast path of jit, it is a ValueError whose message starts with
+    the name of XLA's status.
 
     >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
     True
@@ -48,10 +48,11 @@ def is_device_error(error: BaseException | None) -> bool:
 
 
 class DoesNotFit(Exception):
-    """A program does not fit in the memory of a device.
+    """A program does not fit in the memory of a device or of the host.
 
-    `needs` and `has`: bytes per device, 0 if unknown; `space`: the memory that is too small, such as "hbm". `at_once`: the
-    program was already running, and requested `needs` more bytes while `has` bytes were free."""
+    `space` is the memory that is too small, e.g. "hbm". The program needs `needs` bytes of it, and there are `has` bytes. A
+    count is 0 if it is unknown. If `at_once` is set, the program was already running. It then requested `needs` more bytes
+    while `has` bytes were free."""
 
     def __init__(self, needs: float, has: float, space: str, at_once: bool = False):
         name = space if "memory" in space else space.upper()
@@ -64,7 +65,7 @@ class DoesNotFit(Exception):
 
     @classmethod
     def from_message(cls, message: str) -> DoesNotFit:
-        """Parses an error message of a compiler, a device or numpy; 0 bytes if the message has no figures."""
+        """Parses an error message of a compiler, a device or numpy. The bytes are 0 if the message has no figures."""
         for forms in (_TOTALS, _REQUESTS):
             if found := next((match for form in forms if (match := form.search(message))), None):
                 needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
@@ -80,24 +81,24 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """Raised with remedies if memory runs out. It is also a JaxRuntimeError, so that this process ends immediately: in a run
-    with several processes, the other processes are waiting for this one."""
+    """Raised with remedies if memory runs out. The class is also a JaxRuntimeError, so that this process ends immediately. In a
+    run with several processes, the other processes are waiting for this process."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryAdvice:
-    """The contents of the error message if a part of a run does not fit in memory: the part, and the remedies."""
+    """The contents of the error message if a part of a run (`what`) does not fit in memory."""
 
     what: str
     batch: str = ""
-    """The number of rows and their length."""
+    """The number and the length of the rows, as text."""
     remedies: Sequence[str] = ()
-    """Flags that reduce the memory, the one with the fewest side effects first."""
+    """Flags that reduce the memory. The flag with the fewest side effects comes first."""
     notes: str = ""
     """Further lines of the message."""
 
     def message(self, shortage: DoesNotFit) -> str:
-        """Returns the error message: figures, remedies and advice."""
+        """Returns the error message, with figures, remedies and advice."""
         lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
         if self.remedies:
             lines += ["Each of these flags takes less memory:", *(f"    {remedy}" for remedy in self.remedies)]
@@ -114,7 +115,7 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
     """Raises OutOfMemory if the memory of a device or of the host runs out inside the `with` block."""
     try:
         yield
-    except OutOfMemory:  # raised by an inner block, whose advice is more specific
+    except OutOfMemory:  # an inner block has raised this error, and its advice is more specific
         raise
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if shortage := memory_shortage(error):
@@ -123,11 +124,11 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
 
 
 def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice]) -> None:
-    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, a lower bound on the bytes that a step takes on each
-    device.
+    """Raises OutOfMemory if a device of `mesh` has less than `needs` bytes of memory. `needs` is a lower bound on the memory of
+    a step on each device.
 
     Without this check, a program that is far too large may compile for minutes, or fill the memory of the host, before a device
-    rejects it."""
+    rejects the program."""
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
     if len(limits) == len(devices):
@@ -141,20 +142,21 @@ def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice])
 
 
 def host_memory() -> int | None:
-    """Returns the bytes of memory of this machine, or of the container that this process runs in; None if this is unknown."""
+    """Returns the memory (bytes) of this machine, or the limit of the container that this process runs in if it is lower.
+    Returns None if the memory is unknown."""
     try:
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
         return None
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is not a limit
+        with contextlib.suppress(OSError, ValueError):  # the file holds "max" if there is no limit
             sizes.append(int(pathlib.Path(file).read_text()))
     return min(sizes)
 
 
 def memory_shortage(error: BaseException) -> DoesNotFit | None:
-    """Returns the memory that is too small, according to `error`. Returns None if the error has another cause, or if vmem is
-    too small, which is a bug in a kernel of bert_jax."""
+    """Returns the shortage of memory that `error` reports, or None if the error has another cause. Also returns None if vmem is
+    too small, because this is a bug in a kernel of bert_jax."""
     shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
         return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)

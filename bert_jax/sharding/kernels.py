@@ -1,4 +1,4 @@
-"""Kernels over a mesh. `resolve` chooses a model's kernels once, when a run starts; each device calls them on its own rows."""
+"""Kernels over a mesh. `resolve` chooses a model's kernels once, when a run starts. Each device calls them on its own rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
-    """Returns the distribution of a kernel call over the ambient mesh, for logical axes of these `sizes`.
+    """Returns the distribution of a kernel call over the ambient mesh, for logical axes with these `sizes`.
 
-    The current logical rules split the call along mesh axes that are not manual yet, if their size divides the logical axis.
-    Devices along other axes repeat the work.
+    The current logical rules split the call along the mesh axes that are not manual yet. A mesh axis is only used if its size
+    divides the logical axis. Devices along the other mesh axes repeat the work.
     """
     split = automatic_axes()
     if not split:
@@ -43,7 +43,8 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
 
 @dataclasses.dataclass(frozen=True)
 class _MeshParts(Parts):
-    """A kernel call distributed over the ambient mesh with `jax.shard_map`, since XLA cannot split a Pallas or Triton kernel."""
+    """A kernel call distributed over the ambient mesh with `jax.shard_map`, since XLA cannot split a Pallas or Triton
+    kernel."""
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """Each logical axis, with the mesh axes that split it."""

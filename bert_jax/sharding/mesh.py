@@ -17,7 +17,7 @@ from bert_jax.sharding.config import ACROSS_SLICES, AXES, MeshConfig, listed
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
-    """Returns the size of every axis on `devices` devices. Raises UserError if their product cannot be `devices`."""
+    """Returns the size of every axis on `devices` devices. Raises UserError if the product of the sizes cannot be `devices`."""
     sizes = {axis: getattr(config, axis) for axis in AXES}
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if devices % fixed or (-1 not in sizes.values() and fixed != devices):
@@ -29,8 +29,8 @@ def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
 
 
 def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns the number of slices along every axis of a mesh of `shape`, following `MeshConfig`. Raises UserError, with possible
-    sizes, if the slices cannot be placed."""
+    """Returns the number of slices along every axis of a mesh with this `shape`, as `MeshConfig` describes. Raises UserError if
+    the slices cannot be placed. The error names possible sizes."""
     asked, along = config.across_slices, dict.fromkeys(shape, 1)
     if asked != "auto":
         if shape[asked] % slices:
@@ -51,16 +51,16 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Returns the mesh over `devices` (default: all), in the order of `device_grid`."""
+    """Returns the mesh over `devices` (default: all devices), in the order of `device_grid`."""
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
 
 
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """Returns the devices as an array with a dimension for each of `AXES`.
 
-    On TPUs, an axis spans whole dimensions of the torus if the sizes allow it, otherwise parts of them. `tensor`, which
-    communicates most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError
-    if the devices cannot be arranged this way."""
+    On TPUs, an axis spans whole dimensions of the torus if the sizes allow it. Otherwise, it spans parts of dimensions.
+    `tensor` communicates most, so it gets neighbouring chips. Several slices are concatenated along the axes that
+    `slices_along` returns. Raises UserError if the devices cannot be arranged this way."""
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
     for device in devices:
@@ -74,7 +74,7 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     across = slices_along(config, shape, len(slices))
     within = {axis: size // across[axis] for axis, size in shape.items()}
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
-    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # per axis: slices, chips
+    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # per axis: slices, then chips
     return grids.reshape(*across.values(), *within.values()).transpose(both).reshape(tuple(shape.values()))
 
 
@@ -85,12 +85,13 @@ def devices_along(mesh: Mesh, axis: str) -> list[jax.Device]:
 
 
 def _slice_index(device: jax.Device) -> int:
-    """Returns the index of the TPU slice of `device`, or 0 if it has none."""
+    """Returns the index of the TPU slice of `device`, or 0 if the device has no slice."""
     return getattr(device, "slice_index", None) or 0
 
 
 def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Returns the devices of one slice as an array of `shape`."""
+    """Returns the devices of one slice as an array of this `shape`. Raises UserError if they cannot be arranged in this
+    shape."""
     sizes = tuple(shape.values())
     if devices[0].platform != "tpu":
         return np.asarray(devices).reshape(sizes)
@@ -104,7 +105,7 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
     for split in (False, True):
         try:
             return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
-        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises one of these, e.g. if a side is 28
+        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises such an error e.g. if a side is 28
             reason = error
     products = {1}
     for side in sides:
@@ -117,7 +118,7 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
 
 def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """Returns the dimensions of the box that TPU devices fill, or () if they do not fill a box. If a chip has several cores,
-    they are the last dimension."""
+    the cores are the last dimension."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
@@ -125,8 +126,8 @@ def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
 
 
 def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """If `devices` enumerate a box of TPU chips in row-major order, returns the dimensions of the box, slowest first. If they
-    are in another order, on several slices, or not TPUs, returns (len(devices),)."""
+    """Returns the dimensions of the box of TPU chips, slowest first, if `devices` enumerate a box in row-major order. Returns
+    (len(devices),) if the devices are in another order, are on several slices, or are not TPUs."""
     whole = (len(devices),)
     if devices[0].platform != "tpu" or len({_slice_index(device) for device in devices}) > 1:
         return whole

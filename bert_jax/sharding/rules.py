@@ -28,25 +28,26 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("norm", None),
     ("layers", None),
 )
-"""Rules for parameters. Kernels are split over `fsdp` along the model width, and over `tensor` along heads, feed-forward width or
-vocabulary. LayerNorm and biases of width D are replicated (D numbers per device are too few for a collective)."""
+"""Rules for parameters. Kernels are split over `fsdp` along the model width, and over `tensor` along heads, feed-forward width
+or vocabulary. LayerNorm and biases of width D are replicated, because D numbers per device are too few for a collective."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
 )
-"""Rules for activations: rows are split over `data` and `fsdp`; the model width is not split, since `fsdp` splits the rows."""
+"""Rules for activations. Rows are split over `data` and `fsdp`. The model width is not split, since `fsdp` splits the rows."""
 
 MIN_ZERO_SIZE = 2**15
 """Arrays with fewer elements per layer stay replicated over "data", since a collective would cost more than it saves."""
 
 BATCH = PartitionSpec(dict(RULES)["batch"])
-"""Every array of a batch is split along its rows, the first dimension."""
+"""Every array of a batch is split along its first dimension, the rows."""
 
 
 def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
-    """Returns the NamedShardings of a tree of boxed (abstract) parameters, the output of `abstract_parameters`.
+    """Returns the NamedShardings of a tree of boxed (abstract) parameters, as `abstract_parameters` returns it.
 
-    Raises UserError, naming the parameter, the dimension and the axis, if a dimension is not divisible by its mesh axis.
+    Raises UserError if a dimension is not divisible by its mesh axis. The error names the parameter, the dimension and the
+    axis.
     """
     names = nn.get_partition_spec(boxed)
     specs = nn.logical_to_mesh(names, RULES)
@@ -64,18 +65,18 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
                 )
         return NamedSharding(mesh, spec)
 
-    # if a mesh is set, nn.unbox would apply a sharding constraint to these shapes, as if they were arrays
+    # If a mesh is set, nn.unbox would apply a sharding constraint to these shapes, as if they were arrays.
     shapes = jax.tree.map(lambda box: box.unbox(apply_constraint=False), boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree_util.tree_map_with_path(check, shapes, specs, names, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
 def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:
-    """Returns the shardings of an abstract state (e.g. a train state with any optimizer) whose parameters have the shapes
-    `params` and these `shardings`.
+    """Returns the shardings of an abstract state, e.g. a train state with any optimizer. The parameters in the state have the
+    shapes `params` and these `shardings`.
 
-    An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the array's
-    path decides: it ends with the path of its parameter. If no path matches, the first parameter is used. All other arrays are
-    replicated."""
+    An array with the shape of a parameter is sharded like that parameter. If several parameters have this shape, the array is
+    sharded like the parameter whose path is the end of the array's path. If no path matches, the first parameter with this
+    shape is used. All other arrays are replicated."""
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
     for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):
@@ -92,19 +93,19 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". This
-    is not supported if both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax
-    0.10.2), and the state is already sharded."""
+    """Returns whether the state can be sharded over "data" (ZeRO). ZeRO runs the step in a `jax.shard_map` over "data". This is
+    not supported if both `fsdp` and `tensor` split arrays, because XLA's partitioner then aborts on an embedding lookup (jax
+    0.10.2). The state is already sharded in this case."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
 def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
-    """Returns the `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter
-    (ZeRO, arXiv:1910.02054). `abstract` holds the shapes.
+    """Adds "data" to the `shardings` of parameters, so that every device stores and updates a part of each parameter (ZeRO,
+    arXiv:1910.02054). `abstract` holds the shapes.
 
-    An array is split along its first dimension that is not split yet and is divisible by the size of "data". The dimension of
-    stacked layers is skipped. An array without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its
-    sharding. The last dimension is the worst choice, since it fills the lanes of a TPU.
+    An array is split along the first dimension that is not split yet and is divisible by the size of "data". The dimension of
+    stacked layers is skipped. An array keeps its sharding if there is no such dimension, or if the array has fewer than
+    MIN_ZERO_SIZE elements per layer. The last dimension is the worst choice, since it fills the lanes of a TPU.
     """
     parts = mesh.shape["data"]
     if not supports_zero(mesh):
@@ -123,7 +124,7 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
 
 
 def data_dimension(spec: PartitionSpec) -> int:
-    """Returns the dimension that `zero_shardings` has split over "data", or -1."""
+    """Returns the dimension that `zero_shardings` has split over "data", or -1 if it has split none."""
     return next((d for d, axis in enumerate(spec) if axis == "data"), -1)
 
 
@@ -162,8 +163,8 @@ def shard_count(axes: tuple[str, ...]) -> int:
 
 
 def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """Returns `spec` without two kinds of axes: manual axes, and axes whose size does not divide the dimension (`sizes`).
-    Devices along the removed axes repeat the work."""
+    """Removes manual axes from `spec`, and axes whose size does not divide the dimension. `sizes` has the size of each
+    dimension. Devices along the removed axes repeat the work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
         axes = tuple(axis for axis in mesh_axes(entry) if axis in there)
@@ -172,13 +173,13 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
 
 
 def row_multiple(mesh: Mesh) -> int:
-    """Returns the number of shards of a batch's rows. Batch sizes must be a multiple of it."""
+    """Returns the number of shards of a batch's rows. Batch sizes must be a multiple of this number."""
     return math.prod(mesh.shape[axis] for axis in BATCH[0])
 
 
 def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> None:
-    """Raises UserError, with the nearest possible sizes, if `rows` is not divisible by the devices and
-    microbatches."""
+    """Raises UserError if `rows` is not divisible by the number of devices times microbatches. The error names the nearest
+    possible sizes."""
     multiple = row_multiple(mesh) * accumulation
     if rows % multiple:
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple

@@ -1,4 +1,4 @@
-"""BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044), as pairs of question and passage.
+"""BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044). An example is a pair of question and passage.
 
 Reads the authors' files (train.jsonl and dev.jsonl, with the fields "question", "passage" and "answer") or SuperGLUE's files
 (train.jsonl, val.jsonl and test.jsonl, with "label" instead of "answer").
@@ -54,8 +54,8 @@ class BoolqTask(TextTask):
     """A text task that also writes the file of SuperGLUE's leaderboard."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv, like every text task, and for the test set BoolQ.jsonl, with a line {"idx", "label"} for each
-        question."""
+        """Writes SPLIT.tsv, as every text task does. For the test set, also writes BoolQ.jsonl, which has a line {"idx",
+        "label"} for each question."""
         paths = super().write_predictions(directory, split, logits)
         if split == "test":
             labels = [LABELS[int(values.argmax())] for values in logits]
@@ -66,7 +66,7 @@ class BoolqTask(TextTask):
 
 
 def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
-    """Returns the examples of a split; [] for a test set without a file."""
+    """Returns the examples of a split, or [] if the test set has no file."""
     if not config.data_dir:
         return catalogue.examples(config.name, split, data_set=DATA_SET, say=say)
     directory = pathlib.Path(config.data_dir)
@@ -80,10 +80,10 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
 
 
 def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
-    """Returns the questions of a file in the file's order, with the passage as the second text. Ids are "idx", or the row numbers
-    from 0 if there is no "idx".
+    """Returns the questions of a file in order. The second text of each example is the passage. The id of an example is "idx",
+    or the index of its row if there is no "idx".
 
-    Raises UserError, which names file and line, for a row that is not a valid question.
+    Raises UserError if a row is not a valid question. The error names the file and the line.
     """
     examples: list[TextExample] = []
     for row in read_own_rows(path):

@@ -1,8 +1,8 @@
 """Multiple choice, i.e. choosing one of several continuations of a prompt: SWAG (paper section 4.4), CODAH, and the user's own
 data.
 
-Every candidate is a separate sequence, `[CLS] prompt [SEP] candidate [SEP]`, truncated to `config.length` tokens. All candidates
-of an example are one feature; the prediction is the candidate with the highest score."""
+Every candidate is a separate sequence, `[CLS] prompt [SEP] candidate [SEP]`, truncated to `config.length` tokens. All
+candidates of an example are in one feature. The prediction is the candidate with the highest score."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXPERIMENTS = {"swag": "swag.py:swag", "codah": "swag.py:codah"}
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceTask:
-    """A multiple-choice task; the number of candidates may differ between examples."""
+    """A multiple-choice task. The number of candidates may differ between examples."""
 
     name: str
     length: int
@@ -54,16 +54,16 @@ class ChoiceTask:
         return ChoiceHead()
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns one feature for each example, in order, with a sequence for each of its candidates."""
+        """Returns one feature for each example, in order. A feature has a sequence for each candidate."""
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the accuracy over the examples with a label; {} if no example has one."""
+        """Returns the accuracy over the examples with a label, or {} if no example has a label."""
         known, labels = self._labels(split)
         return {"accuracy": accuracy(_best(logits)[known], labels)} if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of choosing the same candidate number in every example."""
+        """Returns the scores of choosing the candidate with the same index in every example."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -75,12 +75,12 @@ class ChoiceTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns `ALIKE` if the same candidate number is predicted for every example, otherwise ""."""
+        """Returns `ALIKE` if the predicted candidate has the same index in every example, otherwise ""."""
         return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each candidate. For
-        SWAG's test set, also writes SPLIT.csv with the row number and `pred`, the format of its authors' script."""
+        SWAG's test set, also writes SPLIT.csv in the format of the authors' script, with the row index and `pred`."""
         best = _best(logits)
         rows = [["id", "prediction", "label", "probabilities"]]
         for example, choice, values in zip(self.splits[split], best.tolist(), logits, strict=True):
@@ -105,12 +105,13 @@ class ChoiceTask:
 
 
 def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the index of the best candidate of each example, int [E]; the first one if several are equally good."""
+    """Returns the index of the best candidate in each example, int [E]. If several candidates are equally good, the first of
+    them is the best."""
     return np.array([int(values.argmax()) for values in logits])
 
 
 def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
-    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`; the test set may be absent.
+    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`. The test set may be absent.
 
     Raises UserError for missing or invalid files.
     """
@@ -121,7 +122,7 @@ def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
     if config.name not in _FILES:
         raise UserError(f"config.task.name={config.name!r} is not a multiple-choice task; {nearest(config.name, NAMES)}")
     if not config.data_dir:
-        catalogue.examples(config.name, "train")  # raises UserError: the catalogue has neither task
+        catalogue.examples(config.name, "train")  # raises UserError, because the catalogue has neither task
     read, files = _FILES[config.name]
     paths = {split: pathlib.Path(config.data_dir) / name for split, name in files.items()}
     splits = {split: read(path) for split, path in paths.items() if split != "test" or path.is_file()}

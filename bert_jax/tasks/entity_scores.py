@@ -1,4 +1,4 @@
-"""Precision, recall and F1 over the entities in tag sequences, counted like conlleval and seqeval (default mode).
+"""Computes precision, recall and F1 over the entities in tag sequences, as conlleval and seqeval (default mode) do.
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
@@ -8,13 +8,13 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
-One function reads all of them. In any tag sequence, valid or not, it finds the same entities as conlleval. Tags that conlleval.pl
-does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other letters than
-BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
+The function `entities` reads all schemes. It finds the same entities as conlleval in any tag sequence, valid or not. Tags that
+conlleval.pl does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use
+other letters than BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
 seqeval gives the same scores (the tests compare both). seqeval is not used, because it returns no entities and does not convert
-between schemes, so most of this module would still be needed. Its last release, from 2020, has no wheel; it needs scikit-learn,
-takes five times as long, and only warns about labels that are not tags."""
+between schemes, so most of this module would still be needed. The last release of seqeval is from 2020 and has no wheel.
+seqeval also needs scikit-learn, takes five times as long, and only warns about labels that are not tags."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dataclasses import dataclass
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "BIOES")
 
 Entity = tuple[str, int, int]
-"""(type, first word, last word)."""
+"""(type, index of the first word, index of the last word)."""
 
 
 def is_tag(label: str) -> bool:
-    """Returns whether a label is a tag: O, or B, I, E or S with a type."""
+    """Returns whether a label is a tag. A tag is O, or B, I, E or S, usually with a type, e.g. B-PER."""
     prefix, hyphen, kind = label.partition("-")
     return label == "O" or (prefix in ("B", "I", "E", "S") and bool(kind) == bool(hyphen))
 
@@ -38,7 +38,7 @@ def is_tag(label: str) -> bool:
 _OTHER_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}
 """The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) mapped to BIOES."""
 _LETTERS = ("BIES", "BILU", "BMES", "BIEW", "BMEW")
-"""The letters of each scheme; no file mixes the letters of two schemes."""
+"""The letters of each scheme. The tags of a data set must use the letters of one scheme."""
 _FORMS = (
     re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>[-_:/.])(?P<kind>.+)"),
     re.compile(r"\A(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),
@@ -49,10 +49,10 @@ _FORMS = (
 
 
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
-    """Returns label -> equivalent tag, for all tags of a data set, or {} if they do not follow a single scheme.
+    """Maps the labels of a data set to equivalent tags. Returns {} if the labels do not follow a single scheme.
 
-    Labels that are already tags do not change. Other single letters may be labels too. So labels without types, such as B, M, E
-    and S for Chinese word segmentation, are tags only if B and either E or L are among them."""
+    Labels that are already tags do not change. Single letters may also be ordinary labels. Labels without types, such as B, M,
+    E and S for Chinese word segmentation, are therefore read as tags only if B and either E or L are among them."""
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
         return {label: label for label in given}
@@ -74,7 +74,8 @@ def as_tags(labels: Iterable[str]) -> dict[str, str]:
 
 
 def looks_like_tags(labels: Iterable[str]) -> bool:
-    """Returns whether labels look like tags: some have a scheme letter and a type, and there is O, or B and I."""
+    """Returns whether labels look like tags. Some labels must have a scheme letter and a type, and there must be O, or both B
+    and I."""
     given = set(labels)
     for form in _FORMS[:4]:
         letters = {match["letter"].upper() for label in given if (match := form.fullmatch(label))}
@@ -84,9 +85,9 @@ def looks_like_tags(labels: Iterable[str]) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Returns the entities of a sentence, in order. B and S always start an entity, and E and S always end one. In an invalid
-    sequence, I and E continue the previous entity if it has their type; otherwise they start an entity. Raises ValueError for a
-    label that is not a tag."""
+    """Returns the entities of a sentence, in order. B and S always start an entity, and E and S always end an entity. I and E
+    continue the entity of the previous word if it has not ended and has the same type. Otherwise, I and E start an entity.
+    Raises ValueError for a label that is not a tag."""
     found: list[Entity] = []
     ended = True
     for i, tag in enumerate(tags):
@@ -105,8 +106,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Returns the tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed
-    the sentence, and for an unknown scheme."""
+    """Returns the tags of a sentence with `length` words and these entities. Raises ValueError if entities overlap or exceed
+    the sentence, or if the scheme is unknown."""
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; the schemes are {', '.join(SCHEMES)}")
     tags = ["O"] * length
@@ -129,14 +130,14 @@ def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Returns the tags of the same entities in another scheme; the result is always valid."""
+    """Converts tags to another scheme. The result has the same entities and is always valid."""
     return entity_tags(entities(tags), len(tags), scheme)
 
 
 @dataclass(frozen=True)
 class EntityScore:
-    """Counts of entities; an entity is correct if its type, first word and last word are correct. Scores are fractions, 0 if
-    undefined."""
+    """Counts of entities. An entity is correct if its type, first word and last word are correct. Scores are fractions, or 0 if
+    they are undefined."""
 
     correct: int
     predicted: int
@@ -161,10 +162,10 @@ class EntityScore:
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> tuple[EntityScore, dict[str, EntityScore]]:
-    """Returns the overall score, and the score of each type in predictions or labels, in alphabetical order.
+    """Returns the overall score, and the scores of all types in predictions or labels, in alphabetical order.
 
-    predictions, labels: the tags of every sentence; their schemes may differ. No entity crosses the end of a sentence. Raises
-    ValueError if the numbers of sentences or of words differ.
+    predictions, labels: the tags of every sentence. The two may use different schemes. No entity crosses the end of a sentence.
+    Raises ValueError if predictions and labels differ in the number of sentences or words.
     """
     if len(predictions) != len(labels):
         raise ValueError(f"there are predictions for {len(predictions)} sentences, but labels for {len(labels)}")

@@ -1,4 +1,4 @@
-"""Labelled examples before tokenisation: one class for each kind of task.
+"""Labelled examples before tokenisation. Each kind of task has its own class.
 
 In test sets without labels, `label` and `labels` are None, and `answers` is empty.
 """
@@ -15,7 +15,7 @@ class TextExample:
     id: str
     text: str
     text_b: str | None = None
-    label: str | float | tuple[str, ...] | None = None  # a name; a number (regression); several names or none (multi-label)
+    label: str | float | tuple[str, ...] | None = None  # a name, a number (regression), or a tuple of names (multi-label)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -29,12 +29,12 @@ class WordsExample:
 
     id: str
     words: tuple[str, ...]
-    labels: tuple[str, ...] | None  # one for each word
-    document: int  # consecutive sentences with the same number form a document; they may be shown together as context
+    labels: tuple[str, ...] | None  # one label for each word
+    document: int  # sentences with the same `document` form a document, and may be shown together as context
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The sentence: its words with spaces between them."""
+        """The sentence, with spaces between the words."""
         return (" ".join(self.words),)
 
 
@@ -46,8 +46,8 @@ class QuestionExample:
     question: str
     context: str
     answers: tuple[tuple[str, int | None], ...] = ()
-    """(text, start) with `context[start:].startswith(text)`; start is None if the context does not contain the text. An answer
-    without a start counts in the scores, but is not a training target."""
+    """(text, start) with `context[start:].startswith(text)`. `start` is None if the context does not contain the text. An
+    answer without a start counts in the scores, but is not a training target."""
     is_impossible: bool = False
 
     @property
@@ -58,7 +58,7 @@ class QuestionExample:
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A prompt and its possible continuations, one of which is correct."""
+    """A prompt and its possible continuations. One continuation is correct."""
 
     id: str
     prompt: str
@@ -67,14 +67,14 @@ class ChoiceExample:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The prompt and the correct choice; only the prompt if the correct choice is unknown. Wrong choices are not text of
-        the domain."""
+        """The prompt and the correct choice, or only the prompt if the correct choice is unknown. Wrong choices are left out,
+        because they are not text of the domain."""
         return (self.prompt,) if self.label is None else (self.prompt, self.choices[self.label])
 
 
 @dataclass(frozen=True)
 class PronounExample:
-    """A text with an ambiguous pronoun and two names; each `*_start` is the first character of the mention in `text`."""
+    """A text with an ambiguous pronoun and two names. Each `*_start` is the index of a mention's first character in `text`."""
 
     id: str
     text: str
@@ -85,7 +85,7 @@ class PronounExample:
     b: str
     b_start: int
     label: str | None  # "A", "B" or "neither"
-    gender: str | None  # of the pronoun: "masculine", "feminine", or None for any other pronoun
+    gender: str | None  # "masculine" or "feminine", or None for any other pronoun
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -23,10 +23,10 @@ from bert_jax.tasks.readers.tables import parse_number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
-    """Returns name in `SUBMISSION` -> the predictions in the file with this name, from all `directories`.
+    """Returns the predictions in the files of all `directories`, by name. The names of the files are the names in `SUBMISSION`.
 
-    Raises UserError for a directory that does not exist or has no prediction files, for a file in two directories, and for a row
-    out of order.
+    Raises UserError if a directory does not exist or has no prediction files, if two directories have the same file, or if a
+    row is out of order.
     """
     found: dict[str, pathlib.Path] = {}
     for directory in directories:

@@ -1,8 +1,8 @@
 """Pronoun resolution: a pronoun refers to the name A, to the name B, or to neither (GAP; Webster et al. 2018).
 
-A text is one sequence; the head reads the first pieces of the pronoun and of both names. If a text is too long, only a window
-around these three mentions is read. If they are too far apart for one window, only the tokens nearest to each mention are read.
-As GAP's authors intend, the development file is the training set, and the validation file is the dev set."""
+A text is one sequence. The head reads the first piece of the pronoun and of each name. If a text is too long, only a window
+around these three mentions is read. If the mentions are too far apart for one window, only the tokens nearest to each mention
+are read. As GAP's authors intend, the development file is the training set, and the validation file is the dev set."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ KIND = MentionHead.kind
 """The kind of the head."""
 EXPERIMENTS = {"gap": "gap.py"}
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
-_LEAST = 1e-15  # a minimum probability, so that its logarithm is finite
+_LEAST = 1e-15  # the minimum of a probability, so that its logarithm is finite
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText:
-    """The tokens of a text, `ids` int32 [tokens] without [CLS] and [SEP], and the index in `ids` of each mention's first
-    piece."""
+    """The tokens of a text, and the positions of the mentions. `ids` are int32 [tokens], without [CLS] and [SEP].
+    `mention_starts` are the indices of the mentions' first pieces in `ids`."""
 
     ids: np.ndarray
     mention_starts: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
-    """The characters [start, end) of the text for each of `ids`."""
+    """The characters [start, end) of each token in the text."""
     exact: bool
     """Whether every mention starts at the start of its first subword."""
     is_broken: bool
@@ -84,17 +84,17 @@ class MentionTask:
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns `gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a
-        label; {} if no example has one."""
+        """Returns `gap_scores`, the accuracy over the three labels, and log_loss (lower is better). Only the examples with a
+        label count. Returns {} if no example has a label."""
         stacked = np.stack(logits)
         return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of always predicting A, B or neither, with the label frequencies of the training set as
-        probabilities."""
+        """Returns the scores of always predicting A, B or neither. The probabilities are the label frequencies in the training
+        set."""
         labels = [example.label for example in self.splits["train"]]
         counts = np.array([labels.count(label) for label in LABELS])
-        prior = np.maximum(counts, _LEAST)  # log_loss divides by their sum
+        prior = np.maximum(counts, _LEAST)  # log_loss normalises the counts
         shape = (len(self.splits[split]),)
 
         def constant(answer: int) -> Constant:
@@ -104,12 +104,12 @@ class MentionTask:
         return constant_baseline(self.metric, split, usual, map(constant, range(len(LABELS)))) if usual[1] else Baseline()
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns `ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
+        """Returns `ALIKE` if all predictions are the same (A, B or neither), otherwise ""."""
         return ALIKE if all_equal(np.stack(logits).argmax(1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
-        probabilities in the format of the competition with log loss (ID,A,B,NEITHER)."""
+        """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header). Also writes SPLIT.csv
+        with the probabilities (ID,A,B,NEITHER), in the format of the competition that uses log loss."""
         stacked, examples = np.stack(logits), self.splits[split]
         rows, lines = [], ["ID,A,B,NEITHER"]
         for example, corefers, row in zip(examples, _corefers(stacked.argmax(1)), softmax(stacked), strict=True):
@@ -121,7 +121,7 @@ class MentionTask:
         ]
 
     def _scored(self, split: str, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-        """Returns `scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
+        """Returns the scores of `predictions` (int [E], indices of LABELS) with `probabilities` (float [E, 3])."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         if not known:
@@ -132,8 +132,8 @@ class MentionTask:
         return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """Reports two lists of texts by their ids: `inexact`, whose `EncodedText` is not `exact`, and `broken`, whose
-        `EncodedText` `is_broken`."""
+        """Reports the ids of two kinds of texts. The `EncodedText` of a text in `inexact` is not `exact`. The `EncodedText` of
+        a text in `broken` has `is_broken` set."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
@@ -148,12 +148,13 @@ class MentionTask:
 
 
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
-    """Returns at most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
+    """Returns at most `room` tokens of a text, with the indices of the first pieces of the pronoun, A and B. `room` is at least
+    3.
 
-    If a mention has no piece, or starts inside a piece (a name inside an unknown word), the piece nearest to its first
-    character is used instead."""
+    If a mention has no piece, the piece nearest to its first character is used instead. If a mention starts inside a piece
+    (e.g. a name inside an unknown word), this piece is used."""
     ids, offsets = tokenizer.encode_with_offsets(example.text)
-    if not ids:  # control characters only
+    if not ids:  # the text has only control characters
         ids, offsets = [tokenizer.unk_id], [(0, len(example.text))]
     mentions = (
         (example.pronoun_start, example.pronoun),
@@ -169,8 +170,8 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> E
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """Returns the first and the last piece with characters in [start, end); if there is no such piece, returns the nearest piece
-    twice."""
+    """Returns the first and the last piece with characters in [start, end). If there is no such piece, returns the nearest
+    piece twice."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if inside:
         return inside[0], inside[-1]
@@ -179,11 +180,11 @@ def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[i
 
 
 def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> np.ndarray:
-    """Returns the indices of at most `room` of `count` tokens, ascending. They are the tokens nearest to `spans`, each given as
-    (first, last token).
+    """Chooses at most `room` of `count` tokens, and returns their indices in ascending order. The chosen tokens are nearest to
+    `spans`. A span is given as (first, last token).
 
     If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. If
-    two tokens are at the same distance, the earlier one is preferred.
+    two tokens are at the same distance, the earlier token is preferred.
     """
     first, last = min(a for a, _ in spans), max(b for _, b in spans)
     around = [(first, last)] if last - first < room else spans
@@ -194,15 +195,15 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
 
 
 def _corefers(answers: np.ndarray) -> np.ndarray:
-    """Returns whether the pronoun refers to A and to B, bool [E, 2], from predictions int [E]."""
+    """Converts predictions, int [E], to whether the pronoun refers to A and whether it refers to B, bool [E, 2]."""
     return answers[:, np.newaxis] == np.arange(2)
 
 
 def load(config: TaskConfig, say: Say = note) -> MentionTask:
     """Loads GAP from `config.data_dir`, or from the tfds catalogue if `data_dir` is empty. The test set may be missing.
 
-    Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are computed by
-    gender."""
+    Raises UserError for missing or invalid files. Also raises it for a pronoun without a gender, since GAP's scores are
+    computed by gender."""
     paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()} if config.data_dir else {}
     if paths:
         splits = {split: read_gap(path) for split, path in paths.items() if split != "test" or path.is_file()}

@@ -42,8 +42,8 @@ The tables are made from `bert_jax/tasks/published.json`:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """The scores of a system on a split, in the units of our scores, with the table or file that they come from. `note` is the
-    reason why they are not comparable with our scores ("" if they are)."""
+    """The scores of a system on a split, in the units of our scores. `source` is the table or file that the scores come from.
+    `note` is the reason why they are not comparable with our scores, or "" if they are comparable."""
 
     system: str
     split: str
@@ -54,14 +54,14 @@ class Published:
 
 @functools.cache
 def published(task: str) -> tuple[Published, ...]:
-    """Returns the published rows of a task, in the order of the file; () if there are none. For a translation run on WMT14, the
-    task is "newstest2014" and the languages, such as "newstest2014 en-de"."""
+    """Returns the published rows of a task, in the order of the file, or () if there are none. For a translation run on WMT14,
+    the task is "newstest2014" and the languages, e.g. "newstest2014 en-de"."""
     return tuple(row for table in _tables() for row in _rows(table, task))
 
 
 def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
-    """Yields a line for each row, with a heading wherever the split or the note changes. The main `metric` is the
-    first score of a line."""
+    """Yields a line for each row, and a heading whenever the split or the note changes. The main `metric` is the first score in
+    a line."""
     heading = ""
     for row in rows:
         before, heading = heading, f"published, {row.split}" + (f" ({row.note})" if row.note else "")
@@ -74,9 +74,10 @@ def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
 def prover_scores(counts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Returns the scores of an entailment prover from its confusion matrix `counts`.
 
-    `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
-    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda count only the pairs for
-    which they found a proof, i.e. the pairs answered with entailment or contradiction. These scores have separate names."""
+    `counts` is [3, 3], with a row for each true label and a column for each answer. Both are in the order entailment,
+    contradiction, neutral. Precision and recall are means over the three labels, as in our scores. LangPro and ccg2lambda count
+    only the pairs for which they found a proof, i.e. the pairs answered with entailment or contradiction. The scores over these
+    pairs have separate names."""
     table = np.array(counts)
     labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
     proved = np.trace(table[:2, :2])

@@ -71,15 +71,15 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
 
 def _columnar_file(directory: str) -> pathlib.Path | None:
-    """Returns a Parquet or Arrow file below a directory (the formats of data sets on the hub), preferably of the training
-    split, or None if there is no such file."""
+    """Finds a Parquet or Arrow file in a directory or its subdirectories, or returns None. A file of the training split is
+    preferred. Data sets on the hub are in these formats."""
     files = pathlib.Path(directory).rglob("*") if directory else ()
     found = [file for file in files if file.suffix in COLUMNAR and file.is_file()]
     return min(found, key=lambda file: ("train" not in str(file.relative_to(directory)), file), default=None)
 
 
 def task_name(config: TaskConfig) -> str:
-    """Returns the name of the task: `config.name`, or the NAME of FILE.py:NAME."""
+    """Returns the name of the task. This is `config.name`, or NAME if `config.name` is FILE.py:NAME."""
     return split_named(config.name)[1] if is_in_file(config.name) else config.name
 
 
@@ -102,7 +102,7 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
 
 
 def task_head_class(config: TaskConfig) -> type[TaskHead]:
-    """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
+    """Returns the head class of the task `config.name`, without reading data. Raises UserError for an unknown name."""
     return head_class(_task_module(config).KIND)
 
 
@@ -116,7 +116,8 @@ def _task_module(config: TaskConfig) -> Any:
 
 
 def _own_module(value: str) -> Any:
-    """Returns the module of a task FILE.py:NAME. Raises UserError for a file without valid NAMES, KIND and load."""
+    """Returns the module of a task FILE.py:NAME. Raises UserError if the file has no valid NAMES, KIND and load, or no task
+    NAME."""
     module, (file, name, _) = file_module(value, KEY), split_named(value)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"{KEY}={value}"

@@ -1,22 +1,22 @@
 """The official metrics of all tasks except entities (`entity_scores`), and the scores of constant predictions.
 
-Classification, regression and GAP: scores are fractions in [-1, 1] rather than percent, except the two losses. No metric is ever
-nan. Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
-ValueError if their shapes differ, if they are empty, or if a label is not finite.
+The scores of classification, regression and GAP are fractions in [-1, 1] rather than percent, except the two losses. No metric
+is ever nan. Predictions and labels are arrays of the same shape, int [E] for classes or float [E] for a regression. Every
+function raises ValueError if the shapes differ, if the arrays are empty, or if a label is not finite.
 
-SQuAD: scores are in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold
-answers are `{question id: texts}`; a question without an answer (2.0) has no texts. The questions are in the order of the data
-set, because the last digit of a float sum depends on this order. Predictions are `{question id: text}`, "" for "no answer";
-predictions for unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official
-scripts at run time, and torchmetrics only has 1.1 and needs PyTorch.
+The scores of SQuAD are in percent. They are identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last
+digit. Gold answers are `{question id: texts}`. A question without an answer (2.0) has no texts. The questions are in the order
+of the data set, because the last digit of a float sum depends on this order. Predictions are `{question id: text}`, where ""
+means "no answer". Predictions for unknown questions are ignored. Two libraries have these metrics but are not used: evaluate
+downloads the official scripts at run time, and torchmetrics has only 1.1 and needs PyTorch.
 
 A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may
 be rare in the evaluated split, and another constant prediction may score higher there. The baseline is therefore the better of
 these two predictions, with its name.
 
-The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
-tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its
-log loss also clips at a different probability than the log loss of GAP."""
+The correlations are computed by scipy. Each of the other metrics needs only a few counts and a division. scikit-learn gives the
+same numbers (the tests compare both), but it would add 57 MB in four packages, and a second of import time to every command
+that evaluates. scikit-learn's log loss also clips at a different probability than the log loss of GAP."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Constant = tuple[str, Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The scores of the best constant prediction for a split; empty if no example has a label."""
+    """The scores of the best constant prediction for a split. They are empty if no example has a label."""
 
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The scores of the constant prediction, with the names of `Task.scores`."""
+    """The scores of the constant prediction, with the same names as in `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Rule -> the value of the task's main metric. The rules are the constant prediction and, for token tasks, each word's most
-    frequent label in training."""
+    """The value of the task's main metric for each rule. One rule is the constant prediction. For token tasks, another rule
+    predicts each word's most frequent label in training."""
 
     @property
     def bar(self) -> float:
@@ -53,8 +53,8 @@ class Baseline:
 
 
 def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable[Constant]) -> Baseline:
-    """Returns the better of two baselines by `metric`: `usual`, the most frequent training label, and the best of `others` on
-    this split."""
+    """Returns the baseline with the higher `metric`. It is either `usual`, the most frequent label in training, or the best of
+    `others` on this split."""
     name, scores = usual
     other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
     rule = f"{name} for all, most frequent in training"
@@ -69,7 +69,8 @@ ALIKE = "all predictions are the same"
 
 
 def scorer(metrics: Mapping[str, Metric]) -> Callable[[str, np.ndarray, np.ndarray], dict[str, float]]:
-    """Returns a function (split, predictions, labels) -> scores. It uses the same `metrics` for every split."""
+    """Returns a function that takes a split, predictions and labels, and returns the scores. It uses the same `metrics` for
+    every split."""
     return lambda split, predictions, labels: {name: metric(predictions, labels) for name, metric in metrics.items()}
 
 
@@ -80,7 +81,8 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
-    """Returns F1 of the class `positive` (1 in GLUE's MRPC and QQP), or 0 if neither predictions nor labels contain it."""
+    """Returns F1 of the class `positive` (1 in GLUE's MRPC and QQP), or 0 if neither predictions nor labels contain this
+    class."""
     predictions, labels = _paired(predictions, labels)
     return _f1(predictions == positive, labels == positive)
 
@@ -98,14 +100,13 @@ def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the mean recall over the same classes as in `macro_precision`. A class without examples has
-    recall 0."""
+    """Returns the mean recall over the same classes as `macro_precision`. A class without examples has recall 0."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 
 
 def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
-    """For each class, takes the examples with this class in `these`, and computes which fraction also has it in `others`.
+    """For each class, computes which fraction of the examples with this class in `these` also have this class in `others`.
     Returns the mean over all classes."""
     classes = [(these == c, others == c) for c in np.unique([these, others])]
     return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
@@ -126,7 +127,7 @@ def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
     n = labels.size
     predicted, true = (np.bincount(part, minlength=len(classes)) for part in (flat[:n], flat[n:]))
-    # covariance and variances times n squared: exact in Python's integers
+    # Covariance and variances are multiplied by n squared, so that they are exact integers in Python.
     covariance = n * int(np.sum(predictions == labels)) - int(predicted @ true)
     variances = (n * n - int(predicted @ predicted)) * (n * n - int(true @ true))
     return covariance / variances**0.5 if variances else 0.0
@@ -143,7 +144,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the mean squared error; infinite if a prediction is not finite."""
+    """Returns the mean squared error. It is infinite if a prediction is not finite."""
     predictions, labels = _paired(predictions, labels)
     if not np.isfinite(predictions).all():
         return float("inf")
@@ -151,10 +152,12 @@ def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:
-    """Returns the mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
+    """Returns the mean cross-entropy (nats) between probabilities, float [E, C], and labels, int [E], as in the GAP
+    competition.
 
     Rows are normalised to a sum of 1. Probabilities are then clipped to [clip, 1 - clip], so no example has a loss above
-    -log(clip). Raises ValueError for probabilities that are negative, not finite or all zero, and for labels outside [0, C)."""
+    -log(clip). Raises ValueError if probabilities are negative or not finite, if a row is all zero, or if a label is outside
+    [0, C)."""
     probabilities, labels = np.asarray(probabilities, np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
         raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [E, C] and [E], E at least 1")
@@ -167,9 +170,9 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     return float(-np.log(np.clip(chosen, clip, 1 - clip)).mean())
 
 
-# The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The table's caption says "accuracy" for CoLA,
-# but its scores are Matthews correlations.
+# The metrics that GLUE reports for each task, in GLUE's order (Wang et al. 2019, table 1, and section 4 for AX). MNLI's two
+# evaluation sets are scored separately. `main_score` is the metric in Table 1 of the BERT paper. The caption of this table says
+# "accuracy" for CoLA, but the scores are Matthews correlations.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},
@@ -190,20 +193,21 @@ def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[
 
 
 def main_score(task: str) -> str:
-    """Returns the metric among `glue_scores` by which models are selected: F1 for MRPC and QQP, Spearman's correlation for
-    STS-B."""
+    """Returns the name of the metric in `glue_scores` that selects models. It is F1 for MRPC and QQP, and Spearman's
+    correlation for STS-B. The other tasks have only one metric."""
     names = tuple(_glue_metrics(task))
     return "spearman" if "spearman" in names else names[0]
 
 
 def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
-    """Returns a description of degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few
-    examples, paper section 4.1); "" for all other predictions.
+    """Returns a description of degenerate predictions, or "" for all other predictions. Degenerate predictions hardly depend on
+    the input, as in some fine-tuning runs on few examples (paper section 4.1).
 
-    Predictions are degenerate if all are the same although the labels differ. In a regression, they are also degenerate if one
-    of them is not finite, or if they are nearly the same (their standard deviation is below 1 % of the labels' standard
-    deviation) and in no useful order (Spearman's correlation is within three standard errors of 0). Nearly equal predictions in
-    the right order are not degenerate, since the correlations ignore scale."""
+    Predictions are degenerate if all are the same although the labels differ. In a regression, they are also degenerate if a
+    prediction is not finite, or if the predictions are nearly the same and in no useful order. They are nearly the same if
+    their standard deviation is below 1 % of the labels' standard deviation. They are in no useful order if Spearman's
+    correlation is within three standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the
+    correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""
@@ -221,12 +225,12 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:
-    """Returns GAP's metrics, counted like gap_scorer.py: every name of every example is one decision.
+    """Returns GAP's metrics, counted as in gap_scorer.py. Each of the two names in an example is one decision.
 
-    predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], whether the
-    pronoun is feminine. precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example.
-    `bias` is feminine_f1 / masculine_f1. The bias is left out if one of the two F1 is 0, since the official scorer prints no
-    bias then."""
+    predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B. feminine: bool [E], whether the
+    pronoun is feminine. The scores precision, recall and f1 are over all examples. masculine_f1 and feminine_f1 are 0 if a
+    gender has no example. `bias` is feminine_f1 / masculine_f1. The bias is left out if one of the two F1 is 0, since the
+    official scorer then prints no bias."""
     predictions, labels = (part.astype(bool) for part in _paired(predictions, labels, dimensions=2))
     feminine = np.asarray(feminine, bool)
     if labels.shape != (len(feminine), 2):
@@ -261,7 +265,8 @@ def _paired(predictions: np.ndarray, labels: np.ndarray, dimensions: int = 1) ->
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
+    """Returns F1 (the harmonic mean of precision and recall) for two bool arrays of the same shape, or 0 if nothing is
+    positive."""
     positives = int(predictions.sum()) + int(labels.sum())
     return 2 * int((predictions & labels).sum()) / positives if positives else 0.0
 
@@ -271,7 +276,7 @@ def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> floa
     x, y = (values.astype(np.float64) for values in _paired(predictions, labels))
     if not np.isfinite(x).all() or (x == x[0]).all() or (y == y[0]).all():
         return 0.0
-    from scipy import stats  # imported here, because it takes a second and only regression tasks need it
+    from scipy import stats  # scipy is imported here, because this takes a second and only regression tasks need it
 
     with warnings.catch_warnings():  # `degeneracy` reports nearly constant predictions
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
@@ -295,7 +300,8 @@ def exact_match(prediction: str, gold: str) -> bool:
 
 
 def word_f1(prediction: str, gold: str) -> float:
-    """Returns F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
+    """Returns F1 of two bags of normalised words, or 0 if a bag is empty. This is the rule of SQuAD 1.1. SQuAD 2.0 gives 1 if
+    both bags are empty."""
     predicted, true = normalise(prediction).split(), normalise(gold).split()
     shared = sum((Counter(predicted) & Counter(true)).values())
     if not shared:
@@ -305,8 +311,8 @@ def word_f1(prediction: str, gold: str) -> float:
 
 
 def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float]:
-    """Returns the metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over
-    questions.
+    """Returns the metrics of SQuAD 1.1, "exact_match" and "f1". The score of a question is the maximum over its gold answers.
+    The metrics are the means over all questions.
 
     A question without a prediction scores 0. Raises ValueError if there are no questions, or if a question has no gold answer.
     """
@@ -328,14 +334,14 @@ def squad2_scores(
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns the metrics of SQuAD 2.0: "exact", "f1" and "total". With the prefixes "HasAns_" and "NoAns_", they are also
-    computed for the questions with and without an answer, if there are any.
+    """Returns the metrics of SQuAD 2.0: "exact", "f1" and "total". They are also computed for the questions with an answer
+    (with the prefix "HasAns_") and without an answer ("NoAns_"), if there are such questions.
 
-    no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
-    `Answer.no_answer_margin`. With `no_answer`, predictions must be the texts of the best spans, never "": if `no_answer`
-    exceeds `threshold`, "" replaces the prediction. The results of `find_threshold` are then added: "best_exact",
-    "best_exact_thresh", "best_f1" and "best_f1_thresh". Raises UserError for a question without a prediction or without
-    `no_answer`.
+    no_answer: for every question, the probability that the question has no answer, or a monotonic function of this probability
+    such as `Answer.no_answer_margin`. If `no_answer` is given, predictions must be the texts of the best spans, never "". A
+    prediction is then replaced by "" if `no_answer` of the question exceeds `threshold`. The results of `find_threshold` are
+    also added: "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh". Raises UserError for a question without a
+    prediction or without `no_answer`.
     """
     _require_questions(gold)
     for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
@@ -365,7 +371,7 @@ def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) 
     """Returns {question id: score} for `find_threshold`. The score is the exact match or F1 of SQuAD 2.0, in [0, 1], before any
     threshold.
 
-    Gold answers that are empty after `normalise` are ignored. If none is left, the gold answer is ""."""
+    Gold answers that are empty after `normalise` are ignored. If no gold answer is left, "" is used as the gold answer."""
     scores = {}
     for question, answers in gold.items():
         prediction = predictions[question]
@@ -387,18 +393,18 @@ def find_threshold(
     *,
     attainable: bool = False,
 ) -> tuple[float, float]:
-    """Returns the best mean score in percent, and the smallest threshold of `no_answer` that gives it; above the threshold, the
-    prediction is "".
+    """Returns the best mean score in percent, and the smallest threshold of `no_answer` that gives this score. The prediction
+    for a question is "" if `no_answer` is above the threshold.
 
     scores: the `question_scores`. The official search starts with "" for every question. It then accepts the predictions one by
-    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) Of several questions with
-    the same `no_answer`, it may accept only some, and report a score that no threshold gives. (2) If answering "" to every
-    question is best, it reports the threshold 0, which gives these answers only if all values are above 0. (3) If a question
-    has no answer, a prediction such as "the" loses a point, although it normalises to "". Use `attainable` for a threshold to
-    predict with; `squad2_scores` at this threshold gives the reported score."""
+    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects: (1) If several questions have
+    the same `no_answer`, the search may accept only some of them, and report a score that no threshold gives. (2) If "" is the
+    best answer to every question, the search reports the threshold 0. This threshold gives these answers only if all values are
+    above 0. (3) If a question has no answer, a prediction such as "the" loses a point, although it normalises to "". Use
+    `attainable` for a threshold to predict with. `squad2_scores` at this threshold gives the reported score."""
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
-    # a threshold below all values, which gives "" for every question
+    # A threshold below all values gives "" for every question.
     below = float(np.nextafter(no_answer[order[0]], -np.inf)) if attainable and order else 0.0
     best, threshold = current, below
     for i, question in enumerate(order):

@@ -1,12 +1,12 @@
 """Extractive question answering: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3), and the user's own questions.
 
-A long context is split into windows; each window is a feature. The target of a window is the first answer that consists of whole
-tokens of the context. The target is [CLS] if the window does not contain the whole answer, or if the question has no answer
-(run_squad.py). The prediction for a question is `best_spans` over its windows.
+A long context is split into windows, and each window is a feature. The target of a window is the first answer that consists of
+whole tokens of the context. The target is [CLS] if the window does not contain the whole answer, or if the question has no
+answer (run_squad.py). `best_spans` predicts the answer to a question from all windows of the question.
 
-In SQuAD 2.0, the prediction is "no answer" if its margin exceeds a threshold. `scores` and `write_predictions` of the dev set
-tune this threshold for F1, on the logits that are passed to them. All other splits use the last tuned threshold, so the dev set
-must be scored first, with the same model. Before that, the threshold is 0, the original's default."""
+In SQuAD 2.0, the prediction is "no answer" if the margin of "no answer" exceeds a threshold. For the dev set, `scores` and
+`write_predictions` tune this threshold for F1, on the logits that are passed to them. All other splits use the last tuned
+threshold, so the dev set must be scored first, with the same model. Before that, the threshold is 0, as in the original."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 @dataclasses.dataclass(frozen=True)
 class _EncodedQuestion:
-    """The windows of a question, each of which is a feature, and the characters [start, end) of every token of its context."""
+    """The windows of a question, and the characters [start, end) of every token in its context. Each window is a feature."""
 
     windows: list[Window]
     offsets: np.ndarray  # int64 [tokens, 2]
@@ -62,29 +62,29 @@ class _EncodedQuestion:
 
 @dataclasses.dataclass(frozen=True)
 class _Predictions:
-    """The predictions for a split, by question id; the prediction is "no answer" if the margin exceeds the threshold."""
+    """The predictions for a split, by question id. The prediction is "no answer" if the margin exceeds the threshold."""
 
     answers: dict[str, Answer]
     texts: dict[str, str]  # the best spans
-    margins: dict[str, float]  # for "no answer"
+    margins: dict[str, float]  # the margins of "no answer"
     threshold: float
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask:
-    """A question answering task. Call `features` before the methods that take logits: it stores the windows of a split. The last
-    tuned threshold of "no answer" is stored too."""
+    """A question answering task. Call `features` before the methods that take logits, because `features` stores the windows of
+    a split. The last tuned threshold of "no answer" is also stored."""
 
     name: str
     config: TaskConfig
     splits: Mapping[str, Sequence[QuestionExample]]
     may_be_unanswerable: bool
-    """Whether questions may have no answer, so that the metrics of SQuAD 2.0 apply."""
+    """Whether questions may have no answer. If so, the metrics of SQuAD 2.0 are used."""
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict)
     in_percent: ClassVar[bool] = True
-    """The unit of the scores."""
+    """Whether the scores are in percent."""
 
     @property
     def head(self) -> SpanHead:
@@ -93,13 +93,13 @@ class SpanTask:
 
     @property
     def metric(self) -> str:
-        """F1 over words, in percent; for SQuAD 2.0, at the tuned threshold."""
+        """F1 over words, in percent. For SQuAD 2.0, the tuned threshold is applied."""
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns the windows of every question, in order. A feature has no target if the question's answers are unknown, or if
-        no token of the context belongs to an answer. The first call for "train" reports how many questions have no answer in
-        the context, and how many answers start or end inside a token."""
+        """Returns the windows of every question, in order. Each window is a feature. A feature has no target if the answers are
+        unknown, or if no token of the context belongs to an answer. The first call for "train" reports how many questions have
+        no answer in the context, and how many answers start or end inside a token."""
         contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most contexts have several questions
         features: list[Feature] = []
         questions: list[_EncodedQuestion] = []
@@ -135,10 +135,11 @@ class SpanTask:
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Returns the official metrics in percent, over the questions with known answers.
 
-        SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, for all questions, and for the questions with an answer
-        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. The official
-        script may separate questions with equal margins, and reports a threshold of 0 if "no answer" to every question is best.
-        So best_f1 and best_exact may be scores that no threshold attains."""
+        The metrics of SQuAD 1.1 are f1 and exact_match. The metrics of 2.0 are f1 and exact at `threshold`. They are computed
+        for all questions, for the questions with an answer (HasAns_), and for the questions without an answer (NoAns_).
+        best_f1, best_exact and their thresholds follow the official script. This script may separate questions with equal
+        margins, and reports a threshold of 0 if "no answer" to every question is best. best_f1 and best_exact may therefore be
+        scores that no threshold attains."""
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:
@@ -149,7 +150,7 @@ class SpanTask:
         return _main_first(scores) | {"threshold": predicted.threshold}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of giving the same text as the answer to every question; "" is "no answer"."""
+        """Returns the scores of giving the same answer to every question. The text "" means "no answer"."""
         gold = _gold(self.splits[split])
         if not gold:
             return Baseline()
@@ -162,9 +163,9 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns a description of degenerate predictions, or "". There are three kinds: the best start is [CLS] in every
-        window; the best start and end are at the same positions in every window; in SQuAD 2.0, "no answer" is predicted for
-        every question, although some questions have an answer."""
+        """Returns a description of degenerate predictions, or "" for other predictions. Predictions are degenerate if the best
+        start is [CLS] in every window, or if the best start and end are at the same positions in every window. In SQuAD 2.0,
+        they are also degenerate if "no answer" is predicted for every question, although some questions have an answer."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span starts at [CLS], which is not an answer"
@@ -177,15 +178,16 @@ class SpanTask:
         return 'the prediction is "no answer" for every question' if none else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes three files. SPLIT_predictions.json has {id: text}, with "" for "no answer". SPLIT_nbest_predictions.json has
-        {id: entries}; each entry has the four fields of the original, and the characters [start, end) of the context. For 2.0,
-        SPLIT_null_odds.json has {id: margin of "no answer"}. The official scripts read the first and the last file."""
+        """Writes two files, or three files for SQuAD 2.0. SPLIT_predictions.json has {id: text}, with "" for "no answer".
+        SPLIT_nbest_predictions.json has {id: entries}. Each entry has the four fields of the original, and the characters
+        [start, end) of the context. For 2.0, SPLIT_null_odds.json has {id: margin of "no answer"}. The official scripts read
+        the first and the last file."""
         predicted = self._predictions(split, logits)
         given = {q: "" if predicted.margins[q] > predicted.threshold else text for q, text in predicted.texts.items()}
         entry = ("text", "probability", "start_logit", "end_logit", "start", "end")
         best = {q: [{name: getattr(s, name) for name in entry} for s in answer.spans] for q, answer in predicted.answers.items()}
         files = {"predictions.json": given, "nbest_predictions.json": best}
-        if self.may_be_unanswerable:  # JSON has no infinity, the margin if there is no span
+        if self.may_be_unanswerable:  # the margin is infinite if there is no span, but JSON has no infinity
             files["null_odds.json"] = {q: min(margin, sys.float_info.max) for q, margin in predicted.margins.items()}
         return [
             predictions_file(directory, f"{split}_{name}", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -203,7 +205,7 @@ class SpanTask:
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[tuple[str, Answer]]:
-        """Yields (id, `best_spans`) of each question, before the tuned threshold is applied."""
+        """Yields the id and the `best_spans` of each question, before the tuned threshold is applied."""
         if split not in self._encoded:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
@@ -236,8 +238,8 @@ class SpanTask:
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """Returns `answer_tokens` of the target answer. This is the first answer that consists of whole tokens; if there is none,
-    the first answer that overlaps a token."""
+    """Returns `answer_tokens` of the target answer. This is the first answer that consists of whole tokens. If there is no such
+    answer, it is the first answer that overlaps a token."""
     around = None
     for text, start in example.answers:
         if start is not None:
@@ -252,11 +254,11 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
     """Returns the first and the last token of the answer `text` at character `start`, and whether the answer consists of whole
     tokens.
 
-    offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer starts or ends inside a
-    token, the offset may be wrong: in some files it is the first match of the text, such as "ten" in "contenders". The other
-    matches of the text are then tried, the nearest first. If no match consists of whole tokens, the tokens that cover the
-    answer at `start` are returned. Returns None if no token covers the answer, because the tokenizer drops all of its
-    characters."""
+    offsets: int64 [tokens, 2], the characters [start, end) of each token in `context`. If the answer starts or ends inside a
+    token, `start` may be wrong. In some files it is the first match of the text, such as "ten" in "contenders". The other
+    matches of the text are then tried, and the nearest match is tried first. If no match consists of whole tokens, the tokens
+    that cover the answer at `start` are returned. If the tokenizer drops all characters of the answer, no token covers the
+    answer, and None is returned instead of the tokens."""
 
     def held(place: int) -> tuple[tuple[int, int] | None, bool]:
         tokens = np.flatnonzero((offsets[:, 0] < place + len(text)) & (offsets[:, 1] > place))
@@ -283,7 +285,7 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
     """Returns the task `config.name`, one of NAMES, from its files.
 
-    SQuAD's files are train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json, in `config.data_dir`; if
+    SQuAD's files in `config.data_dir` are train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json. If
     `data_dir` is empty, the examples come from the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of
     them is impossible. Raises UserError for missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
@@ -328,8 +330,8 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
 
 
 def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
-    """`tokens` are the first and the last token of an answer in the context. Returns their positions in the window, int32 [2];
-    (0, 0), the position of [CLS], if `tokens` is None or the window does not contain the whole answer."""
+    """Returns the positions of an answer in a window, int32 [2]. `tokens` are the first and the last token of the answer in the
+    context. Returns (0, 0), the position of [CLS], if `tokens` is None or the window does not contain the whole answer."""
     if tokens is None or tokens[0] < window.context_start or tokens[1] >= window.context_start + window.context_length:
         return np.zeros(2, np.int32)
     return np.array(tokens, np.int32) + np.int32(window.offset - window.context_start)
@@ -341,8 +343,8 @@ def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
 
 
 def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the distinct answers, the most frequent first; "" means "no answer". Answers that differ only in case, punctuation
-    and articles count as the same answer; the first of them is returned."""
+    """Returns the distinct answers, the most frequent first. The text "" means "no answer". Answers that differ only in case,
+    punctuation and articles count as the same answer. Only the first of these answers is returned."""
     texts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for answers in gold.values():
@@ -354,5 +356,5 @@ def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """Puts "f1" first, and drops the numbers of questions."""
+    """Puts "f1" first, and drops the counts of questions."""
     return {"f1": scores["f1"]} | {name: score for name, score in scores.items() if not name.endswith("total")}

@@ -1,10 +1,10 @@
-"""Sliding windows over the context of a question. Finds answers from a span head's logits: the best spans over all windows, and
-"no answer".
+"""Splits the context of a question into sliding windows, and finds the best answers in the logits of a span head. An answer is
+a span of any window, or "no answer".
 
-The windows are the original's (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`). The rules for answers
-are the original's too (`write_predictions`), except for the text of an answer. The original aligns the tokens of a span with its
-white-space separated words (`get_final_text`), a heuristic that returns whole words if it fails. Here the offsets of each token
-in the context are known, so an answer is exactly `context[start:end]`, also for [UNK]."""
+The windows are the same as in the original (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`). The
+rules for answers are also the same (`write_predictions`), except for the text of an answer. The original aligns the tokens of a
+span with its white-space separated words (`get_final_text`). If this heuristic fails, it returns whole words. Here, the offsets
+of each token in the context are known, so an answer is exactly `context[start:end]`. This is also true for [UNK]."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Window:
 
     input_ids: np.ndarray  # int32 [n]
     token_type_ids: np.ndarray  # int32 [n]; 0 = [CLS] question [SEP], 1 = the rest
-    max_context: np.ndarray  # bool [n]: context tokens for which no other window has more context
+    max_context: np.ndarray  # bool [n]: whether this window has the most context for the token
     context_start: int
     context_length: int
 
@@ -46,13 +46,13 @@ def windows(
     max_question: int = 64,
     special_ids: tuple[int, int],
 ) -> list[Window]:
-    """Returns the windows of a question and its context, left to right. Each contains as much context as fits into `length`
-    tokens, and starts `stride` context tokens after the window before it.
+    """Returns the windows of a question and its context, left to right. Each window contains as much context as fits into
+    `length` tokens, and starts `stride` context tokens after the previous window.
 
     `special_ids` are the ids of [CLS] and [SEP]. A question is truncated to its first `max_question` tokens. If `stride` is
-    larger than the context of a window, the windows are adjacent instead, so no token is lost. A context without tokens gives one
-    window (none in the original), so that every question has a prediction. Raises UserError if `length` leaves no room for
-    context."""
+    larger than the context of a window, the windows are adjacent instead, so no token is lost. A context without tokens has one
+    window, so that every question has a prediction. In the original, it has no window. Raises UserError if `length` leaves no
+    room for context."""
     if stride < 1 or max_question < 0:
         raise ValueError(f"stride={stride} must be at least 1 and max_question={max_question} at least 0")
     cls_id, sep_id = special_ids
@@ -81,24 +81,24 @@ def windows(
 
 
 def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
-    """Returns the starts, int64 [windows], of windows of `room` tokens over `tokens` context tokens. The last window ends at the
-    end of the context."""
+    """Returns the starts, int64 [windows], of windows with `room` tokens over `tokens` context tokens. The last window may be
+    shorter, because it ends at the end of the context."""
     step = min(room, stride)
     return np.arange(1 + max(0, -(-(tokens - room) // step))) * step
 
 
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
-    """Returns, int [tokens], the window with the most context for each token; in a tie, the first one.
+    """Returns the index of the window with the most context for each token, int [tokens]. In a tie, it is the first window.
 
     For a token, the score of a window is min(left, right) + `per_token` * length (run_squad.py: 0.01), where left and right
-    count the window's tokens on each side of the token. The second term prefers a full window to a shorter last one. All
-    windows except the last have the same length, so only three windows can be the best: the two whose middles are nearest to
-    the token, one on its left and one on its right, and the last window."""
+    count the window's tokens on each side of the token. The second term prefers a full window to a shorter last window. All
+    windows except the last have the same length, so only three windows can be the best. Two of them are the windows whose
+    middles are nearest to the token, on its left and on its right. The third is the last window."""
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)
     either = np.concatenate([before, before + 1], axis=1).clip(0, max(0, last - 1))
-    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending, so that argmax finds the first of equal values
+    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending, so that argmax finds the first in a tie
     begin = starts[candidates]
     end = np.minimum(begin + room, tokens)
     score = np.minimum(token - begin, end - 1 - token) + per_token * (end - begin)
@@ -108,12 +108,12 @@ def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 
 
 @dataclass(frozen=True)
 class Span:
-    """One entry of an n-best list: `text == context[start:end]`; "no answer" has the empty text and the span [0, 0)."""
+    """One entry of an n-best list, with `text == context[start:end]`. "No answer" has the empty text and the span [0, 0)."""
 
     text: str
     start: int
     end: int
-    start_logit: float  # for "no answer": the logits of [CLS] in the window with their lowest sum
+    start_logit: float  # "no answer" has the logits of [CLS], from the window where their sum is lowest
     end_logit: float
     probability: float  # the softmax over the scores of the n-best list
 
@@ -130,8 +130,8 @@ class Answer:
     best: Span  # the prediction, possibly "no answer"
     spans: tuple[Span, ...]  # the n-best list, best score first; never empty
     no_answer_margin: float
-    """The score of "no answer" minus the score of the best span; infinite if there is no span. If it is above the threshold, the
-    prediction is "no answer"."""
+    """The score of "no answer" minus the score of the best span, or infinity if there is no span. If the margin is above the
+    threshold, the prediction is "no answer"."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class Context:
 
     text: str
     offsets: Sequence[tuple[int, int]] | np.ndarray
-    """[tokens, 2]: the characters [start, end) in `text` of each token, from `Tokenizer.encode_with_offsets`."""
+    """[tokens, 2]: the characters [start, end) of each token in `text`, from `Tokenizer.encode_with_offsets`."""
     continuation: np.ndarray | None = None
-    """bool [tokens]: whether a token continues the word of the token before it (`Tokenizer.encode_with_words`). If given, answers
-    are extended to whole words."""
+    """bool [tokens]: whether a token continues the word of the previous token (`Tokenizer.encode_with_words`). If given,
+    answers are extended to whole words."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class SpanSearch:
     n_best: int = 20
     """The maximum length of the n-best list."""
     candidates: int = 20
-    """In each window, this many best starts and as many best ends are tried, in all pairs."""
+    """The number of best starts, and of best ends, in each window. All pairs of a start and an end are tried."""
     max_answer_tokens: int = 30
     may_be_unanswerable: bool = False
     """Whether "no answer" is added to the n-best list (SQuAD 2.0)."""
@@ -175,16 +175,17 @@ def best_spans(
 ) -> Answer:
     """Returns the best answers to a question, and the prediction among them.
 
-    start_logits, end_logits: for each of `windows`, an array float [>= n]. The window has n tokens; further positions are
+    start_logits, end_logits: an array float [>= n] for each of `windows`. The window has n tokens, and further positions are
     padding.
 
-    Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window. A high logit elsewhere therefore cannot displace an answer. The original takes the 20 best starts and the 20
-    best ends of the whole row, and then drops positions outside the context. Spans with the same text count once, with their
-    best score. White space around an answer is removed.
+    Starts are searched among the context tokens for which the window has the most context. Ends are searched among all context
+    tokens of the window. A high logit elsewhere therefore cannot displace an answer. The original takes the 20 best starts and
+    the 20 best ends of the whole row, and then drops positions outside the context. Spans with the same text count once, with
+    their best score. White space around an answer is removed.
 
-    "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if its score is higher. If
-    there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
+    "No answer" makes the list one entry longer. In the original, "no answer" replaces the last span if "no answer" has a higher
+    score. If there is no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or
+    crashes."""
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))
@@ -216,7 +217,7 @@ def best_spans(
 
 
 def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarray:
-    """Returns the logits of all windows as one float64 array [windows, length of the longest window], -inf at padding."""
+    """Returns the logits of all windows as one float64 array [windows, length of the longest window]. Padding is -inf."""
     out = np.full((len(windows), max(len(window.input_ids) for window in windows)), -np.inf)
     for row, (values, window) in enumerate(zip(logits, windows, strict=True)):
         out[row, : len(window.input_ids)] = values[: len(window.input_ids)]
@@ -226,8 +227,8 @@ def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarr
 def _candidates(
     starts: np.ndarray, ends: np.ndarray, windows: Sequence[Window], most: int, max_answer_tokens: int
 ) -> Iterator[tuple[int, int, float, float]]:
-    """Yields (first token, last token, start logit, end logit) of every valid span; tokens are numbered in the context. The
-    highest sum of both logits comes first. Ties are ordered by window, then by start logit, highest first."""
+    """Yields (first token, last token, start logit, end logit) of every valid span. Tokens are indices in the context. The span
+    with the highest sum of both logits comes first. Ties are ordered by window, then by start logit, highest first."""
     legal_start, legal_end = np.zeros(starts.shape, bool), np.zeros(starts.shape, bool)
     for may_start, may_end, window in zip(legal_start, legal_end, windows, strict=True):
         may_start[: len(window.input_ids)] = window.max_context
@@ -248,10 +249,10 @@ def _candidates(
 
 
 def _characters(context: Context) -> np.ndarray:
-    """Returns, int64 [tokens, 2], for each token the first character of an answer that starts with the token, and the end of an
-    answer that ends with it.
+    """Returns two character indices for each token, int64 [tokens, 2]. The first is the start of an answer that starts with the
+    token. The second is the end of an answer that ends with the token.
 
-    Some tokens have no characters (in SentencePiece). For such a token, these are the start of the next token and the end of
+    Some tokens of SentencePiece have no characters. The indices of such a token are the start of the next token and the end of
     the previous token."""
     characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]
@@ -259,7 +260,7 @@ def _characters(context: Context) -> np.ndarray:
     begin = np.minimum.accumulate(begin[::-1])[::-1]
     end = np.maximum.accumulate(characters[:, 1])
     if context.continuation is not None and len(begin):
-        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # for every word
+        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # the first token of every word
         word = np.searchsorted(first, np.arange(len(begin)), side="right") - 1
         begin, end = begin[first[word]], end[np.append(first[1:], len(begin))[word] - 1]
     return np.stack([begin, end], axis=1)

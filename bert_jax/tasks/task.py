@@ -21,9 +21,9 @@ from bert_jax.tasks.scores import Baseline
 
 
 class Task(Protocol):
-    """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split, in order. Their
-    shape is [C] for a sequence or mention head, [tokens, C] for a token head, [tokens, 2] for a span head, and [candidates] for a
-    choice head."""
+    """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split, in order. The
+    shape of an array is [C] for a sequence or mention head, [tokens, C] for a token head, [tokens, 2] for a span head, and
+    [candidates] for a choice head."""
 
     @property
     def name(self) -> str:
@@ -35,27 +35,27 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """The name of the metric in `scores` that selects the best model; higher is better."""
+        """The name of the metric in `scores` that selects the best model. Higher values are better."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
-        """The examples by split. The names are "train", "dev" and "test". Several names may start with "dev" or "test"; the
+        """The examples by split. The names are "train", "dev" and "test". Several names may start with "dev" or "test". The
         first dev split selects the model."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns the features of a split: its examples as tokens of this tokenizer."""
+        """Returns the features of a split, i.e. its examples as tokens of `tokenizer`."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). Returns {} for a
-        split without labels."""
+        """Returns the official metrics, or {} for a split without labels. The metrics are fractions. In a task with the
+        attribute `in_percent` (SQuAD), they are in percent."""
 
     def baseline(self, split: str) -> Baseline:
         """Returns the metrics of a constant prediction for the whole split. This is the most frequent label in training, or the
         best constant prediction on this split, whichever has the higher `metric`."""
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns a description of degenerate predictions, such as "all predictions are the same"; "" if they depend on the
-        input."""
+        """Returns a description of degenerate predictions, such as "all predictions are the same". Returns "" if the
+        predictions depend on the input."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes the prediction files of a split in the official formats, and returns their paths."""
@@ -64,9 +64,10 @@ class Task(Protocol):
 def encode_pair(
     tokenizer: Tokenizer, ids: Sequence[int], ids_b: Sequence[int] | None, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids and token types, int32 [tokens], of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens.
+    """Returns the ids and token types, int32 [tokens], of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length`
+    tokens.
 
-    Texts that are too long are truncated at the end, token by token from the longer one (run_classifier.py,
+    Texts that are too long are truncated at the end. Tokens are removed one by one, from the longer text (run_classifier.py,
     `_truncate_seq_pair`).
     """
     cut_a, cut_b = truncation(len(ids), len(ids_b or ()), length - (2 if ids_b is None else 3))
@@ -78,8 +79,8 @@ def encode_pair(
 
 
 def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Returns the splits with examples, limited to the first `config.train_rows` of "train" and `config.dev_rows` of each dev
-    split. Raises UserError if the training set or the dev set is empty."""
+    """Returns the splits that have examples. "train" is limited to the first `config.train_rows` examples, and each dev split
+    to the first `config.dev_rows`. Raises UserError if the training set or the dev set is empty."""
     held = {split: examples for split, examples in splits.items() if examples}
     for part in ("train", "dev"):
         if not any(split.startswith(part) for split in held):
@@ -90,17 +91,17 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
 
 
 def all_equal(answers: np.ndarray) -> bool:
-    """Returns whether there are at least two predictions, [E] or [E, C], and all are the same."""
+    """Returns whether there are at least two predictions, [E] or [E, C], and all predictions are the same."""
     return len(answers) > 1 and bool((answers == answers[:1]).all())
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:
-    """Returns the text of a table: rows with TABs between their cells; a TAB or a line end inside a cell becomes a space."""
+    """Returns the text of a table, with TABs between the cells of a row. A TAB or a line end inside a cell becomes a space."""
     return "".join("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) + "\n" for row in rows)
 
 
 def predictions_file(directory: str | os.PathLike[str], name: str, text: str) -> pathlib.Path:
-    """Writes a prediction file and returns its path. Raises UserError if it cannot be written."""
+    """Writes a prediction file and returns its path. Raises UserError if the file cannot be written."""
     path = pathlib.Path(directory) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Classification and regression of texts and pairs: GLUE (paper section 4.1), SICK, and the user's own data.
 
-The tokens of a text are `[CLS] A [SEP]`, and of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
-which models are selected is `scores.main_score` for GLUE, Pearson's correlation for SICK's relatedness (as in its competition),
-and accuracy, Spearman's correlation or micro F1 for the user's own data.
+The tokens of a text are `[CLS] A [SEP]`, and the tokens of a pair are `[CLS] A [SEP] B [SEP]`. Both are truncated to
+`config.length`. Models are selected by `scores.main_score` for GLUE, and by Pearson's correlation for SICK's relatedness (as in
+its competition). For the user's own data, they are selected by accuracy, Spearman's correlation or micro F1.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from bert_jax.tasks.scores import (
 from bert_jax.tasks.task import all_equal, encode_pair, predictions_file, table_text, usable_splits
 
 Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
-"""(split, predictions, labels) -> official metrics. The arrays are int64 [E] (classification), float64 [E] (regression) or bool
-[E, C] (multi-label)."""
+"""Takes a split, predictions and labels, and returns the official metrics. The arrays are int64 [E] (classification), float64
+[E] (regression) or bool [E, C] (multi-label)."""
 
 SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
@@ -69,7 +69,7 @@ _SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test se
 _LABELS: Mapping[str, tuple[type, ...]] = {
     "classification": (str,), "multi_label": (tuple,), "regression": (float, int, np.number),
 }  # fmt: skip
-"""`TaskHead.problem` -> the types of `TextExample.label`."""
+"""The possible types of `TextExample.label`, by `TaskHead.problem`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class TextTask:
 
     @property
     def of_pairs(self) -> bool | None:
-        """Whether the training examples are pairs; None if only some of them are."""
+        """Whether the training examples are pairs, or None if only some of them are pairs."""
         kinds = {example.text_b is not None for example in self.splits["train"]}
         return kinds.pop() if len(kinds) == 1 else None
 
@@ -97,12 +97,12 @@ class TextTask:
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics over the examples with a label; {} if no example has one."""
+        """Returns the official metrics over the examples with a label, or {} if no example has a label."""
         known, labels = self._labels(split)
         return self._scored(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of a constant prediction: a label, a set of labels, or the mean value."""
+        """Returns the scores of a constant prediction. This is a label, a set of labels, or the mean value."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -117,20 +117,21 @@ class TextTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns `scores.degeneracy` over the examples with a label. If no example has one, returns `ALIKE` if all predictions
-        are the same."""
+        """Returns `scores.degeneracy` over the examples with a label. If no example has a label, returns `ALIKE` if all
+        predictions are the same, otherwise ""."""
         predictions = self._predictions(logits)
         known, labels = self._labels(split)
         if not known:
             return ALIKE if all_equal(predictions) else ""
-        if labels.ndim > 1:  # sets of labels
+        if labels.ndim > 1:  # the labels are sets
             return ALIKE if all_equal(predictions[known]) and not all_equal(labels) else ""
         return degeneracy(predictions[known], labels)
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes NAME.tsv for a submission to GLUE's leaderboard if the split is one of its test sets. For all other splits,
+        """Writes NAME.tsv for a submission to GLUE's leaderboard if the split is a test set of GLUE. For all other splits,
         writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each label. For SICK,
-        also writes SPLIT.txt in the format of its competition (SemEval 2014, task 1), with NA in the column of the other task."""
+        also writes SPLIT.txt in the format of its competition (SemEval 2014, task 1). The column of the other task then has
+        NA."""
         predictions = [self._shown(row) for row in self._predictions(logits)]
         if split in self.submission:
             name = self.submission[split]
@@ -159,7 +160,8 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _scored(self, split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Returns the result of `score`. Raises UserError if this is not a dict of numbers, or if the `metric` is missing."""
+        """Returns the result of `score`. Raises UserError if the result is not a dict of numbers, or if it lacks the
+        `metric`."""
         found = self.score(split, predictions, labels)
         if not isinstance(found, dict) or not all(isinstance(x, int | float | np.number) for x in found.values()):
             raise UserError(f"{self.name}: score returns {found!r:.100}; it must return a dict of numbers, name -> score")
@@ -168,8 +170,8 @@ class TextTask:
         return found
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
-        """Returns a label as a number: its id, or the value for a regression. For a multi-label task, returns for each label
-        whether it applies. Raises UserError for a label of another kind, or for a label that the head does not have."""
+        """Returns the id of an example's label, or the value for a regression. For a multi-label task, returns whether each
+        label of the head applies. Raises UserError for a label of another kind, or for a label that the head does not have."""
         label, wanted = example.label, _LABELS[self.head.problem]
         if not isinstance(label, wanted):
             needs = "a name" if wanted == (str,) else "a tuple of names" if wanted == (tuple,) else "a number"
@@ -193,11 +195,11 @@ class TextTask:
         return known, np.array([self._target(examples[i]) for i in known])
 
     def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the predictions for all examples as an array, in the form of `_labels`."""
+        """Returns the predictions for all examples as an array, in the same form as `_labels`."""
         return self.head.outputs.predictions(np.stack(logits).astype(np.float64))
 
     def _shown(self, prediction: np.ndarray) -> Label:
-        """Returns a prediction in the form of `TextExample.label`."""
+        """Returns a prediction in the same form as `TextExample.label`."""
         return self.head.outputs.decode(prediction, self.head.labels)
 
 
@@ -223,8 +225,8 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
-    """Returns a task of GLUE. AX has no training data: it is MNLI with another test set, and requires MNLI's files. MNLI has the
-    additional split `test_ax` if the files of AX exist."""
+    """Returns a task of GLUE. AX has no training data. It is MNLI with another test set, so it requires MNLI's files. MNLI has
+    the additional split `test_ax` if the files of AX exist."""
     name = GLUE_NAMES[config.name]
     task = TASKS["MNLI" if name == "AX" else name]
     sources = {split: (task, split) for split in task.files if name != "AX" or not split.startswith("test")}
@@ -256,7 +258,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list[TextExample]]:
-    """Returns a function that reads a split of a task; it returns [] for a split that does not exist."""
+    """Returns a function that reads a split of a task. The function returns [] for a split that does not exist."""
     if config.data_dir:
         directory = config.data_dir
 
@@ -280,7 +282,7 @@ def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list
 
 def _sick(config: TaskConfig) -> TextTask:
     if not config.data_dir:
-        catalogue.examples(config.name, "train")  # raises UserError: the catalogue does not have SICK
+        catalogue.examples(config.name, "train")  # raises UserError, because the catalogue does not have SICK
     path = pathlib.Path(config.data_dir) / SICK_FILE
     kind = config.name.removeprefix("sick/")
     splits = {split: read_sick(path, split, label=kind) for split in SPLITS if has_sick(path, split)}
@@ -315,7 +317,7 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the fraction of the texts whose labels are all predicted correctly."""
+    """Returns the fraction of texts for which all labels are predicted correctly."""
     return float(np.mean((predictions == labels).all(1)))
 
 
@@ -328,4 +330,4 @@ _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
     "regression": ("spearman", _VALUES),
     "multi_label": ("micro_f1", {"micro_f1": micro_f1, "accuracy": _all_right}),
 }
-"""The problem of the user's own data -> (the main metric, all metrics)."""
+"""The main metric and all metrics for the user's own data, by problem."""

@@ -25,7 +25,7 @@ from bert_jax.interface.words import counted
 
 
 def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields a document for each example that has new texts. Each text is on one line; texts that are empty or occurred before
+    """Yields a document for each example that has new texts. Each text is on one line. Texts that are empty or occurred before
     are left out."""
     seen: set[str] = set()
     for texts in examples:
@@ -36,10 +36,10 @@ def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int:
-    """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for an unknown
-    task, a task whose texts are in the user's own files, missing data, or an output that cannot be written."""
+    """Writes the texts of the task's training examples, and returns the number of documents. Raises UserError if the task is
+    unknown, if its texts are in the user's own files, if data is missing, or if the output cannot be written."""
     from bert_jax.tasks.config import TaskConfig
-    from bert_jax.tasks.registry import load_task  # these take seconds
+    from bert_jax.tasks.registry import load_task  # these imports take seconds
 
     if task.startswith("own/"):
         raise UserError(
@@ -47,7 +47,7 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
         )
     try:
         examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
-    except UserError as error:  # the message names keys of the configuration; this command has flags
+    except UserError as error:  # the message names keys of the configuration, but this command has flags
         raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
     found = list(documents(example.texts for example in examples))
     try:

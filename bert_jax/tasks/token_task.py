@@ -1,11 +1,11 @@
 """Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-A word's predicted tag is the tag of its first piece (paper section 5.3). It does not depend on other predicted tags: an I may
-follow an O. With a CRF (`head.crf`), the tags of the words that a feature labels are predicted jointly. Every word of a split
-is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer sentence is divided
-between words into parts of at most half the length. Each part's feature then also shows a quarter of the length on either side,
-if the sentence has that much. With context="document", the rest of the feature shows the surrounding words of the document,
-without separators."""
+A word's predicted tag is the tag of its first piece (paper section 5.3). The tag does not depend on other predicted tags, so an
+I may follow an O. With a CRF (`head.crf`), the tags of the words that a feature labels are predicted jointly. Every word of a
+split is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer sentence is divided
+between words into parts of at most half the length. The feature of a part also shows a quarter of the length on either side, if
+the sentence has that many pieces there. With context="document", the rest of a feature shows the surrounding words of the
+document, without separators."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
     ),
     "pos": (read_conllu, {split: tuple(f"*{split}.conllu{end}" for end in ("", *COMPRESSIONS)) for split in SPLITS}),
 }
-"""The reader and the file names of each task; if there are several patterns, the first that matches is used."""
+"""The reader and the file names of each task. If there are several patterns, the first pattern that matches is used."""
 NAMES = (*_FILES, "own/token")
 KIND = TokenHead.kind
 """The kind of the head."""
@@ -73,14 +73,15 @@ class _LabelledWords:
 
 @dataclasses.dataclass(frozen=True)
 class TokenTask:
-    """A token classification task. Call `features` before the methods that take logits: it stores the positions of the words."""
+    """A token classification task. Call `features` before the methods that take logits, because it stores the positions of the
+    words."""
 
     name: str
     config: TaskConfig
     splits: Mapping[str, Sequence[WordsExample]]
     labels: tuple[str, ...]
     has_entities: bool
-    """Whether the tags mark entities, which are scored as a whole, or are classes of single words."""
+    """Whether the tags mark entities, which are scored as a whole. Otherwise, the tags are classes of single words."""
     say: Say = note
     _labelled: dict[str, list[_LabelledWords]] = dataclasses.field(default_factory=dict)
 
@@ -98,8 +99,8 @@ class TokenTask:
         """Returns the features of a split, in the order of sentences and their parts. Targets are -1 except at the first pieces
         of words whose label occurs in training.
 
-        A word without a piece becomes [UNK], and a word longer than a feature is truncated; the first call for a split reports
-        both.
+        A word without a piece becomes [UNK], and a word longer than a feature is truncated. The first call for a split reports
+        the number of such words.
         """
         examples, room = self.splits[split], self.config.length - 2
         ids_of = {label: i for i, label in enumerate(self.labels)}
@@ -145,16 +146,17 @@ class TokenTask:
         return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the scores. For entities, these are f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in
-        training or in the split; for other labels, they are accuracy and macro_f1. Sentences without labels do not count.
+        """Returns the scores. For entities, these are f1, precision, recall, the accuracy over tags, and f1_TYPE for each type
+        in training or in the split. For other labels, they are accuracy and macro_f1. Sentences without labels do not count.
 
-        The true entities come from the tags in the file, whatever `config.scheme` is; the accuracy compares tags in
+        The true entities always come from the tags in the file. The accuracy compares tags after they are converted to
         `config.scheme`."""
         return self._scored(split, self._predicted(split, logits))
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of one label for all words and, with the prefix `word_`, of each word's most frequent label in
-        training. A word that is not in the training set gets the most frequent label overall (O for entities)."""
+        """Returns the scores of predicting one label for all words. The scores with the prefix `word_` predict each word's most
+        frequent label in training. A word that is not in the training set then gets the most frequent label overall (O for
+        entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             labels = self._in_scheme(example)
@@ -182,9 +184,9 @@ class TokenTask:
         return ALIKE if len({label for labels in self._predicted(split, logits) for label in labels}) < 2 else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.conll, the input of conlleval: a line `word label prediction` for each word (without the label if it is
-        unknown), and a blank line after each sentence. White space inside a word or label becomes "_". With `config.scheme`, the
-        predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
+        """Writes SPLIT.conll, the input of conlleval. The file has a line `word label prediction` for each word (without the
+        label if it is unknown), and a blank line after each sentence. White space inside a word or label becomes "_". If
+        `config.scheme` is set, the predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
         lines = []
         for number, tags in enumerate(self._predicted(split, logits)):
             example = self.splits[split][number]
@@ -208,7 +210,7 @@ class TokenTask:
         return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """`predictions` are labels for every sentence of the split, in the scheme used for training. Returns their scores."""
+        """Returns the scores of `predictions`, the labels of every sentence in the split, in the scheme used for training."""
         known = [(example, predictions[i]) for i, example in enumerate(self.splits[split]) if example.labels is not None]
         if not known:
             return {}
@@ -227,12 +229,12 @@ class TokenTask:
 def load(config: TaskConfig, say: Say = note) -> TokenTask:
     """Returns the task `config.name`, one of NAMES, from its files.
 
-    The official files are in `config.data_dir`; if it is empty, the examples come from the tfds catalogue. The test set may be
-    absent. The labels are all labels of the training file, whatever `train_rows` is. A label that occurs only in another
-    official file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test set may
-    have no tags. Its files then have one column fewer than the training file or, in CoNLL-U, "_" for all tags. Raises UserError
-    for missing or invalid files, for a label of an entity task that is not a tag, and if `config.scheme` is set but the labels
-    are not tags."""
+    The official files are in `config.data_dir`. If `data_dir` is empty, the examples come from the tfds catalogue. The test set
+    may be absent. The labels are all labels in the training file, even if `train_rows` is set. A label that occurs only in
+    another official file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test
+    set may have no tags. Its files then have one column fewer than the training file. In CoNLL-U, all tags are then "_". Raises
+    UserError for missing or invalid files, if an entity task has a label that is not a tag, or if `config.scheme` is set but
+    the labels are not tags."""
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is not a tagging task; {nearest(config.name, NAMES)}")
     labels: tuple[str, ...] = ()
@@ -283,7 +285,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
 
 
 def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
-    """Returns the file of each split in `config.data_dir`; {} if `data_dir` is empty. The test set may be absent."""
+    """Returns the file of each split in `config.data_dir`, or {} if `data_dir` is empty. The test set may be absent."""
     found: dict[str, pathlib.Path] = {}
     directory, (_, names) = pathlib.Path(config.data_dir), _FILES[config.name]
     for split in SPLITS if config.data_dir else ():
@@ -313,7 +315,8 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """Returns the first line of a file with this label, as "PATH, line 3"; "" if there is none or the file has no lines."""
+    """Returns the first line of a file with this label, as "PATH, line 3". Returns "" if there is no such line, or if the file
+    is not a text file."""
     if not path.is_file() or suffix(path) in COLUMNAR:
         return ""
 
@@ -338,8 +341,8 @@ def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:
 
 
 def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> np.ndarray | None:
-    """Returns the ids of the labels of a sentence, int32 [words], -1 for labels that are not in the training set; None without
-    labels."""
+    """Returns the label ids of a sentence, int32 [words], or None if the sentence has no labels. Labels that are not in the
+    training set have the id -1."""
     if example.labels is None:
         return None
     return np.array([ids_of.get(label, -1) for label in _in_scheme(example.labels, scheme)], np.int32)
@@ -356,8 +359,8 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """Divides the words [first, end) of a sentence into ranges. A feature labels the words of one range. `starts` are the first
-    pieces of all words of the text; `room` is the number of pieces in a feature."""
+    """Divides the words [first, end) of a sentence into ranges. A feature labels the words of one range. `starts` are the
+    indices of the first pieces of all words in the text. `room` is the number of pieces in a feature."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []
@@ -370,8 +373,8 @@ def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[in
 
 
 def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
-    """Returns the range of words that a feature shows: [first, end), extended in both directions by as many words as fit. Both
-    sides get the same number of pieces, unless the text ends on one side."""
+    """Returns the range of words that a feature shows. This is [first, end), extended in both directions by as many words as
+    fit. Both sides get the same number of pieces, unless the text ends on one side."""
     free = room - int(starts[end] - starts[first])
     before = max(free // 2, free - int(starts[-1] - starts[end]))
     begin = int(np.searchsorted(starts, starts[first] - before))

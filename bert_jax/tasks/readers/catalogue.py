@@ -1,10 +1,11 @@
-"""Labelled tasks from the TensorFlow Datasets catalogue, without TensorFlow. The examples are the same as in the official files.
+"""Labelled tasks from the TensorFlow Datasets catalogue, without TensorFlow. The examples are the same as in the official
+files.
 
     task                     data set        splits
-    glue/NAME                glue/NAME       the official ones, sorted by `idx`: prepared data sets are shuffled
+    glue/NAME                glue/NAME       the official splits, sorted by `idx` because prepared data sets are shuffled
     squad/v1.1, squad/v2.0   squad/VERSION   train, dev
     gap                      gap             train (gap-development), dev (gap-validation), test (gap-test)
-    conll2003                conll2003       train, dev, test: sentences without their documents, and in another order
+    conll2003                conll2003       train, dev, test, but the sentences have no documents and are in another order
 
 The catalogue does not have SWAG, SICK, CODAH, WNUT-17 and CoNLL-U treebanks, or has them in other formats."""
 
@@ -30,7 +31,7 @@ from bert_jax.tasks.readers.tables import Say, note
 
 Record = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int, Record, AnswerPlaces], Any]
-"""(features of the data set, number of the record, record, `AnswerPlaces`) -> example."""
+"""Takes the features of the data set, the index of a record, the record and `AnswerPlaces`. Returns an example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,26 +39,26 @@ class DataSet:
     """A tfds data set, and the conversion of its records to examples."""
 
     name: str
-    """The name in the catalogue: "glue/mrpc"."""
+    """The name in the catalogue, e.g. "glue/mrpc"."""
     convert: Convert
     in_order_of_ids: bool = False
-    """Whether examples are sorted by the number at the end of their ids; this restores the order of the official file."""
+    """Whether examples are sorted by the number at the end of their ids. This restores the order of the official file."""
     left_out: tuple[Callable[[Any], bool], str] | None = None
-    """A function that is True for examples to leave out, and the reason for the log: "whose ..."."""
+    """A function that returns True for examples to leave out, and the reason for the log, e.g. "whose names ..."."""
 
 
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "ax": ("premise", "hypothesis")}
-"""The names of the text columns in tfds, for tasks in which they differ from the names in the official files."""
+"""The names of the text columns in tfds, for tasks where these names differ from the names in the official files."""
 _UNKNOWN = -1  # the label of a test set
 
 
 def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say = note) -> list[Any]:
-    """Returns the examples of a split: "train", "dev" (for MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the
-    data set has no such split.
+    """Returns the examples of a split, or [] if the data set has no such split. The splits are "train", "dev" (for MNLI
+    "dev_matched" and "dev_mismatched"), "test" and so on.
 
-    The data set is read from the tfds directory ($TFDS_DATA_DIR); the first call downloads it. `data_set` is needed for a task
-    that is not in `DATA_SETS`. Raises UserError for a task that is not in the catalogue, and for a failed download; the message
-    asks for `config.task.data_dir`."""
+    The data set is read from the tfds directory ($TFDS_DATA_DIR). The first call downloads it. `data_set` is needed for a task
+    that is not in `DATA_SETS`. Raises UserError if the task is not in the catalogue, or if the download fails. The message asks
+    for `config.task.data_dir`."""
     remedy = "set config.task.data_dir to the directory of the official files"
     data_set = data_set or DATA_SETS.get(task)
     if data_set is None:
@@ -72,7 +73,7 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
 
 
 def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any]:
-    """Returns the examples of `split`, the name of a split in the data set."""
+    """Returns the examples of `split`, which is the name that the data set gives to a split."""
     places, features = AnswerPlaces(), builder.info.features
     found = [data_set.convert(features, n, record, places) for n, record in enumerate(_records(builder, split))]
     if data_set.in_order_of_ids:  # prepared data sets are shuffled, but predictions need the order of the file
@@ -89,7 +90,7 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
 def _records(builder: Any, split: str) -> Iterator[Record]:
     """Yields the decoded records of a split, in the order of its files."""
     texts = TextSet(builder, split, "")
-    # the default format of tfds, which tfds itself can only read with TensorFlow
+    # This is the default format of tfds. tfds itself can only read it with TensorFlow.
     if builder.info.file_format.value == "tfrecord":
         yield from map(builder.info.features.deserialize_example_np, texts.tfrecords(0, len(texts)))
     else:
@@ -103,8 +104,8 @@ def string(value: bytes) -> str:
 
 
 def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> TextExample:
-    """Returns an example of GLUE. Labels are class ids. The class names in tfds are the official labels, or the ids of these
-    labels."""
+    """Returns an example of GLUE. The label of a record is a class id. The class names in tfds are the official labels, or the
+    ids of these labels."""
     columns = _TEXTS.get(task.key, (task.text, task.text_b))
     texts = [string(record[name]) for name in columns if name]
     value = record["label"]
@@ -112,7 +113,7 @@ def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, p
     if value == _UNKNOWN:
         label = None
     elif task.is_regression:
-        label = float(str(np.float32(value)))  # the decimal number in the file: 3.8, not the nearest float32, 3.799999952
+        label = float(str(np.float32(value)))  # the decimal number in the file, e.g. 3.8 and not its float32, 3.799999952
     else:
         name = features["label"].int2str(int(value))
         label = name if name in task.labels else task.labels[int(value)]
@@ -146,7 +147,8 @@ def _pronoun(features: Mapping[str, Any], n: int, record: Record, places: Answer
 
 
 def _is_moved(example: PronounExample) -> bool:
-    """Returns whether the offsets are wrong: tfds removed quotes from some texts, which shifts all following characters."""
+    """Returns whether the offsets of an example are wrong. tfds removed quotes from some texts, so the following characters
+    have moved."""
     places = {example.pronoun_start: example.pronoun, example.a_start: example.a, example.b_start: example.b}
     return not all(name and example.text.startswith(name, start) for start, name in places.items())
 
@@ -163,4 +165,4 @@ DATA_SETS: Mapping[str, DataSet] = {
     "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names are not at the stated offsets")),
     "conll2003": DataSet("conll2003/conll2003", _words),
 }
-"""The data sets by task; a task in its own module may pass its own data set to `examples`."""
+"""The data sets by task. A task in its own module may pass its own data set to `examples`."""

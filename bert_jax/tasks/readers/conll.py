@@ -1,4 +1,4 @@
-"""The CoNLL format: words and their tags in columns, one word per line."""
+"""Reads the CoNLL format, which has one word per line, with the word and its tags in columns."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _LONG = 1_000
-"""A sentence with more words than this is probably several sentences without empty lines between them."""
+"""If a sentence has more words than this, the empty lines between several sentences are probably missing."""
 _DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
-"""The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
+"""The line that starts every sentence of MultiCoNER, e.g. "# id UUID domain=train"."""
 
 
 def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
-    """Returns the sentences of a CoNLL file: one word per line, columns separated by TABs or else spaces, an empty line after
-    each sentence.
+    """Returns the sentences of a CoNLL file. The file has one word per line, columns separated by TABs or by spaces, and an
+    empty line after each sentence.
 
-    word, tag: the indices of the columns, from 0; -1 is the last column. tag=None: the file has no labels. Tags are returned
-    unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#" at the
-    start of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words decide
-    whether columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a
-    sentence. Raises UserError for an invalid file."""
+    word, tag: the indices of the columns, from 0. -1 is the last column. `tag` is None if the file has no labels. Tags are
+    returned unchanged. A line -DOCSTART- starts a document. In a file without such lines, every sentence is a document. A "#"
+    at the start of a line may start a comment or be a word, which `_Columns` decides. Only the lines with words decide whether
+    columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence.
+    Raises UserError for an invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)
@@ -80,40 +80,41 @@ def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
 
 
 def begins_document(line: str) -> bool:
-    """Returns whether a line begins a document: -DOCSTART-, also in small letters, as in a file that was lower-cased."""
+    """Returns whether a line begins a document, i.e. starts with -DOCSTART-. Small letters are accepted, since some files are
+    lower-cased."""
     return line[: len(_DOCUMENT)].upper() == _DOCUMENT
 
 
 def ends_sentence(line: str) -> bool:
-    """Returns whether a line ends a sentence: an empty line, or one of spaces and TABs (as in WNUT-17). Other white space, such
-    as U+00A0, may be a word."""
+    """Returns whether a line ends a sentence. Such a line is empty, or has only spaces and TABs (as in WNUT-17). Other white
+    space, such as U+00A0, may be a word."""
     return not line.strip(" \t")
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """The division of a file's lines into columns, and the lines that are comments.
+    """Knows how the lines of a file are divided into columns, and which lines are comments.
 
-    A line that starts with "#" can be a comment only before the first word of a sentence. At such a place, it is a comment if
-    it has more or fewer columns than the lines of words. If it has the same number of columns, and the first column is "#", it
-    may be the word "#". It is a word if the value in every other column fits: "#", a value that some word has in this column,
-    or an entity tag if all words have entity tags in this column. Otherwise it is a comment, such as "# sentence 7". If the
-    file has only one such line, the line is a word unless all words have entity tags and the line has none. A line "# id ..."
-    is always a comment, and starts a sentence."""
+    A line that starts with "#" can be a comment only before the first word of a sentence. There, the line is a comment if it
+    has more or fewer columns than the lines of words. If it has the same number of columns, and the first column is "#", it may
+    be the word "#". The line is a word if the value in every other column fits. A value fits if it is "#", if some word has the
+    same value in this column, or if it is an entity tag and all words have entity tags in this column. Otherwise, the line is a
+    comment, such as "# sentence 7". If the file has only one such line, the line is a word unless all words have entity tags
+    and the line has no entity tag. A line "# id ..." is always a comment, and starts a sentence."""
 
     width: int
     has_tabs: bool
     comments: frozenset[int]
     """The indices of the lines that are comments."""
     alike: tuple[int, ...]
-    """The indices of the comments that have the columns of a word."""
+    """The indices of the comments that have as many columns as a word."""
     spaced: tuple[int, ...]
     """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
-        """Returns the columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, and for
-        a line of white space that is neither an empty line nor a word."""
+        """Returns the columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, or if
+        a line of white space is neither an empty line nor a word."""
         words, openings, marks = _kinds(path, lines)
         sure = words or openings
         has_tabs = 2 * sum("\t" in lines[i] for i in sure) >= max(1, len(sure))
@@ -155,8 +156,8 @@ def _split(line: str, has_tabs: bool) -> list[str]:
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-    """Returns three lists of line indices: the lines that are words; the lines before the first word of a sentence that begin
-    with "#"; and the lines that start a sentence of MultiCoNER."""
+    """Returns three lists of line indices. The first has the lines that are words. The second has the lines that begin with
+    "#", before the first word of a sentence. The third has the lines that start a sentence of MultiCoNER."""
     words: list[int] = []
     openings: list[int] = []
     marks: list[int] = []
@@ -181,8 +182,8 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
 
 
 def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
-    """`begun` are lines that start with "#" and have as many columns as `words`. Returns the indices of the comments among
-    them."""
+    """Returns the indices of the comments in `begun`. All lines in `begun` start with "#" and have as many columns as
+    `words`."""
     if word:  # the word "#" would not be in the first column
         return set(begun)
     others = range(1, len(words[0])) if words else ()

@@ -21,11 +21,12 @@ from bert_jax.tasks.readers.conll import ends_sentence
 from bert_jax.tasks.readers.tables import Say, is_invisible, note
 
 MOST_WORDS = 10_000
-"""The maximum number of words of a sentence. In a longer sentence, the empty lines between sentences are probably missing."""
+"""The maximum number of words in a sentence. If a sentence is longer, the empty lines between sentences are probably
+missing."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
 CONLLU = (".conllu", ".conllup", ".cupt")
-"""The ends of the names of CoNLL-U files."""
+"""The suffixes of CoNLL-U files."""
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 """The columns of CoNLL-U."""
 _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=(.*)")
@@ -35,10 +36,10 @@ _NEWDOC = re.compile(r"#\s*newdoc\b")
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of a file, or the problem if it cannot be read."""
+    """A line of a file, or the problem if the line cannot be read."""
 
     place: str
-    """The prefix of messages about it: "FILE, line 3: "."""
+    """The prefix of messages about the line, e.g. "FILE, line 3: "."""
     text: str
     problem: str | None = None
 
@@ -50,7 +51,7 @@ class Block:
     number: int
     """The index of the sentence in the file, from 0."""
     document: int
-    """The index of its document, from 0. In a file without `# newdoc` every sentence is a document."""
+    """The index of the sentence's document, from 0. In a file without `# newdoc`, every sentence is a document."""
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
     """The lines that start with "#", before the words."""
@@ -60,19 +61,19 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The syntactic words of a sentence with their annotation, one field per CoNLL-U column; "_" if missing."""
+    """The syntactic words of a sentence with their annotation, one field per CoNLL-U column. A missing value is "_"."""
 
     place: str
-    """The prefix of messages about it: "FILE, line 3: "."""
+    """The prefix of messages about the sentence, e.g. "FILE, line 3: "."""
     document: int
-    """The index of its document, from 0. In a file without `# newdoc` every sentence is a document."""
+    """The index of the sentence's document, from 0. In a file without `# newdoc`, every sentence is a document."""
     words: tuple[str, ...]
     lemmas: tuple[str, ...]
     upos: tuple[str, ...]
     xpos: tuple[str, ...]
     features: tuple[str, ...]
     heads: tuple[int, ...]
-    """The index of each word's head, from 0; -1 for the root. Empty if the file has no heads."""
+    """The index of each word's head, from 0, or -1 for the root. The tuple is empty if the file has no heads."""
     relations: tuple[str, ...]
     misc: tuple[str, ...]
     places: tuple[str, ...] = ()
@@ -84,11 +85,12 @@ class Sentence:
 def read_conllu(
     path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False, say: Say = note
 ) -> list[WordsExample]:
-    """Returns the sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without
-    multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` starts a document, as -DOCSTART- does in `read_conll`.
+    """Returns the sentences of a CoNLL-U file, with the tags in the column `upos` or `xpos`. Only syntactic words are returned,
+    not multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` starts a document, as -DOCSTART- does in
+    `read_conll`.
 
-    may_lack_tags: whether every tag may be "_", as in some test sets; labels are then None. Raises UserError for an invalid
-    file; heads are not read.
+    may_lack_tags: whether every tag may be "_", as in some test sets. Labels are then None. Raises UserError for an invalid
+    file. Heads are not read.
     """
     if column not in TAGS:
         raise UserError(f"column={column!r} is not a column of tags; {nearest(column, TAGS)}")
@@ -109,8 +111,8 @@ def read_conllu(
 
 
 def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
-    """Yields the sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence. Raises UserError for
-    `global.columns` without the words or their numbers, or with a column twice."""
+    """Yields the sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence. Raises UserError if
+    `global.columns` lacks the column ID or FORM, or names a column twice."""
     document = number = spaced = 0
     documents = False
     rows: list[Line] = []
@@ -145,10 +147,11 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
 
 
 def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
-    """Returns the sentence of these lines.
+    """Returns the sentence in the lines of `block`.
 
-    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not valid CoNLL-U, for
-    heads that do not form a tree (unless heads are ignored), and for a sentence without heads (if heads are required)."""
+    heads: "ignored", "optional", or "required". Raises UserError if a line is not valid CoNLL-U, if the heads do not form a
+    tree (unless heads are ignored), or if the sentence has no heads (if heads are required). The error names the file and the
+    line."""
     words: list[tuple[Line, list[str]]] = []
     for line in block.rows:
         row = _columns(line, block.columns)
@@ -180,7 +183,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
 
 
 def _columns(line: Line, names: Sequence[str]) -> list[str]:
-    """Returns the ten columns of CoNLL-U; "_" for columns that the file lacks."""
+    """Returns the ten columns of CoNLL-U. A column that the file lacks is "_"."""
     if line.problem:
         raise UserError(f"{line.place}{line.problem}")
     row = line.text.split("\t")
@@ -214,7 +217,8 @@ def _head(line: Line, text: str, count: int) -> int:
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
     """Raises UserError if the heads contain a cycle."""
-    reached = [0] * len(heads)  # for each word, the first word, from 1, whose path to the root contains it; 0: none yet
+    # For each word, the index (from 1) of the first word whose path to the root contains it, or 0 if there is none yet.
+    reached = [0] * len(heads)
     for word in range(len(heads)):
         at = word
         while at >= 0 and not reached[at]:

@@ -21,8 +21,8 @@ GENDERS = {
 def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | None = None) -> list[PronounExample]:
     """Returns the examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
-    Raises UserError for an invalid file, for two rows with the same ID, and if the text at an offset differs from the mention.
-    With `leave_out`, rows that cannot be read are skipped, and `leave_out` is called with each problem."""
+    Raises UserError if the file is invalid, if two rows have the same ID, or if the text at an offset differs from the mention.
+    If `leave_out` is given, rows that cannot be read are skipped, and `leave_out` is called with each problem."""
 
     def skipped(location: Location, cells: list[str]) -> None:
         if leave_out is not None:

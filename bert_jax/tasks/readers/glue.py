@@ -1,7 +1,7 @@
-"""The nine tasks of GLUE and its diagnostic set AX: their files, and submissions to the leaderboard.
+"""Reads the files of GLUE's nine tasks and of its diagnostic set AX. Also writes submissions to the leaderboard.
 
-The formats are the same as in the benchmark's download: columns separated by TABs, quotes as ordinary characters, and indices
-from 0 in test files. The labels are in the order of the original BERT (run_classifier.py)."""
+The formats are the same as in the benchmark's download. Columns are separated by TABs, quotes are ordinary characters, and test
+files have indices from 0. The labels are in the order of the original BERT (run_classifier.py)."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class GlueTask:
     text: str
     text_b: str | None = None
     label: str | None = None  # test files do not have this column
-    labels: tuple[str, ...] = ("0", "1")  # by id; () for a regression
+    labels: tuple[str, ...] = ("0", "1")  # by id, or () for a regression
     files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # by split; the first file that exists is read
     folders: tuple[str, ...] = ()  # other names of the task's folder
-    columns: tuple[str, ...] = ()  # for train and dev files without a header
+    columns: tuple[str, ...] = ()  # the columns of train and dev files without a header
     skips_broken_lines: bool = False  # the official train and dev files have lines with a wrong number of columns
-    unlabelled: str | None = None  # the label of examples on which the annotators did not agree; these are left out
+    unlabelled: str | None = None  # the label if the annotators did not agree; these examples are left out
 
     @property
     def key(self) -> str:
-        """The name of the task in `scores`, configurations and tfds: "sst2" for SST-2."""
+        """The name of the task in `scores`, configurations and tfds, e.g. "sst2" for SST-2."""
         return self.name.lower().replace("-", "")
 
     @property
@@ -87,13 +87,13 @@ _TASKS = (
 )
 TASKS: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
 GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASKS}
-"""Name in a configuration -> name in `TASKS`: {"glue/sst2": "SST-2", ...}."""
+"""Maps names in a configuration to names in `TASKS`: {"glue/sst2": "SST-2", ...}."""
 
 
 @dataclass(frozen=True)
 class _TestSet:
     task: str
-    rows: int  # of the official test set; the leaderboard rejects any other number
+    rows: int  # the row count of the official test set; the leaderboard rejects any other count
 
 
 SUBMISSION: Mapping[str, _TestSet] = {
@@ -109,27 +109,27 @@ SUBMISSION: Mapping[str, _TestSet] = {
     "WNLI": _TestSet("WNLI", 146),
     "AX": _TestSet("AX", 1104),
 }
-"""The files of a submission: their names without .tsv, and their test sets."""
+"""The files of a submission. The keys are the file names without .tsv, and the values are the test sets."""
 
 
 def glue_task(name: str) -> GlueTask:
-    """Returns the task of this name. Raises UserError, with the most similar name, for an unknown name."""
+    """Returns the task with this name. Raises UserError for an unknown name. The error suggests the most similar name."""
     if name not in TASKS:
         raise UserError(f"GLUE has no task {name!r}; {nearest(name, TASKS)}")
     return TASKS[name]
 
 
 def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
-    """Returns the examples of a split in the order of the file. Ids are the "index" column of the file, or row numbers from 0 if
-    there is none.
+    """Returns the examples of a split in the order of the file. The id of an example is its value in the column "index" or
+    "id". If the file has neither column, the id is the index of the example, from 0.
 
-    directory: the task's directory, or a directory with a folder for each task. MRPC may be in its authors' format:
-    `msr_paraphrase_train.txt`, `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, which lists the rows of the
-    training file that form the dev set.
+    directory: the task's directory, or a directory with a folder for each task. MRPC may be in its authors' format, with the
+    files `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`. This file lists the
+    rows of the training file that form the dev set.
 
-    Two kinds of rows are dropped and reported: lines of QQP with a wrong number of columns (only in train and dev, since every
-    row of a test set needs a prediction), and examples of MNLI without a gold label. Empty texts (QQP has some) are kept and
-    reported. Raises UserError for all other errors in a file."""
+    Two kinds of rows are dropped and reported. One kind is lines of QQP with a wrong number of columns (only in train and dev,
+    since every row of a test set needs a prediction). The other kind is examples of MNLI without a gold label. Empty texts (QQP
+    has some) are kept and reported. Raises UserError for all other errors in a file."""
     about = glue_task(task)
     if split not in about.files:
         raise UserError(f"{task} has no split {split!r}; {nearest(split, about.files)}")
@@ -169,7 +169,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
 
 
 def has_glue(task: str, directory: str | os.PathLike[str], split: str) -> bool:
-    """Returns whether the file of `read_glue` exists."""
+    """Returns whether the file that `read_glue` would read exists."""
     return any(path.is_file() for path in _places(glue_task(task), pathlib.Path(directory), split))
 
 
@@ -192,7 +192,7 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
     """Returns a function that decides whether a row of the authors' training file belongs to the split, or None if all rows
-    belong to it."""
+    belong to the split."""
     if split == "test":
         return None
     ids = path.with_name("dev_ids.tsv")
@@ -217,9 +217,9 @@ def write_submission(
 ) -> pathlib.Path:
     """Writes NAME.tsv for each of `predictions` and a zip archive of all files. Returns the path of the archive.
 
-    predictions: name in `SUBMISSION` -> label names in the order of the test file; for STS-B numbers, which are clipped to
-    [0, 5]. The leaderboard accepts only `complete` submissions. Raises UserError for a wrong number of predictions and, if
-    `complete`, for a missing task."""
+    predictions: for each name in `SUBMISSION`, the label names in the order of the test file. STS-B has numbers instead, which
+    are clipped to [0, 5]. The leaderboard accepts only `complete` submissions. Raises UserError if a task has a wrong number of
+    predictions, or if a task is missing and the submission should be `complete`."""
     for name in predictions:
         if name not in SUBMISSION:
             raise UserError(f"a GLUE submission has no {name!r}; {nearest(name, SUBMISSION)}")
@@ -238,7 +238,7 @@ def write_submission(
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, table in tables.items():
-            # ZipInfo without a date, so that the archive depends only on the predictions
+            # This ZipInfo has no date, so the archive depends only on the predictions.
             packed.writestr(zipfile.ZipInfo(name), table, zipfile.ZIP_DEFLATED)
     directory = pathlib.Path(directory)
     try:
@@ -253,7 +253,7 @@ def write_submission(
 
 
 def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
-    """Returns the text of the file `name` of `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
+    """Returns the text of the file `name` in `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
     task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):

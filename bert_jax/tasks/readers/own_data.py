@@ -1,4 +1,5 @@
-"""Reads the user's own data for every kind of head: tables, JSON, Parquet and Arrow with named columns, and columns of words.
+"""Reads the user's own data for every kind of head. Files are tables, JSON, Parquet or Arrow with named columns, or have
+columns of words.
 
     kind        columns                                         example
     sequence    text, text_b?, label                            TextExample
@@ -11,11 +12,12 @@ be a file, a pattern, a folder of the Hugging Face hub, or a directory of `save_
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
-of texts and labels: {"text": ["red", "blue"], "label": ["A", "B"]}, as in ARC. The label of a choice is its number, its letter
-(A is the first), or its label in the object. The labels of a multi-label text may also be columns of 0 and 1, one for each of
-`label_names`, or a list of 0s and 1s. If each row is a single word, the column `sentence` numbers the sentences. For token
-heads, a file may also be in the CoNLL format (a word and its tag on each line, an empty line after each sentence, and no column
-names), or in CoNLL-U: its tags are in the column upos, or in xpos if labels=xpos."""
+of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"]}. The label of a choice is its index, its
+letter (A is the first), or its label in the object. The labels of a multi-label text may also be columns of 0 and 1, one for
+each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column `sentence` numbers the sentences.
+
+For token heads, a file may also be in the CoNLL format, with a word and its tag on each line, an empty line after each
+sentence, and no column names. Files in CoNLL-U are read too. Their tags are in the column upos, or in xpos if labels=xpos."""
 
 from __future__ import annotations
 
@@ -78,11 +80,11 @@ TEXT_COLUMNS = {
     "span": ("question", "context"),
     "choice": ("prompt", "choices"),
 }
-"""Kind of head -> the settings of `OwnDataConfig` that name columns of text."""
+"""The settings of `OwnDataConfig` that name columns of text, by kind of head."""
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Returns setting -> its column or columns of text, for columns whose names differ from the setting."""
+    """Returns the column or columns of text by setting. A setting is left out if its column has the same name."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
@@ -91,7 +93,7 @@ def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]
 
 @dataclass(frozen=True)
 class OwnData:
-    """The examples of all splits, and the names of the labels by id (none for regression, spans and choices)."""
+    """The examples of all splits, and the names of the labels by id. Regression, spans and choices have no names of labels."""
 
     train: list[Example]
     dev: list[Example]
@@ -100,10 +102,10 @@ class OwnData:
 
 
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
-    """Returns the data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
+    """Returns the data of `config` for a kind of head in `FORMATS`. A split without a file has no examples.
 
-    Raises UserError, with file and line, for a label that is not in `label_names` (or, if this is empty, not in the training
-    file), and for invalid files."""
+    Raises UserError for invalid files, and for a label that is not in `label_names`. If `label_names` is empty, the labels must
+    be in the training file. The error names the file and the line."""
     named = FORMATS[kind].has_labels(config)
     names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
@@ -138,8 +140,8 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
-    """Warns if all training texts have the same value (regression), if no two of at least 100 training texts have the same
-    label, or if no question has an answer."""
+    """Warns if all training texts have the same value (regression), or if no question has an answer. Also warns if there are at
+    least 100 training texts and all of them have different labels."""
     values = {example.label for example in train if isinstance(example, TextExample)}
     if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
@@ -154,8 +156,8 @@ def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Exam
 
 
 def _report_texts(file: str | None, kind: str, examples: Sequence[Example], say: Say) -> None:
-    """Warns about three kinds of texts: texts that usually stand for missing values, bytes as Python writes them, and
-    characters escaped for HTML."""
+    """Warns about texts that usually stand for missing values, texts in the form of Python bytes, and texts with characters
+    escaped for HTML."""
     texts = [text for e in examples if isinstance(e, TextExample) for text in (e.text, e.text_b) if text]
     if missing := [text for text in texts if text.strip() in MISSING]:
         say(
@@ -190,7 +192,7 @@ def _report_ids(file: str | None, examples: Sequence[Example], say: Say) -> None
 
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
-    """Returns the names of the classes in the training file, by number; () if the file does not have names of classes."""
+    """Returns the class names in the training file, by class id, or () if the file has no class names."""
     first = data_files(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
     names = tuple(map(label_text, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
@@ -261,8 +263,8 @@ def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Ex
 
 
 def _spelling(name: str) -> str:
-    """Returns a key that all spellings of one label share: the label in lower case, without white space, invisible characters
-    and enclosing quotes, with "-" for every dash; if it is a number, its value."""
+    """Returns a key that all spellings of one label share. The key is the label in lower case, without white space, invisible
+    characters and enclosing quotes, and with "-" for every dash. If the label is a number, the key is its value."""
     letters = _visible(unicodedata.normalize("NFKC", name).casefold())
     key = "".join(sign for sign in letters if not sign.isspace())
     key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
@@ -288,7 +290,7 @@ _LATIN = str.maketrans(
     "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03bf\u03bd\u0131",
     "ABEKMHOPCTYXSIJaeopcyxsijABEZHIKMNOPTYXovi",
 )
-"""The letters of Cyrillic, Greek and Turkish that look like Latin ones."""
+"""The letters of Cyrillic, Greek and Turkish that look like Latin letters."""
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
@@ -296,9 +298,9 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 def read_own_data(
     config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), by_number: bool = False, say: Say = note
 ) -> list[Example]:
-    """Returns the examples of `split`, in the order of its files. `labels` are the valid names; (): all names are valid.
-    `by_number`: whether the index of a name is its number, so that files may have numbers instead of names. Raises UserError
-    like `load_own_data`."""
+    """Returns the examples of `split`, in the order of its files. `labels` are the valid names. If `labels` is empty, all names
+    are valid. If `by_number` is set, files may have the indices of names in `labels` instead of the names. Raises UserError in
+    the same cases as `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -354,15 +356,15 @@ def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColum
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """The id of a sentence is its number in the file. Adds `start`, the number of examples in all earlier files of the split,
-    to this id and to the document. Questions are unchanged, since they have their own ids."""
+    """Adds `start` to the id and the document of a sentence, because both are indices within one file. `start` is the number of
+    examples in all earlier files of the split. Questions are unchanged, since they have their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
 
 
 def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
-    """Returns the rows of a file; each row is an example. Raises UserError if two settings name the same column."""
+    """Returns the rows of a file. Each row is an example. Raises UserError if two settings name the same column."""
     stated = {name: value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)}
     read = [name for name in stated if name not in ("id", "document", "sentence")]
     for name, other in itertools.combinations(read, 2):
@@ -393,7 +395,7 @@ _COLUMNS = {
     "span": ("id", "question", "context", "answers", "answer_start"),
     "choice": ("id", "prompt", "label"),
 }
-"""Kind of task -> the settings that name its columns."""
+"""The settings that name columns, by kind of head."""
 _IMPOSSIBLE = "is_impossible"
 _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOSSIBLE), "choice": ()}
 """Columns that are read only if a setting names them, and SQuAD's column for questions without an answer."""
@@ -402,8 +404,8 @@ _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOS
 def _by_number(
     path: pathlib.Path, found: list[tuple[Location, Example]], known: Sequence[str], say: Say
 ) -> list[tuple[Location, Example]]:
-    """If all labels are indices of `known`, returns the examples with the names at these indices as labels. Otherwise returns
-    `found`."""
+    """Reads labels as indices of `known`, and replaces them by the names. If a label is not a number, or if a known name is a
+    number, returns `found` unchanged. Raises UserError if an index is out of range."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
     if not names or not all(map(str.isdecimal, names)) or any(name.lstrip("-").isdecimal() for name in known):
@@ -447,8 +449,8 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
-    """Raises UserError if the labels of all texts are lists of 0s and 1s. Such a list is ambiguous: it may have a 0 or 1 for
-    each label, or 0 and 1 may be the names of labels."""
+    """Raises UserError if the labels of all texts are lists of 0s and 1s. Such a list is ambiguous, because it may have a 0 or
+    1 for each label, or 0 and 1 may be the names of labels."""
     sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
     flags = {label in _FLAGS for each in sets for label in each}
     if flags != {True} or set(known) & set(_FLAGS):
@@ -468,7 +470,7 @@ _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("0", "false", "False", "FALSE"), False),
     **dict.fromkeys(("1", "true", "True", "TRUE"), True),
 }
-"""The spellings of 0 and 1 in lists and columns -> whether the label applies."""
+"""Whether a label applies, by the spelling of 0 or 1 in lists and columns."""
 
 
 def _vector_remedy(name: str, size: int) -> str:
@@ -477,8 +479,8 @@ def _vector_remedy(name: str, size: int) -> str:
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """Returns the distinct label names of `examples`, sorted. If all are numbers, they are sorted as numbers, so that "10" comes
-    after "9"."""
+    """Returns the distinct label names of `examples`, sorted. If all names are numbers, they are sorted as numbers, so that
+    "10" comes after "9"."""
     names = {name for example in examples for name in _names(example)}
     values = {name: _finite(name) for name in names}
     if None in values.values():
@@ -494,7 +496,7 @@ def _finite(text: str) -> float | None:
 
 
 def _names(example: Example) -> tuple[str, ...]:
-    """Returns the names of the labels of an example; () for a regression or a choice."""
+    """Returns the label names of an example, or () for a regression or a choice."""
     if isinstance(example, WordsExample):
         return example.labels or ()
     if not isinstance(example, TextExample) or example.label is None or isinstance(example.label, float):
@@ -532,7 +534,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
     name, names = config.label, tuple(map(label_text, config.label_names))
     if name not in row.values:
         return _flagged_columns(config, row, optional)
-    # an empty cell means that no label applies; only a missing column means that the labels are unknown
+    # An empty cell means that no label applies. The labels are unknown only if the column is missing or the value is null.
     if optional and row.values[name] is None:
         return None
     _require_separator(config, row, name)
@@ -552,7 +554,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
 
 
 def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    """Returns the names in `config.label_names` whose column is 1; None if these columns are missing from a test set."""
+    """Returns the names in `config.label_names` whose column is 1, or None if these columns are missing from a test set."""
     if not any(name in row.values for name in config.label_names):
         if optional:
             return None
@@ -592,7 +594,7 @@ _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
 
 
 _IGNORED = "-100"
-"""The label that PyTorch's loss ignores, in data sets that were tokenised for training."""
+"""PyTorch's loss ignores this label. It occurs in data sets that were tokenised for training."""
 
 
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
@@ -620,7 +622,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
 
 
 def _has_spans(value: object) -> bool:
-    """Returns whether a value lists entities as [first character, last, name] or as objects with start and end."""
+    """Returns whether a value lists entities, either as [first character, last character, name] or as objects with a start and
+    an end."""
     if not isinstance(value, list) or not value:
         return False
     return all(
@@ -631,9 +634,8 @@ def _has_spans(value: object) -> bool:
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined; a row without a
-    sentence number continues the sentence. Raises UserError for a table in which most sentences (`_MOST_OF`) have only one
-    word."""
+    """Yields the sentences of a file as rows. If each row is a word, the rows of a sentence are joined. A row without a
+    sentence number continues the sentence. Raises UserError if most sentences of a table (`_MOST_OF`) have only one word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -669,7 +671,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""If at least this fraction of the sentences have only one word, each row of the table is assumed to be a word."""
+"""If at least this fraction of the sentences has only one word, each row of the table is assumed to be a word."""
 _IN_COLUMNS = (
     "if each line has a word and its tag, separate them by spaces or TABs, end each sentence with an empty line, leave out "
     "column names, and give the file a name that ends in .conll"
@@ -702,7 +704,7 @@ def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: b
 
 
 def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
-    """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
+    """Returns the sentences of a file in the CoNLL or CoNLL-U format, or None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending in CONLLU:
         column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
@@ -759,11 +761,11 @@ _HEADER = (
     {"word", "words", "token", "tokens", "form", "text"},
     {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "upos", "entity", "bio", "iob"},
 )
-"""Usual names of the columns of words and of tags."""
+"""Usual names of the column of words, and of the column of tags."""
 
 
 def _column_count(train: str) -> int:
-    """Returns the number of columns of a training file with a word on each line; 0 for any other file."""
+    """Returns the number of columns of a training file with a word on each line, or 0 for any other file."""
     path = pathlib.Path(train)
     return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0
 
@@ -774,7 +776,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
         return False
-    # a row with a sentence and a tag for each word belongs to a table, even if there are empty lines between the rows
+    # If a row has a sentence and a tag for each of its words, the file is a table, even if rows are separated by empty lines.
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
     return len(rows) < len(lines) or any(map(begins_document, lines))
@@ -831,7 +833,8 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
 
 
 def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Returns the choices in one column, and the label of each choice if the column has texts with labels (`as_choices`)."""
+    """Returns the choices in one column. If the column has texts with labels (`as_choices`), also returns the label of each
+    choice, otherwise None."""
     (name,) = config.choices
     value = row.value(name)
     if isinstance(value, str) and CHOICES_OBJECT.match(value):
@@ -853,7 +856,7 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[st
 
 
 def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
-    """Returns the questions of a file in the SQuAD format; None for a file with one question per row."""
+    """Returns the questions of a file in the SQuAD format, or None for a file with one question per row."""
     if suffix(path) not in JSON:
         return None
     text = read_text(path)
@@ -877,11 +880,12 @@ class Format:
     """The functions that read the data of a kind of head."""
 
     parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
-    """(settings, row, number of the row, whether the label may be absent, `AnswerPlaces`) -> example."""
+    """Takes the settings, a row, the index of the row, whether the label may be absent, and `AnswerPlaces`. Returns an
+    example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
     read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Location, Example]] | None] = _no_whole_file
-    """Reads a file without named columns; returns None for a file that has them."""
+    """Reads a file without named columns. Returns None for a file with named columns."""
 
 
 FORMATS: Mapping[str, Format] = {

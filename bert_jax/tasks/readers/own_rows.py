@@ -4,10 +4,10 @@ Parquet and Arrow files are found in the layouts of the Hugging Face hub and `da
 
     train.parquet, data/train-*.parquet     files, or the pattern of their names
     DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
-    DIR                                     what `save_to_disk` of a Dataset or a DatasetDict wrote
+    DIR                                     a Dataset or a DatasetDict, written by `save_to_disk`
 
-A column of type ClassLabel, or of lists of ClassLabel, holds numbers. The class names are in the schema of the file; the rows
-returned here hold these names."""
+A column of type ClassLabel, or of lists of ClassLabel, holds numbers. The class names are in the schema of the file. The rows
+returned here hold these names instead of the numbers."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, is_invisible, note, other_delimiter, read_table
 
 COLUMNAR = {f".{kind}": name for kind, name in KINDS.items()}
-"""Suffix -> the format."""
+"""The format by suffix."""
 _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """The name of each split in the data sets of the hub."""
 _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 
 
 def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
-    """Expands a path to data files: the file itself, the files that match a pattern, or a directory's files of `split`,
-    which is "train", "dev" or "test". Raises UserError if there are none."""
+    """Expands a path to data files. These are the file itself, the files that match a pattern, or the files of `split` in a
+    directory. `split` is "train", "dev" or "test". Raises UserError if there are no files."""
     found: list[pathlib.Path] = []
     try:
         if path.is_dir():
@@ -63,7 +63,7 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
         matches = sorted(above.glob(str(path.relative_to(above))))
         refuse_broken_links(matches)
         found = [file for file in matches if file.is_file() and file.name[0] != "."]
-    except OSError:  # the path is too long, or in an unreadable directory: opening the file will report it
+    except OSError:  # the path is too long, or in an unreadable directory; opening the file will report this
         return [path]
     except ValueError as error:
         raise UserError(f"{path} is not a valid pattern of file names ({error}); correct the pattern") from error
@@ -89,7 +89,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         raise UserError(f"{directory} has no Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
     if not found and len(set(named.values())) == 1 and not set(named.values()) & set(_SPLITS.values()):
-        found = list(named)  # a directory of one split
+        found = list(named)  # the directory holds only one split
     if not found:
         raise UserError(
             f"{directory} has no file for the {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
@@ -124,9 +124,9 @@ def read_columnar(
 ) -> Iterator[tuple[Location, JsonObject]]:
     """Yields the rows of a Parquet or Arrow file as Python values, each with its location.
 
-    wanted: the columns to read; the values of all other columns are None. wanted=None: all columns are read. by_name: whether
-    class numbers are replaced by their names. Raises UserError for a file that is missing, damaged, of another format, or in a
-    codec that pyarrow does not read."""
+    wanted: the columns to read, or None to read all columns. The values of all other columns are None. by_name: whether class
+    ids are replaced by class names. Raises UserError if the file is missing, damaged or in another format, or if pyarrow does
+    not read its codec."""
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
         if repeated := [name for name in names if names.count(name) > 1]:
@@ -145,8 +145,8 @@ def read_columnar(
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of its classes, in the order of their numbers, for all columns with classes in a Parquet or Arrow
-    file."""
+    """Returns the class names of each column with classes in a Parquet or Arrow file. The names are in the order of the class
+    ids."""
     with _opened(path) as file:
         return _classes(path, file.schema)
 
@@ -173,7 +173,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value of a Parquet or Arrow file for JSON: UTF-8 bytes become text, decimals become floats."""
+    """Converts a value of a Parquet or Arrow file for JSON. UTF-8 bytes become text, and decimals become floats."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
@@ -185,13 +185,13 @@ def plain(value: Any) -> Any:
 
 
 def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Returns, for each column of classes, a function from its values to their names."""
+    """Returns a function for each column of classes. The function converts values of the column to class names."""
 
     def decoder(column: str, names: Sequence[str]) -> Callable[[Any], Any]:
         def decode(value: Any) -> Any:
             if isinstance(value, list):
                 return [decode(item) for item in value]
-            if value is None or value == -1:  # -1: unknown, as in GLUE's test sets
+            if value is None or value == -1:  # -1 means unknown, as in GLUE's test sets
                 return None
             if isinstance(value, float) and value.is_integer():  # pandas writes whole numbers as floats if some are missing
                 value = int(value)
@@ -240,9 +240,9 @@ def _names_in(feature: Any) -> tuple[str, ...]:
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t", ".psv": "|"}
-"""The delimiter of a table's columns by the suffix of its file."""
+"""The delimiter between columns, by the suffix of the table's file."""
 JSON = (".jsonl", ".ndjson", ".json")
-"""The suffixes of JSON: one object per line, or one list of objects."""
+"""The suffixes of JSON files. They have one object per line, or one list of objects."""
 SENTENCE = "Sentence #"
 """The column that numbers the sentences in a popular table of named entities with one word per row (ner_dataset.csv)."""
 MISSING = frozenset((
@@ -271,17 +271,19 @@ class NoColumn(UserError):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a file: the cells of a table, or the values of an object. Its methods raise UserError for invalid values."""
+    """A row of a file, i.e. the cells of a table, or the values of an object. The methods raise UserError for invalid
+    values."""
 
     location: Location
     values: JsonObject
-    separator: str | None = None  # separates the items of a list in a cell; None: one or more spaces, if `has_cells`
+    separator: str | None = None  # the separator of the items in a cell; None means spaces
     has_cells: bool = False  # whether all values are texts from the cells of a table
     classes: Container[str] = ()  # names of classes in the file's own description
     keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
 
     def value(self, name: str, *, optional: bool = False) -> Any:
-        """Returns the value of column or field `name`; None if it is `optional` and absent, null, NaN or an empty cell."""
+        """Returns the value of the column or field `name`. If the value is `optional`, returns None for an absent value, null,
+        NaN or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
             kind, location = ("field", self.location) if self.location.unit in ("line", "item") else ("column", self.location)
@@ -323,8 +325,8 @@ class Row:
         return None if value is None else label_text(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
-        """Returns the value as the name of a label. A text that usually marks a missing value is a label only if it is
-        `known`."""
+        """Returns the value as the name of a label. Raises UserError for a text that usually marks a missing value, unless it
+        is `known` or is a class name of the file."""
         found = self.name(name, optional=optional)
         return found if found is None else self._label(name, found, known)
 
@@ -346,12 +348,12 @@ class Row:
             ) from error
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
-        """Returns the names of labels that the value lists; None if it is optional and missing."""
+        """Returns the label names that the value lists, or None if the value is optional and missing."""
         items = self._items(name, optional=optional, remedy="fill in a label, or remove the item", strict=True)
         return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
-        """Returns the value as a list of texts; None if it is optional and missing."""
+        """Returns the value as a list of texts, or None if the value is optional and missing."""
         remedy = 'replace it by a visible character such as "_", or remove it (with a word, also remove its label)'
         items = self._items(name, optional=optional, remedy=remedy, strict=False)
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
@@ -389,7 +391,7 @@ class Row:
         if isinstance(value, str):
             listed = self._written(name, value, strict=strict)
             if listed is None and self.has_cells:
-                if (self.separator or " ") == " " or not value.strip():  # spaces, TABs and line ends, of any number
+                if (self.separator or " ") == " " or not value.strip():  # any number of spaces, TABs and line ends
                     listed = [part for part in re.split("[ \t\r\n]+", value) if part]
                 else:
                     listed = [part.strip() for part in value.split(self.separator)]
@@ -414,18 +416,20 @@ class Row:
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
-"""Matches a cell that starts like the object of `as_choices`: {"text": or {"label":."""
+"""Matches a cell that starts like the object of `as_choices`, i.e. with {"text": or {"label":."""
 
 
 def as_choices(value: Any) -> dict[str, Any] | None:
-    """Returns {"text": texts, "label": labels} for choices with labels; None for any other value. Choices are such an object
-    (as in ARC), a list of objects with a text and a label (CommonsenseQA), or an object of label -> text (MedQA)."""
+    """Returns {"text": texts, "label": labels} for choices with labels, or None for any other value. The value may be such an
+    object (as in ARC), a list of objects with a text and a label (CommonsenseQA), or an object that maps labels to texts
+    (MedQA)."""
     if isinstance(value, list) and value and all(map(_has_choice, value)):
         return {name: [choice[name] for choice in value] for name in ("text", "label")}
     if _has_choice(value):
         return value
+    # Parquet stores every label in every row. Labels that an example does not have are null.
     texts = {label: text for label, text in value.items() if text is not None} if isinstance(value, dict) else {}
-    if texts and all(isinstance(text, str) for text in texts.values()):  # in Parquet, each row has all labels, some without text
+    if texts and all(isinstance(text, str) for text in texts.values()):
         return {"text": [*texts.values()], "label": [*texts]}
     return None
 
@@ -445,19 +449,19 @@ def written_object(text: str) -> Any:
 
 
 def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
-    """Parses the text of a list in the syntax of JSON, Python or numpy, and returns its items; None for any other text.
+    """Parses the text of a list in the syntax of JSON, Python or numpy. Returns the items, or None for any other text.
 
-    Any other text in square brackets is ordinary text, such as "[laughter]". But with `strict`, or if the text has quotes,
-    commas or brackets like a list, this function raises ValueError with the problem and the remedy.
+    Other texts in square brackets, such as "[laughter]", are ordinary texts. However, if `strict` is set, or if the text has
+    quotes, commas or brackets like a list, this function raises ValueError with the problem and the remedy.
     """
     bare = text.strip()
-    if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
+    if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # the text is a tuple, a set, or ordinary text
         items = _parse_list(bare[1:-1])
         if items is not None and (len(items) < 2 or "," in bare):
             return items
     inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
     if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
-        return None  # brackets that are words
+        return None  # the brackets are words
     items = None if inside is None else _parse_list(inside)
     if items is not None:
         return items
@@ -468,8 +472,8 @@ def written_list(text: str, *, strict: bool = False) -> list[str | int | float |
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
-    """Returns the items between the brackets of a list, which are quoted strings, numbers, true, false, null or NaN; None for any
-    other text.
+    """Returns the items between the brackets of a list, or None if the text cannot be read. Items are quoted strings, numbers,
+    true, false, null or NaN.
 
     Items are separated by commas or, in numpy's format, only by spaces. Python joins two adjacent strings into one, so its own
     parser is only used for a single string."""
@@ -501,7 +505,7 @@ def _parse_item(item: str) -> Any:
     words = {"True": True, "False": False, "None": math.nan, "nan": math.nan, "null": math.nan}
     if item in words:
         return words[item]
-    if re.fullmatch(r"-?[0-9]+\.", item):  # numpy: [1. 0.]
+    if re.fullmatch(r"-?[0-9]+\.", item):  # numpy writes [1. 0.]
         item += "0"
     value = parse_json(item)
     if not isinstance(value, bool | int | float):
@@ -510,7 +514,8 @@ def _parse_item(item: str) -> Any:
 
 
 def holds_columns(values: JsonObject) -> bool:
-    """Returns whether an object seems to hold whole columns instead of a row: all its values are lists of one length."""
+    """Returns whether an object seems to hold whole columns instead of a row, i.e. whether all values are lists of the same
+    length."""
     lists = [value for value in values.values() if isinstance(value, list)]
     return len(lists) == len(values) > 1 and len({len(column) for column in lists}) == 1
 
@@ -522,8 +527,8 @@ COLUMNS_REMEDY = (
 
 
 def label_text(value: str | bool | float) -> str:
-    """Returns a label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which
-    pandas adds to the integers of a column with missing values."""
+    """Returns a label as text, without surrounding blanks. true and false are written as in JSON. Whole numbers are written
+    without ".0", which pandas adds to the integers of a column with missing values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     text = value.strip() if isinstance(value, str) else json.dumps(value)
@@ -535,7 +540,7 @@ MARKDOWN_LINE = "the line belongs to a table in Markdown"
 
 
 def is_markdown_line(cells: Iterable[str]) -> bool:
-    """Returns whether the cells are from the line below the header of a table in Markdown: "---" or ":--:"."""
+    """Returns whether the cells are from the line below the header of a Markdown table, e.g. "---" or ":--:"."""
     filled = [cell.strip() for cell in cells if cell.strip()]
     return len(filled) > 1 and all(re.fullmatch(r":?-{2,}:?", cell) for cell in filled)
 
@@ -559,7 +564,7 @@ def short(value: Json) -> str:
 
 
 def _shown(value: Json) -> str:
-    """Returns a value as `short` does; a text of invisible characters is shown as escapes."""
+    """Returns a value as `short` does, but shows a text of invisible characters as escapes."""
     return ascii(value[:60]) if isinstance(value, str) and value.strip() and is_invisible(value) else short(value)
 
 
@@ -587,11 +592,11 @@ def read_own_rows(
     by_name: bool = True,
     say: Say = note,
 ) -> Iterator[Row]:
-    """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file, in the order of the file; the suffix determines the format.
+    """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file, in the order of the file. The suffix determines the format.
 
-    delimiter, quotes: if None, the default for the suffix is used. columns: the names of a table's columns, if its first row
-    does not have them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError
-    for an unknown suffix, and for invalid rows. `say` reports cells whose quotes are kept.
+    delimiter, quotes: if None, the default for the suffix is used. columns: the names of a table's columns, if the first row
+    does not have the names. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises
+    UserError for an unknown suffix, and for invalid rows. `say` reports cells whose quotes are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
@@ -672,7 +677,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file, or none if it cannot be read; the error is reported when the rows are read."""
+    """Returns the first bytes of a file, or b"" if the file cannot be read. The error is reported when the rows are read."""
     refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
@@ -695,8 +700,8 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
 
 
 def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
-    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read
-    into memory as a whole."""
+    """Yields the objects in a file, each with its location. The file has an object on each line, or one list of objects. Only a
+    list is read into memory as a whole."""
     is_first = True
     for number, text in enumerate(text_lines(path), 1):
         for i, line in enumerate(split_lines(text), number):
@@ -716,8 +721,7 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
 
 
 def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> Any:
-    """Returns the value in a line. Raises UserError for a line that is not JSON, and for a line that holds the whole file as one
-    object."""
+    """Returns the value in a line. Raises UserError if the line is not JSON, or if it holds the whole file as one object."""
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -744,7 +748,7 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
 
 
 def _is_whole_table(value: JsonObject) -> bool:
-    """Returns whether an object is a whole table as written by pandas: {row index: row}, or {column: {row index: cell}}."""
+    """Returns whether an object is a whole table written by pandas, i.e. {row index: row} or {column: {row index: cell}}."""
     inside = list(value.values())
     if not inside or not all(isinstance(held, dict) and held for held in inside):
         return False
@@ -765,7 +769,7 @@ def _rows_wanted(path: pathlib.Path, value: JsonObject) -> str:
     rows = value.get(name := _container(value)) or [None]
     if not all(isinstance(row, dict) for row in rows):
         return COLUMNS_REMEDY if holds_columns(value) else _LIST_WANTED
-    inside = "[].row" if all("row" in row for row in rows) else "[]"  # as the rows of the hub's viewer
+    inside = "[].row" if all("row" in row for row in rows) else "[]"  # the hub's viewer writes rows in this way
     return f"give one object per row, each on its own line (jq -c '.{name}{inside}' {path.name} > {_of_lines(path)})"
 
 
@@ -784,7 +788,7 @@ def _problem(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Returns the value of a text that is valid JSON, otherwise None."""
+    """Parses a JSON text. Returns None if the text is not valid JSON."""
     try:
         return parse_json(text)
     except ValueError:
@@ -792,8 +796,8 @@ def _parsed(text: str) -> Any:
 
 
 def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Location, JsonObject]:
-    """Returns a row with its location. Raises UserError if it is not an object, holds half a surrogate pair, or was not accepted
-    in Prodigy."""
+    """Returns a row with its location. Raises UserError if the row is not an object, holds half a surrogate pair, or was not
+    accepted in Prodigy."""
     if not isinstance(value, dict):
         raise location.error(
             f"{short(value)} is not an object; write each {location.unit} as one object with the columns as fields"

@@ -14,9 +14,10 @@ SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
 
 
 def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailment") -> list[TextExample]:
-    """Returns the rows of a split in SICK's file of 12 columns: TRAIN for "train", TRIAL for "dev", TEST for "test".
+    """Returns the rows of a split in SICK's file with 12 columns. The file calls the splits TRAIN, TRIAL (dev) and TEST.
 
-    label: "entailment" for one of `SICK_LABELS`, "relatedness" for the score from 1 to 5. Raises UserError for an invalid file.
+    label: "entailment" reads one of `SICK_LABELS`, and "relatedness" reads the score from 1 to 5. Raises UserError for an
+    invalid file.
     """
     sets = _SICK_SETS
     columns = {"entailment": "entailment_label", "relatedness": "relatedness_score"}
@@ -41,7 +42,7 @@ def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailm
 
 
 def has_sick(path: str | os.PathLike[str], split: str) -> bool:
-    """Returns whether the file has rows of this split; some copies lack the test set."""
+    """Returns whether the file has rows of this split. Some copies lack the test set."""
     table = read_table(pathlib.Path(path))
     table.require("SemEval_set")
     return any(row["SemEval_set"] == _SICK_SETS[split] for _, row in table)

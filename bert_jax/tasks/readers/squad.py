@@ -30,14 +30,14 @@ _UNITS = ("utf-16-le", 2), ("utf-8", 1)
 
 
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
-    """Returns the questions of a file, in its order.
+    """Returns the questions of a file, in order.
 
     A question has no answer if `is_impossible` is true, or if `is_impossible` is missing and `answers` is an empty list. If
     `answers` is missing, or is empty although `is_impossible` is false, the answers are unknown. Answers are located by
-    `AnswerPlaces`. An id may be a whole number; a question without an id, or with an empty one, gets its number in the file,
+    `AnswerPlaces`. An id may be a whole number. If the id is missing or empty, it is the index of the question in the file,
     from 0. `say` reports questions without an id or a text, and how many answers are not at the stated place, or not in the
-    context at all. Raises UserError for a file in another format, and for two questions with the same id, since predictions are
-    scored by id."""
+    context at all. Raises UserError if the file is in another format, or if two questions have the same id, since predictions
+    are scored by id."""
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))
@@ -81,18 +81,19 @@ def _not_json(path: pathlib.Path) -> str:
 
 @dataclass
 class AnswerPlaces:
-    """Finds answers in their contexts. Records the answers that are not at the stated place, or not found."""
+    """Finds answers in their contexts. Records the answers that are not at the stated place, or that are not found."""
 
     moved: list[str] = field(default_factory=list)  # the ids of the questions, one id per answer
     lost: list[str] = field(default_factory=list)
 
     def find(self, name: str, context: str, text: str, start: int | None) -> tuple[str, int | None]:
-        """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
-        it.
+        """Returns the answer as it is written in the context, and the index of its first character. Returns (`text`, None) if
+        the context does not contain the answer.
 
-        The first of these matches that exists is used: `text` at `start`, counted in characters, UTF-16 units or bytes; the
-        nearest place with `text` (if `start` is None, the first one); the nearest place that differs only in white space, as in
-        run_squad.py; the nearest place that differs only in its form of Unicode (NFC, NFD). name: the id of the question."""
+        Four matches are tried in order: (1) `text` at `start`, counted in characters, UTF-16 units or bytes, (2) the nearest
+        place with `text`, or the first place if `start` is None, (3) the nearest place that differs only in white space, as in
+        run_squad.py, and (4) the nearest place that differs only in its form of Unicode (NFC, NFD). name: the id of the
+        question."""
         found = None if start is None else _stated_place(context, text, start)
         if found is None:
             found = nearest_place(context, text, start or 0)
@@ -106,7 +107,7 @@ class AnswerPlaces:
         return text, found
 
     def report(self, path: pathlib.Path, say: Say) -> None:
-        """Reports the numbers of moved and lost answers, if there are any."""
+        """Reports the counts of moved and lost answers, if there are any."""
         if self.moved:
             say(
                 f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with the same text; the first belongs "
@@ -120,8 +121,8 @@ class AnswerPlaces:
 
 
 def _stated_place(context: str, text: str, start: int) -> int | None:
-    """Returns the character of `context` at which `text` starts, if `start` is its offset in characters, UTF-16 units or bytes;
-    otherwise None."""
+    """Returns the index of the character in `context` at which `text` starts, if `start` is the offset of `text` in characters,
+    UTF-16 units or bytes. Otherwise, returns None."""
     if start < 0 or start > 4 * len(context):
         return None
     if context.startswith(text, start):
@@ -134,19 +135,20 @@ def _stated_place(context: str, text: str, start: int) -> int | None:
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:
-    """Returns the position of `text` in `context` that is nearest to `start`; the first one if two are equally near, None if
-    there is none. `start` may lie outside the context."""
+    """Returns the position of `text` in `context` that is nearest to `start`, or None if the context does not contain `text`.
+    If two positions are equally near, returns the first. `start` may be outside the context."""
     inside = min(max(start, 0), len(context))
     places = (context.rfind(text, 0, inside + len(text)), context.find(text, inside))
     return min((place for place in places if place >= 0), key=lambda place: abs(place - inside), default=None)
 
 
 def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the characters [start, end) of a part of `context` that has the same words as `text`, with any white space between
-    them. If there are several such parts, returns the one nearest to `start`; None if there is none."""
+    """Returns the characters [start, end) of a part of `context` that has the same words as `text`, with any white space
+    between the words. If there are several such parts, returns the part nearest to `start`. If there is no such part, returns
+    None."""
     spans = [match.span() for match in _WORD.finditer(context)]
     spaced = " ".join(context[slice(*span)] for span in spans)
-    ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # the words in `spaced`
+    ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # the starts of words in `spaced`
     word = max(0, bisect.bisect_right(spans, (start, len(context))) - 1)
     wanted = " ".join(text.split())
     near = ends[word] + min(max(0, start - spans[word][0]), spans[word][1] - spans[word][0]) if spans else 0
@@ -162,14 +164,14 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
 
 
 def _in_other_form(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the characters [start, end) of the part of `context` that is canonically equivalent to `text`: an accented
-    letter, for example, may be one character or two. If there are several such parts, returns the one nearest to `start`; if
-    there is none, None."""
+    """Returns the characters [start, end) of the part of `context` that is canonically equivalent to `text`. For example, an
+    accented letter may be one character or two characters. If there are several such parts, returns the part nearest to
+    `start`. If there is no such part, returns None."""
     if context.isascii():
         return None
     whole, wanted = unicodedata.normalize("NFD", context), unicodedata.normalize("NFD", text)
     sizes = (len(unicodedata.normalize("NFD", sign)) for sign in context)
-    ends = list(itertools.accumulate(sizes, initial=0))  # the characters in `whole`
+    ends = list(itertools.accumulate(sizes, initial=0))  # the start of each character in `whole`
     found = nearest_place(whole, wanted, ends[min(max(start, 0), len(context))])
     if found is None:
         return None
@@ -178,11 +180,12 @@ def _in_other_form(context: str, text: str, start: int) -> tuple[int, int] | Non
 
 
 def listed_answers(given: Any, start: Any = None) -> list[tuple[str, int | None]]:
-    """Returns the answers to a question, each with the position of its first character, or None if the position is not stated.
+    """Returns the answers to a question. Each answer has the position of its first character, or None if the position is not
+    stated.
 
-    given: a text, an object {"text": ..., "answer_start": ...}, a list of such objects, or an object of lists, as in data sets of
-    the Hugging Face hub. start: the position for answers that do not state one. A position may be null, a whole number, or one
-    written as 25.0 or "25". Anything else raises ValueError with the problem."""
+    given: a text, an object {"text": ..., "answer_start": ...}, a list of such objects, or an object of lists, as in data sets
+    of the Hugging Face hub. start: the position for answers that do not state a position. A position may be null, or a whole
+    number such as 25, 25.0 or "25". Anything else raises ValueError with the problem."""
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
@@ -202,7 +205,7 @@ def listed_answers(given: Any, start: Any = None) -> list[tuple[str, int | None]
 def _offset(text: str, start: Any) -> int | None:
     if start is None or (isinstance(start, str) and not start.strip()) or (isinstance(start, float) and math.isnan(start)):
         return None
-    if isinstance(start, str):  # for a cell
+    if isinstance(start, str):  # the start is a cell of a table
         number = decimal_number(start.strip())
         start = start if number is None else number
     if isinstance(start, int | float) and not isinstance(start, bool) and start == start // 1 and abs(start) < LARGEST:
@@ -211,7 +214,7 @@ def _offset(text: str, start: Any) -> int | None:
 
 
 def _id(value: Any) -> str | None:
-    """Returns the id of a question as a text, "" if it has none; None for a value that is not an id."""
+    """Returns the id of a question as a text, or "" if the question has no id. Returns None if the value is not an id."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():

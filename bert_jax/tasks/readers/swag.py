@@ -11,7 +11,7 @@ from bert_jax.tasks.readers.tables import check_filled, not_empty, parse_integer
 
 def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     """Returns the examples of a SWAG file (CSV). The prompt is `sent1`. A choice is `sent2`, the start of the next sentence,
-    followed by one of the endings. Labels are None in a file without the column `label`. Raises UserError for an invalid file."""
+    followed by one of the endings. If the file has no column `label`, labels are None. Raises UserError for an invalid file."""
     table = read_table(pathlib.Path(path), ",", quotes=True)
     endings = [f"ending{i}" for i in range(4)]
     table.require("sent1", "sent2", *endings)
@@ -26,8 +26,8 @@ def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
 
 
 def read_codah(path: str | os.PathLike[str]) -> list[ChoiceExample]:
-    """Returns the examples of a CODAH file (TSV without header): category, prompt, four endings, label. Raises UserError for an
-    invalid file."""
+    """Returns the examples of a CODAH file. It is TSV without a header, and has the columns category, prompt, four endings and
+    label. Raises UserError for an invalid file."""
     columns = ("category", "prompt", "0", "1", "2", "3", "label")
     table = read_table(pathlib.Path(path), columns=columns)
     examples = []

@@ -25,16 +25,17 @@ Say = Callable[[str], object]
 CORRECT_ROW = "correct the row, or remove it"
 """The remedy in most errors."""
 INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(i) for i in range(0xFE00, 0xFE10)}
-"""The invisible characters that Unicode counts as letters, marks or symbols: fillers, a blank, variation selectors."""
+"""The invisible characters that Unicode counts as letters, marks or symbols. They are fillers, a blank, and variation
+selectors."""
 
 
 def note(message: str) -> None:
-    """The default `Say` of all readers: prints a line to standard error."""
+    """The default `Say` of all readers. Prints a line to standard error."""
     print(message, file=sys.stderr)
 
 
 def is_invisible(text: str) -> bool:
-    """Returns whether a text has no visible character: only white space, and characters such as U+200B."""
+    """Returns whether a text has no visible character, i.e. only white space and characters such as U+200B."""
     return all(sign.isspace() or sign in INVISIBLE or unicodedata.category(sign) in ("Cf", "Cc") for sign in text)
 
 
@@ -49,7 +50,7 @@ def read_rows(
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file with named columns; they can only be iterated over once.
+    """The rows of a file with named columns. The rows can only be iterated over once.
 
     Raises UserError for a row with a wrong number of columns, unless `skipped` is given.
     """
@@ -70,12 +71,12 @@ class Table:
                 raise self.wrong_width(location, row, "correct the line, or remove it")
 
     def wrong_width(self, location: Location, row: Sequence[str], remedy: str) -> UserError:
-        """Returns the error about a row with a wrong number of columns."""
+        """Returns the error for a row with a wrong number of columns."""
         names = f"there are {len(self.columns)} column names" if len(self.columns) > 1 else "there is only one column name"
         return location.error(f"the row has {counted(len(row), 'column')}, but {names} ({listed(self.columns)}); {remedy}")
 
     def require(self, *names: str) -> None:
-        """Raises UserError if one of `names` is not a column; the error names the most similar column."""
+        """Raises UserError if one of `names` is not a column. The error names the most similar column."""
         for name in names:
             if name not in self.columns and (other := other_delimiter(self.columns, self.delimiter)):
                 right = {"\t": "TABs", ",": "commas"}[self.delimiter]
@@ -103,9 +104,10 @@ def read_table(
     wanted: Container[str] | None = None,
     spaced: bool = False,
 ) -> Table:
-    """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError in three cases: the file cannot be read; two columns have the same name, and `wanted`
-    has this name or is None; `columns` are given, but the first row holds their names instead of an example."""
+    """Returns the table in a file. The first row has the names of the columns, unless `columns` are given. Several columns may
+    have an empty name. Raises UserError if the file cannot be read, or if `columns` are given although the first row holds
+    their names instead of an example. Also raises it if two columns have the same name, and `wanted` has this name or is
+    None."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip, spaced=spaced)
     if columns:
         first = next(rows, None)
@@ -129,7 +131,7 @@ def read_table(
 
 
 def other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
-    """Returns the delimiter that seems to separate a row if `delimiter` does not split it, or None."""
+    """Returns the delimiter that seems to separate the cells of a row that `delimiter` does not split, or None."""
     return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
 
 
@@ -141,7 +143,7 @@ def check_filled(location: Location, row: Mapping[str, str], *names: str) -> Non
 
 
 def parse_integer(location: Location, name: str, value: str, *, below: int | None = None) -> int:
-    """Parses `value` as an integer in [0, below). Raises UserError otherwise."""
+    """Parses `value` as an integer in [0, below). Raises UserError for any other value."""
     number = whole_number(value, 0, LARGEST if below is None else below - 1)
     if number is not None:
         return number
@@ -150,7 +152,7 @@ def parse_integer(location: Location, name: str, value: str, *, below: int | Non
 
 
 def parse_number(location: Location, name: str, value: str, low: float, high: float) -> float:
-    """Parses `value` as a number in [low, high]. Raises UserError otherwise."""
+    """Parses `value` as a number in [low, high]. Raises UserError for any other value."""
     number = decimal_number(value.strip(), low, high)
     if number is not None:
         return number
@@ -162,7 +164,7 @@ def parse_number(location: Location, name: str, value: str, low: float, high: fl
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:
-    """Returns `examples`. Raises UserError if there are none; `which` describes the rows that the file should have."""
+    """Returns `examples`. Raises UserError if there are no examples. `which` describes the rows that the file should have."""
     if not examples:
         raise UserError(f"{path} has no rows{which}; give the complete file")
     return examples
