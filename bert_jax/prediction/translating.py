@@ -184,7 +184,7 @@ class Translate:
                 f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
                 "token; lower it"
             )
-        from bert_jax.interop.families.marian import unapplied_settings  # imported here, because it loads Marian's tables of tensors
+        from bert_jax.interop.families.marian import unapplied_settings  # loads Marian's tables of tensors
 
         for clause in unapplied_settings(engine.model.generation, engine.model.tokenizer.pad_id):
             log.warning("%s: %s", engine.name, clause)
