@@ -166,9 +166,9 @@ def finetune(job: Job) -> JsonObject | None:
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run. `logits` come from the best weights, for each dev
-    split and each labelled test split; `seconds` is the time since the last start. If other systems have published scores,
-    these are included."""
+    """Returns the content of `results.json`, which has the final numbers of a run. `logits` are the logits of the best weights
+    on each dev split and each labelled test split. `seconds` is the time since the last start. If other systems have published
+    scores, these are included."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {

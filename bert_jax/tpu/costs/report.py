@@ -322,8 +322,8 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """Yields a table for each step of the first experiment, which compares it with the same step of the other experiments. For
-    steps that cannot be compared, yields sentences."""
+    """Yields one table for each step, which compares the experiments with the first of them. For steps that cannot be compared,
+    yields a sentence."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
