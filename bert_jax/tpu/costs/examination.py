@@ -193,6 +193,6 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits. `kept` is the number of bytes that a program
-    needs in addition to its rows."""
+    """Returns the largest number of rows per device with which `lower(rows)` fits. `kept` is the number of bytes that do not
+    depend on the number of rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

@@ -33,7 +33,7 @@ class Memory:
     """Bytes per device."""
 
     total: int
-    """The peak memory that the compiler computes, including the code. It decides whether a program fits."""
+    """The memory that the program needs: the peak that the compiler computes, plus the program code."""
     has: int
     """The HBM of the device according to its data sheet. The compiler reserves about 1.5 % of this memory."""
     arguments: Mapping[str, int]
