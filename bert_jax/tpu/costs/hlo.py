@@ -181,7 +181,7 @@ def parse(text: str) -> Module:
     """Parses the `text` of a module. If the text has no ENTRY, it is not an HLO module, and ValueError is raised."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
-    # joins the lines of an instruction of JAX's own kernels
+    # puts each instruction of JAX's own kernels on one line
     text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)
     for line in text.splitlines():
         if beginning := _COMPUTATION.match(line):
