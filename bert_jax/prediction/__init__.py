@@ -1,7 +1,6 @@
 """Predictions of a trained model for texts.
 
-The input is a Model with texts, pairs or records. The output is labels, tags, spans, filled masks or embeddings, in the order
-of the input.
+In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 
     commands.py     the commands of `predict`: their flags, and where their questions are defined
     streams.py      opens the input: arguments, files, pipes, standard input

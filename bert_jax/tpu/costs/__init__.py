@@ -1,6 +1,6 @@
 """Estimates memory, time, network traffic and price of a compiled TPU program, for the report of `aot`.
 
-The input is a lowered step and a topology. The output is memory, seconds, utilisation and price.
+In: a lowered step and a topology. Out: memory, seconds, utilisation, price.
 
     flags.py             the flags of `aot`
     examination.py       compiles one step; returns its cost, or searches for settings with which it fits

@@ -1,7 +1,7 @@
 """Examines the machines of a run before it starts, for the command `doctor`.
 
-The input is the processes, their devices, a workdir and an experiment. The output is checks with figures and faults. A fault is
-a sentence with a remedy.
+In: the processes, their devices, a workdir and an experiment. Out: checks with figures and faults. A fault is a sentence with a
+remedy.
 
     flags.py        the flags of `doctor`
     machine.py      records the facts about a process: versions, host, devices seen and expected, memory, disks
