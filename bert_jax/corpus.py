@@ -413,7 +413,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             train = functools.partial(training.train_sentencepiece, characters=True)
         trained = train(documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet)
     flags.output.mkdir(parents=True, exist_ok=True)
-    if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
+    if not (directory / CONFIG_FILE).is_file():  # another process may have written it first
         files.write_json(path, recipe, indent=1)
     write_or_check_tokenizer(trained, directory)
     return load_tokenizer(directory)

@@ -76,7 +76,7 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 def broken_link(path: pathlib.Path) -> str:
     """Returns the part of a path that is a broken link, and the target of the link. Returns "" if there is none."""
     for part in (path, *path.parents):
-        with contextlib.suppress(OSError):  # a name that is too long, or a directory that may not be read
+        with contextlib.suppress(OSError):  # the name is too long, or a directory may not be read
             if part.is_symlink() and not part.exists():
                 return f"{'' if part == path else f'{part} is '}a link to {part.readlink()}, which does not exist"
     return ""
@@ -93,7 +93,7 @@ def nearest_path(path: str | os.PathLike[str]) -> str | None:
                 if not close:
                     break
                 part, corrected = close[0], True
-        except OSError:  # a directory that this user may not read, or a name that is too long
+        except OSError:  # the name is too long, or a directory may not be read
             break
         found /= part
     return str(found) if corrected else None

@@ -74,7 +74,7 @@ class Chip:
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None
-    """The name in the compiler of the mode that uses both cores as one device. None if this mode is the default."""
+    """The compiler's name of the mode that uses both cores as one device. None if this mode is the default."""
 
     @property
     def peak_flops(self) -> float:

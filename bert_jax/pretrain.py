@@ -154,7 +154,7 @@ def pretrain(
 
     rollback = None
     if experiment.spikes.policy == "rollback":
-        from bert_jax.training.spikes import Rollback  # so that other runs do not load it
+        from bert_jax.training.spikes import Rollback  # imported here, so that other runs do not load it
 
         rollback = Rollback(experiment.spikes, state, checkpoints, program.state, init_state)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -194,7 +194,7 @@ def pretrain(
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
         if experiment.model.encoder == "encoder_decoder":
-            from bert_jax.prediction.translating import translation_results  # so that other runs do not load it
+            from bert_jax.prediction.translating import translation_results  # other runs do not need it
 
             with run.goodput.during(TimeCategory.EVALUATING):
                 alive = functools.partial(run.watchdog.alive, "translating")

@@ -286,7 +286,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # this is only called for failed records, since `answer` calls `_row`
+        self._row(self._nan())  # only failed records call this function
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

@@ -44,7 +44,7 @@ class Decoding:
     sample: bool = False
     """Whether to sample tokens by their probability. False: the most probable token is chosen."""
     top_k: int = 0
-    """Samples from this many of the most probable tokens; 0: from all tokens."""
+    """Samples from this many of the most probable tokens. 0: samples from all tokens."""
     nucleus: bool = False
     """Samples from the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
@@ -117,8 +117,8 @@ class Continued(NamedTuple):
 def continued(
     params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> Continued:
-    """Returns up to `knobs.limit` new tokens for each text. `room` is the number of columns for new tokens; each value compiles
-    a program."""
+    """Returns up to `knobs.limit` new tokens for each text. `room` is the number of columns for new tokens. A new
+    program is compiled for each value of `room`."""
     rows, length = prompts.ids.shape
     cache = empty_cache(config, rows, length + room)
     logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
@@ -210,7 +210,7 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
 class _Texts(NamedTuple):
     """B texts. Each step of the loop adds one token to each text."""
 
-    number: Int[Array, ""]  # tokens so far
+    number: Int[Array, ""]  # the number of tokens so far
     last: Int[Array, " B"]  # the token to read next
     cache: Any
     text: Continued
@@ -315,8 +315,8 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns the `scores` of token `number` (counted from 1). With `forced_end`, the end token gets the score 0 and all other
-    tokens get -inf if this token is at the limit of its text."""
+    """Returns the `scores` of token `number` (counted from 1). With `forced_end`, if a text is at its limit, the end token gets
+    the score 0 and all other tokens get -inf."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))

@@ -28,7 +28,7 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 
 @dataclasses.dataclass(frozen=True)
 class Embed:
-    """Computes a vector for each text or (`words`) for each of its words.
+    """Computes a vector for each text. With `words`, computes a vector for each word of a text.
 
     If an option is None and the model directory has the sentence-transformers format, the directory's setting is used. For
     other directories, None means the mean over the tokens of the last layer without normalisation. A text that is too long is

@@ -95,7 +95,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # too many to be padding to a round size
+        if spare > SPARE_ROWS:  # padding to a round size adds fewer rows
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,

@@ -73,12 +73,12 @@ class Field:
     texts."""
 
     name: str
-    many: bool = False  # the value is a list of texts
-    optional: bool = False  # the value may be absent; it is then None
-    number: bool = False  # the value is a character offset, which only JSON objects and tables can hold
-    words: bool = False  # with `many`: if a line has no TABs, white space separates the texts
-    hint: str = ""  # the end of the message if the field is missing
-    whole: bool = False  # the only field; it holds the unchanged line, even white space; an empty line is a blank record
+    many: bool = False  # whether the value is a list of texts
+    optional: bool = False  # whether the value may be missing, which makes it None
+    number: bool = False  # whether the value is a character offset, which only JSON objects and tables can hold
+    words: bool = False  # with `many`: whether white space separates the texts of a line without TABs
+    hint: str = ""  # the end of the error message if the field is missing
+    whole: bool = False  # whether the only field is the whole line, even white space; an empty line is a blank record
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Record:
     values: JsonObject = field(default_factory=dict)  # field name -> value
     rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object, or the other columns of a table
     problem: str | None = None
-    blank: bool = False  # a blank line
-    size: int = 0  # in bytes
+    blank: bool = False  # whether the line is blank
+    size: int = 0  # the bytes of the line
     divided: bool = False  # whether the fields were assigned by their order in a line of text, not by their names
 
 
@@ -101,8 +101,8 @@ class FileReader:
 
     name: str  # the name in messages
     fields: Sequence[Field]
-    jsonl: bool = False  # every line is a JSON object
-    blank_lines: bool = False  # a blank line is a record too
+    jsonl: bool = False  # whether every line is a JSON object
+    blank_lines: bool = False  # whether a blank line is a record too
     # the suffix of the file, to detect its format; "" for standard input; None: plain lines
     suffix: str | None = None
     # field -> the column or columns of a table that hold it, if their names differ
@@ -203,7 +203,7 @@ class FileReader:
         if not without_bom(first).strip():
             wanted = self.fields[0].name
             raise UserError(f"{self.name} is empty; give a list of objects with {wanted!r}, or such an object per line")
-        too_large = is_cut(first, MOST_BYTES)  # the rest of the line is not read
+        too_large = is_cut(first, MOST_BYTES)  # a line that is too large is only read in part
         with contextlib.suppress(ValueError):
             if not too_large and isinstance(value := parse_json(without_bom(first).decode("utf-8")), dict):
                 rest = next(lines, None)

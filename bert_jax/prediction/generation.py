@@ -110,7 +110,7 @@ class Generate:
         rows = engine.mesh.size * power_of_two(-(-len(items) // engine.mesh.size))
         length = row_length(max(len(item.ids) for item in items))
         ids, real = np.full((rows, length), tokenizer.pad_id, np.int32), np.zeros((rows, length), bool)
-        real[:, -1] = True  # for rows without a text
+        real[:, -1] = True  # a row without a text reads one token
         for row, item in enumerate(items):
             ids[row, length - len(item.ids) :], real[row, length - len(item.ids) :] = item.ids, True
         check_ids(engine.config, input_ids=ids)

@@ -138,7 +138,7 @@ class Tag:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The field of a record: its words, or its text."""
+        """The only field of a record, which is "words" or "text"."""
         if self.words:
             return (Field("words", many=True, words=True, hint="; put the words of each sentence in the field words"),)
         return (Field("text", hint="; --words reads the field words"),)

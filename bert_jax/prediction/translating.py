@@ -106,7 +106,7 @@ def translate(
         some, order = order[-rows:], order[:-rows]
         width = engine.mesh.size * power_of_two(-(-len(some) // engine.mesh.size))
         ids, real = np.zeros((width, length), np.int32), np.zeros((width, length), np.int32)
-        real[:, 0] = 1  # for rows without a source
+        real[:, 0] = 1  # a row without a source reads one token
         ends = np.ones(width, np.int32)
         for row, i in enumerate(some):
             ids[row, : len(sources[i])], real[row, : len(sources[i])], ends[row] = sources[i], 1, limits[i]

@@ -45,7 +45,7 @@ NOT_MODELLED = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is known about a step before it is compiled."""
+    """The properties of a step that are known before it is compiled."""
 
     name: str
     """The step's name, e.g. "phase 0, train step"."""

@@ -88,7 +88,7 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     if not match:
         count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
         if count and (name := _chip_name(count[1])):
-            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p, this is the number of cores
+            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # names of v4 and v5p have the number of cores
             raise UserError(f"--topology={text} has a number where a shape is needed; {_nearest(name, chips)}")
         forms = "v5e:4x4 or v5p:4x4x4, or 4xv5e:16x16 for four slices"
         raise UserError(f"--topology={text} is not written as GENERATION:SHAPE, such as {forms}; {_existing()}")

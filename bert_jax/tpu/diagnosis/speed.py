@@ -88,7 +88,7 @@ def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
         jax.block_until_ready(run(times))
         return time.perf_counter() - start
 
-    spent(1)  # compiles
+    spent(1)  # the first call compiles
     one = min(spent(1), spent(1))
     times = times or int(min(1000, max(2, SECONDS / one if one else math.inf)))
     start, counted = (one, times - 1) if times > 4 else (0.0, times)
