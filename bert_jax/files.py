@@ -121,7 +121,7 @@ class PartialFile:
             self.file.close()  # another process removed the file as a leftover before it was locked
 
     def flush_to_disk(self) -> None:
-        """Waits until the content is on the disk. The content must be final."""
+        """Waits until the content is on the disk. The caller must have written all of the content."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self._is_on_disk = True
@@ -322,7 +322,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Returns whether `path` still names the file or directory that was opened as `descriptor`, and not a link to it."""
+    """Returns whether `path` still names the file or directory that was opened as `descriptor`. A link to it does not count."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

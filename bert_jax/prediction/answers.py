@@ -1,8 +1,8 @@
 """Answers records in order: reads them ahead in groups, and writes the answers to standard output or a file.
 
-If a record cannot be read or answered, its number is reported, and the exit status is 1. All other records are answered. An
-output file only appears when it is complete. The file has lines of text, lines of JSON, or (.npy) one vector per record. The
-number of records need not be known in advance."""
+If a record cannot be read or answered, the problem is reported with the record's number, and the exit status is 1. All other
+records are answered. An output file only appears when it is complete. The file has lines of text, lines of JSON, or (.npy) one
+vector per record. The number of records need not be known in advance."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _Tagged:
     text: str | None
     words: list[str]
     spans: list[tuple[int, int]] | None
-    """The character offsets of each word; None if the record holds words."""
+    """The character offsets of each word. None if the record has words instead of a text."""
     items: list[Item]
     """The windows of the text."""
     labelled_words: list[list[tuple[int, int]]]

@@ -107,7 +107,7 @@ def find_mention(text: str, mention: str) -> tuple[int, int]:
     """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for its second occurrence.
 
     Parts of words are found only if no whole words match, because some scripts have no spaces. Raises UserError if the mention
-    does not occur, or if it occurs several times and has no number."""
+    does not occur, or if it occurs several times and `mention` has no number."""
     words, _, number = mention.rpartition("#")
     if mention in text or not words or not number.isdecimal():
         words, number = mention, ""

@@ -92,8 +92,8 @@ def encoded(
     """Tokenises `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
     longest: the maximum number of tokens (default: the length of the position table, which is also the upper limit). truncate:
-    whether to cut longer texts. A pair is cut as in the original: the longer part loses one token at its end until the pair
-    fits. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
+    whether to cut longer texts. As in the original, tokens are removed from a pair one at a time, from the end of the longer
+    part. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
 
     Raises UserError if a text has no tokens, or if a text is too long and `truncate` is False.
     """

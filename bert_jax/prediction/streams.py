@@ -27,7 +27,7 @@ from bert_jax.tasks.readers.conllu import CONLLU
 COUNTED_BYTES = 1 << 30
 """In files larger than this, the lines are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
-"""The time to wait until a program writes to a named pipe."""
+"""The number of seconds to wait until a program writes to a named pipe."""
 
 
 @dataclass(frozen=True)
