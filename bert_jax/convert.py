@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
-    """Yields a directory with a model of the run `source`: the weights after `step` steps, or the mean of the `last`
-    checkpoints. The directory exists only within the context. Without `step` and `last`, yields `source`."""
+    """Yields a directory with a model of the run `source`. The model has the weights after `step` steps, or the mean of the
+    `last` checkpoints. The directory only exists within the context. Without `step` and `last`, yields `source`."""
     if step is None and last is None:
         yield source
         return
@@ -76,7 +76,8 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
 
 
 def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """Reads the model that the flags name, changes it and writes it. Returns output lines, each with the title of its group."""
+    """Reads the model that the flags name, changes the model and writes it. Returns the lines to print as (title of the group,
+    line)."""
     sources = [flags.source, *flags.average]
     model = average(read_all(sources, flags)) if flags.average else next(read_all(sources, flags))
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]

@@ -2,8 +2,8 @@
 
     python -m bert_jax.corpus --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
 
-Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus. After an interruption, the same
-command continues with the missing shards.
+Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus. After an interruption, the
+same command continues with the missing shards.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
-    """Builds the corpus in the directory --output (called `shown` in messages) and prints its report."""
+    """Builds the corpus in the directory --output and prints its report. Messages use the name `shown` for the directory."""
     with arrays.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:
@@ -361,7 +361,8 @@ def _verify(flags: argparse.Namespace) -> None:
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
-    """Returns the vocabulary of --vocab, or a new one that is trained once and then read from the output directory."""
+    """Returns the vocabulary of --vocab, or a new vocabulary. A new vocabulary is trained once, and then read from the output
+    directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
         raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
     if flags.vocab is not None:
@@ -412,7 +413,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             train = functools.partial(training.train_sentencepiece, characters=True)
         trained = train(documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet)
     flags.output.mkdir(parents=True, exist_ok=True)
-    if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
+    if not (directory / CONFIG_FILE).is_file():  # another process may have written it first
         files.write_json(path, recipe, indent=1)
     write_or_check_tokenizer(trained, directory)
     return load_tokenizer(directory)

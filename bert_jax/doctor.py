@@ -3,11 +3,12 @@
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
-It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere and that the
-expected chips were found, and it checks memory, clocks and disks. On each device it measures the FLOP/s of a matrix product and
-the bandwidth of memory and links, compares them with published figures, and names a slow device. It also compares each kernel
-with the plain path. With --workdir it tries a run's file operations in that directory. With --config it compiles the steps of the
-experiment and reports whether they fit and how long they take. The exit status is 0 if all is well, and 1 if there is a fault."""
+It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere and that
+the expected chips were found, and it checks memory, clocks and disks. On each device it measures the FLOP/s of a matrix product
+and the bandwidth of memory and links, compares them with published figures, and names a slow device. It also compares each
+kernel with the plain path. With --workdir it tries a run's file operations in that directory. With --config it compiles the
+steps of the experiment and reports whether they fit and how long they take. The exit status is 0 if all is well, and 1 if there
+is a fault."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
 from bert_jax.tpu.programs import experiment_class
 
-log = logging.getLogger("bert_jax.doctor")  # not __name__, which is __main__ when this file runs as a command
+log = logging.getLogger("bert_jax.doctor")  # __name__ would be __main__ when this file runs as a command
 
 FAULT = 1
-"""The exit status if there is a fault."""
+"""The exit status if there are faults."""
 
 
 def main() -> int:
@@ -82,7 +83,7 @@ def main() -> int:
 def _examine(
     processes: Processes, flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: AnyPath | None
 ) -> tuple[list[Check], list[JsonObject]]:
-    """Returns all checks, and the records of all processes."""
+    """Returns (all checks, the records of all processes)."""
     try:
         here = counted(jax.local_device_count(), "device")
     except RuntimeError as error:
@@ -93,7 +94,7 @@ def _examine(
 
 
 def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
-    """Returns the records of all processes, in each process; `values` is the configuration."""
+    """Returns the records of all processes, in every process. `values` is the configuration of the experiment."""
     own, devices = machine.record(), jax.local_devices()
     operations = KERNELS.get(devices[0].platform, ())
     if operations:
@@ -102,7 +103,7 @@ def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
         compare_kernels_once(values.get("model"), processes.gather)
     own["links"] = speed.links(devices)
     own["links_of_all"] = speed.links(jax.devices()) if jax.process_count() > 1 else None
-    processes.gather({})  # so that all processes read their clocks at the same time
+    processes.gather({})  # waits for all processes, so that they read their clocks at the same time
     return processes.gather(own | {"clock": machine.clock()})
 
 
@@ -114,7 +115,7 @@ def _run_checks(
     workdir: AnyPath | None,
     records: list[JsonObject],
 ) -> list[Check]:
-    """Runs the checks of the workdir and of the experiment, if given."""
+    """Runs the checks of the workdir and of the experiment, if the flags name them."""
     checks = []
     if workdir is not None:
         checks.append(workdir_check(processes, workdir))

@@ -1,7 +1,7 @@
-"""Defines UserError, the exception for mistakes that a user can correct, the exit statuses of commands, and suggestions for
+"""Defines UserError (the exception for mistakes that a user can correct), the exit statuses of commands, and suggestions for
 misspelt names and paths.
 
-This module imports nothing else of the project, so every folder may use it."""
+This module imports no other module of the project, so every folder may use it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ USER_ERROR_STATUS = 2
 """The exit status of a command that ends with a `UserError`."""
 
 HUNG = 42
-"""The exit status after a hang or the loss of another process; the same command then resumes from the newest checkpoint."""
+"""The exit status after a hang or the loss of another process. The same command resumes from the newest checkpoint."""
 
 STOPPED = 128 + signal.SIGTERM
-"""The exit status of a run that SIGTERM asked to stop; the run has saved a checkpoint first."""
+"""The exit status of a run that was stopped by SIGTERM. The run saves a checkpoint before it exits."""
 
 MENDED_BY_RESTART: Mapping[int, str] = {
     HUNG: "no progress, or another process was lost",
@@ -29,39 +29,40 @@ MENDED_BY_RESTART: Mapping[int, str] = {
     128 + signal.SIGSEGV: "crash: segmentation fault",
     STOPPED: "stopped by SIGTERM on this machine or on another one",
 }
-"""Exit status of `pretrain` or `finetune` -> its cause, if the same command may succeed when it is started again. After any other
-status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
+"""Exit status -> cause, for the exit statuses of `pretrain` and `finetune` after which the same command may succeed. A restart
+does not help after any other status: 1 is a bug, 2 is a `UserError`, and 130 is Ctrl-C."""
 
 
 class UserError(Exception):
-    """A mistake that the user can correct: a flag, a setting, a file.
+    """A mistake that the user can correct, e.g. in a flag, a setting or a file.
 
-    The message names the value, the limit and the remedy. `run_main` prints it without a traceback and exits with status 2;
-    every other exception is a bug of bert_jax and keeps its traceback.
+    The message names the value, the limit and the remedy. `run_main` prints the message without a traceback and exits with
+    status 2. Every other exception is a bug of bert_jax, so its traceback is printed.
     """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` if no known name is similar. Leading
-    dashes of a flag are ignored; dashes inside a name count as underscores."""
+    """Returns a hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` if no known name is similar. Leading
+    dashes of a flag are ignored, and dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
     close = difflib.get_close_matches(given, bare, cutoff=0.55)
-    if not close:  # `name` may be the first part of a known name, as `nsp` is of `nsp_head`
+    if not close:  # `name` may be the start of a known name, e.g. `nsp` of `nsp_head`
         begun = [other for other in bare if other.startswith(f"{given}-")]
         close = begun if len(begun) == 1 else []
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {listed(known)}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names with commas between them; a blank one is in quotes."""
+    """Joins names with commas. Blank names are quoted."""
     return ", ".join(name if name.strip() else repr(name) for name in names)
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """Formats a missing path for an error message. Adds the current directory if the path is relative, and the most similar
-    existing path if there is one. For a broken link, adds its target. A path in a bucket is returned unchanged."""
+    """Formats a missing path for an error message. If the path is relative, adds the current directory. If a similar path
+    exists, adds it as a suggestion. If the path is a broken link, adds the target instead. A path in a bucket is returned
+    unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     if broken := broken_link(pathlib.Path(path)):
@@ -73,17 +74,17 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def broken_link(path: pathlib.Path) -> str:
-    """Returns which part of a path is a broken link, and its target; "" if no part is."""
+    """Returns the part of a path that is a broken link, and the target of the link. Returns "" if there is none."""
     for part in (path, *path.parents):
-        with contextlib.suppress(OSError):  # a name that is too long, or a directory that may not be read
+        with contextlib.suppress(OSError):  # the name is too long, or a directory may not be read
             if part.is_symlink() and not part.exists():
                 return f"{'' if part == path else f'{part} is '}a link to {part.readlink()}, which does not exist"
     return ""
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`. It is matched part by part, and ends before the first part that has no
-    match. Returns None if every part of `path` exists, or if nothing resembles the first missing part."""
+    """Returns the existing path that is most similar to `path`. Paths are compared part by part. The result ends before the
+    first part without a match. Returns None if every part of `path` exists, or if nothing resembles the first missing part."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:
@@ -92,7 +93,7 @@ def nearest_path(path: str | os.PathLike[str]) -> str | None:
                 if not close:
                     break
                 part, corrected = close[0], True
-        except OSError:  # a directory that this user may not read, or a name that is too long
+        except OSError:  # the name is too long, or a directory may not be read
             break
         found /= part
     return str(found) if corrected else None

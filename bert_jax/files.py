@@ -5,7 +5,7 @@
     value = read_json(path, "copy it again")   # raises a UserError with that remedy if it is not JSON
     with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
 
-Every path may be in a bucket, except for locks and for files that are written piece by piece.
+Every path may be in a bucket, except the paths of locks and of files that are written piece by piece.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from bert_jax.errors import UserError
 log = logging.getLogger(__name__)
 
 Path: TypeAlias = "str | os.PathLike[str]"
-"""A local path, or one in a bucket."""
+"""A local path, or a path in a bucket."""
 JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object as read from a file: its values are unchecked."""
+"""A JSON object that was read from a file. Its values are not checked."""
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value that can be written as JSON."""
 
 GIT_LFS = (
     b"version https://git-lfs.github.com/", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)",
 )  # fmt: skip
-"""Three values: the first bytes of a Git LFS pointer, which takes the place of a file that was not fetched; the clause about it
-in errors; the remedy."""
+"""Git LFS leaves a pointer in place of a file that was not fetched. The three values are the first bytes of a pointer, the
+clause about it in errors, and the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
-"""Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
+"""Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
-"""The suffix of temporary files, whose content is still incomplete. The process that writes such a file holds a lock on it."""
+"""The suffix of temporary files, whose content is incomplete. The process that writes a temporary file holds a lock on it."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """The errors of file systems without locks, such as some network file systems."""
 
@@ -59,14 +59,14 @@ def _bucket_module(path: Path) -> Any:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of a file. Raises FileNotFoundError if there is no such file, and OSError if it cannot be read."""
+    """Returns the content of a file. Raises FileNotFoundError if the file does not exist, and OSError if it cannot be read."""
     bucket = _bucket_module(path)
     content: bytes = bucket.read_bytes(path) if bucket else pathlib.Path(path).read_bytes()
     return content
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces `path` atomically: a reader sees the complete old file or the complete new one."""
+    """Replaces `path` atomically. A reader sees the complete old file or the complete new file."""
     if bucket := _bucket_module(path):
         bucket.write(path, content)
         return
@@ -75,14 +75,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replaces `path` atomically with UTF-8 text. Bytes of file names that are not UTF-8 are escaped."""
+    """Replaces `path` atomically with UTF-8 text. File names in the text may have bytes that are not UTF-8. These are
+    escaped."""
     write_bytes(path, content.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, such
-    as a full disk, the temporary file is removed and `path` is unchanged."""
+    """Yields a temporary file next to `path`. At the end of the `with` block, the file is renamed to `path`. After an
+    exception, e.g. if the disk is full, the temporary file is removed and `path` is unchanged."""
     partial = PartialFile(path)
     try:
         yield partial.file
@@ -92,10 +93,10 @@ def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 class PartialFile:
-    """A temporary file next to `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
-    not completed.
+    """A temporary file next to `path`, open for writing as `file`. `complete` renames the file to `path`. `close` removes the
+    file if it was not completed.
 
-    This process holds the file's lock, so that others can distinguish the file from leftovers of a killed process
+    This process holds a lock on the file. The lock shows other processes that the file is not a leftover of a killed process
     (`is_being_written`)."""
 
     def __init__(self, path: pathlib.Path):
@@ -104,23 +105,23 @@ class PartialFile:
         while True:
             try:
                 self.file: IO[bytes] = self._own.open("xb")
-            except FileExistsError:  # it belongs to another thread, or was left by a killed process with the same id
+            except FileExistsError:  # the file belongs to another thread, or is a leftover of a killed process with the same id
                 try:
                     with _leftover(self._own) as is_free:
                         self._own.unlink() if is_free else time.sleep(0.001)
                 except FileNotFoundError:
                     pass
-                except OSError:  # it is a link, or the file system has no locks
+                except OSError:  # the file is a link, or the file system has no locks
                     self._own.unlink(missing_ok=True)
                 continue
-            while try_lock(self.file.fileno()) is False:  # another process is checking whether it is a leftover
+            while try_lock(self.file.fileno()) is False:  # another process checks whether the file is a leftover
                 time.sleep(0.001)
             if os.fstat(self.file.fileno()).st_nlink:
                 break
-            self.file.close()  # another process took it for a leftover and removed it before it was locked
+            self.file.close()  # another process removed the file as a leftover before it was locked
 
     def flush_to_disk(self) -> None:
-        """Waits until the final content is on the disk."""
+        """Waits until the content is on the disk. The caller must have written all of the content."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self._is_on_disk = True
@@ -133,7 +134,7 @@ class PartialFile:
         self._is_complete = True
 
     def close(self) -> None:
-        """Closes the file, and removes it if it was not completed."""
+        """Closes the file. Removes the file if it was not completed."""
         if not self._is_complete:  # after a rename, another thread may already use the name
             self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -148,7 +149,7 @@ def is_being_written(part: pathlib.Path) -> bool:
 
 
 def remove_leftovers(directory: pathlib.Path) -> None:
-    """Removes temporary files of processes that no longer run: unlocked regular files of this user."""
+    """Removes the temporary files of processes that no longer run. These are regular files of this user without a lock."""
     for part in directory.glob(f".*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(OSError), _leftover(part) as is_free:
             if is_free and part.lstat().st_uid == os.geteuid():
@@ -157,9 +158,9 @@ def remove_leftovers(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _leftover(part: pathlib.Path) -> Iterator[bool]:
-    """Holds the lock of a temporary file within the block, if no process holds it. Yields whether the lock was free.
+    """Takes the lock of a temporary file within the block if no process holds it. Yields whether the lock was free.
 
-    Raises OSError if that cannot be determined, e.g. for a symbolic link or another user's file.
+    Raises OSError if this cannot be determined, e.g. for a symbolic link or another user's file.
     """
     descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -175,7 +176,7 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Waits until a file, or the entries of a directory, are on the disk and safe from a power failure."""
+    """Waits until a file, or the list of entries of a directory, is on the disk and safe from a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -187,11 +188,11 @@ def flush_to_disk(path: pathlib.Path) -> None:
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
-    """Parses JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python writes but the
-    JSON standard does not allow. It also rejects numbers like 1e999, which Python reads as infinite.
+    """Parses JSON text. The project has no other JSON reader. `strict` rejects NaN and infinities, which Python writes but the
+    JSON standard does not allow. It also rejects numbers like 1e999, which Python reads as infinity.
 
-    Raises ValueError for invalid text, duplicate keys, integers with more digits than Python converts, and brackets nested so
-    deeply (about ten thousand) that json.loads raises RecursionError."""
+    Raises ValueError if the text is invalid, if an object has duplicate keys, if an integer has more digits than Python
+    converts, or if brackets are nested too deeply for json.loads (about ten thousand levels)."""
     try:
         if strict:
             return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float)
@@ -199,7 +200,7 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
     except ValueError as error:
-        if "integer string conversion" in str(error):  # the remedy that Python suggests does not help a user
+        if "integer string conversion" in str(error):  # Python suggests a remedy that does not help a user
             raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
         raise
 
@@ -225,7 +226,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:
-    """Returns the value in a JSON file. Raises UserError, with the name of the file and the `remedy`, if it cannot be read."""
+    """Returns the value in a JSON file. If the file cannot be read, raises UserError with the file name and the `remedy`."""
     try:
         content = read_bytes(path)
         refuse_pointer(path, content)
@@ -241,7 +242,8 @@ def refuse_pointer(path: Path, content: bytes) -> None:
 
 
 def read_object(path: Path, remedy: str = "remove it and run the same command again") -> JsonObject:
-    """Returns the object in a JSON file. Raises UserError like `read_json`, and also if the file holds another type of value."""
+    """Returns the object in a JSON file. Raises UserError like `read_json`, and also if the file holds another type of
+    value."""
     content = read_json(path, remedy)
     if not isinstance(content, dict):
         raise UserError(f"{os.fspath(path)} must hold a JSON object, but holds {json.dumps(content)[:40]}; {remedy}")
@@ -264,8 +266,8 @@ def _finite(value: Json) -> Json:
 
 
 def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
-    """Returns the objects of a JSON lines file in order. Skips lines that are empty, not objects, or incomplete (after a kill or
-    a full disk). Raises OSError if the file cannot be read."""
+    """Returns the objects of a JSON lines file in order. Skips empty lines, lines that are not objects, and lines that are
+    incomplete after a kill or a full disk. Raises OSError if the file cannot be read."""
     found = []
     for line in read_bytes(path).splitlines():
         with contextlib.suppress(ValueError):
@@ -278,13 +280,13 @@ def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -> Iterator[IO[str]]:
-    """Holds the lock file `path` within the block, creating it if necessary. The lock is released at the end, even by a kill, and
-    is not inherited by forked processes.
+    """Holds a lock on the file `path` within the block. The file is created if it does not exist. The lock is released at the
+    end, and also if the process is killed. Forked processes do not inherit the lock.
 
-    If another process on this machine holds the lock, raises UserError with the text `refusal`; without a `refusal`, waits for
-    the lock. On a file system without locks, logs a warning and runs the block. Yields the open lock file, in which the holder
-    may leave a note."""
-    import filelock  # takes 0.04 s
+    If another process on this machine holds the lock, raises UserError with the text `refusal`. If `refusal` is None, waits for
+    the lock. On a file system without locks, logs a warning and runs the block. Yields the open lock file. The block may write
+    a note to this file."""
+    import filelock  # this import takes 0.04 s
 
     descriptors: list[int] = []
     lock = filelock.FileLock(
@@ -292,7 +294,7 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
     )
     try:
         lock.acquire()
-        while not is_still(path, descriptors[-1]):  # another process has replaced the file since it was opened
+        while not is_still(path, descriptors[-1]):  # another process replaced the file after it was opened
             lock.release()
             lock.acquire()
     except filelock.Timeout:
@@ -320,7 +322,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Returns whether `path` is still the file or directory opened as `descriptor`, and not a link."""
+    """Returns whether `path` still names the file or directory that was opened as `descriptor`. A link to it does not count."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -328,7 +330,7 @@ def is_still(path: pathlib.Path, descriptor: int) -> bool:
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or directory until it is closed. Returns False if another process holds its lock, and None if the file
+    """Locks an open file or directory until it is closed. Returns False if another process holds the lock, and None if the file
     system has no locks."""
     import filelock
 
@@ -342,8 +344,8 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory and its contents, if it exists; errors are ignored. Links inside the directory are removed, but not
-    followed; if the directory itself is a link, it is kept."""
+    """Removes a directory and its contents if the directory exists. Errors are ignored. Links inside the directory are removed
+    but not followed. If the directory itself is a link, nothing is removed."""
     if bucket := _bucket_module(path):
         bucket.remove_tree(path)
     else:
@@ -351,8 +353,8 @@ def remove_tree(path: Path) -> None:
 
 
 def clear(descriptor: int, keep: str = "") -> None:
-    """Removes everything in an open directory except the file `keep`. It works on the opened directory, even if its name now
-    refers to another directory, and it follows no links."""
+    """Removes everything in an open directory except the file `keep`. It works on the opened directory even if the directory's
+    name now refers to another directory. Links are not followed."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
     for name, is_directory in found:

@@ -5,9 +5,9 @@ r"""Fine-tunes a model on a labelled task: every task of the paper, or your own 
 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
 format) and model/ to the workdir; the transformers library can load model/. If there are several seeds, learning rates, batch
-sizes or epochs (`config.sweep`), each combination is a separate run in runs/; the runs are trained in parallel on several devices
-or hosts. results.json then compares the runs, and predictions/ and model/ come from the best one. The same command resumes an
-interrupted run from its last checkpoint."""
+sizes or epochs (`config.sweep`), each combination is a separate run in runs/; the runs are trained in parallel on several
+devices or hosts. results.json then compares the runs, and predictions/ and model/ come from the best one. The same command
+resumes an interrupted run from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.finetune")  # not __name__, which is __main__ when this file runs as a command
+log = logging.getLogger("bert_jax.finetune")  # __name__ would be __main__ when this file runs as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -76,15 +76,15 @@ MAY_CHANGE = (
     "sweep.devices_per_run",
 )
 """Keys that a resumed run may change. They do not affect the result, except for the random bits of dropout (in fused attention
-and in microbatches). Models and data may have moved; `fingerprints` compares their content."""
+and in microbatches). The paths of models and data may change, because `fingerprints` compares the content."""
 
 FINGERPRINTS = "fingerprints"
-"""The key of a workdir's config.json that holds the hashes of the run's examples and initial weights."""
+"""The key of config.json under which the hashes of the examples and of the initial weights are saved."""
 PREDICTIONS = "predictions"
 
 
 def finetune(job: Job) -> JsonObject | None:
-    """Trains one run until the last step or early stopping. Returns its results, or None if it was asked to stop."""
+    """Trains one run until the last step or early stopping. Returns the results, or None if the run was asked to stop."""
     started = time.monotonic()
     experiment, run, program = job.experiment, job.run, job.program
     profile = run.profile.for_run(job.last_step, alone=not job.prefix)
@@ -105,7 +105,7 @@ def finetune(job: Job) -> JsonObject | None:
             function, arguments = program.training_step(experiment.training.accumulation), job.arguments(state, rows)
             if program.is_new("train", rows):
                 with run_log.compiling("training step", rows):
-                    function.lower(*arguments).compile()  # the next call takes the compiled program from the cache
+                    function.lower(*arguments).compile()  # the next call reads the compiled program from the cache
             found: tuple[TrainState, Sums] = function(*arguments)
             return found
 
@@ -166,9 +166,9 @@ def finetune(job: Job) -> JsonObject | None:
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run. `logits` come from the best weights, for each dev split
-    and each labelled test split; `seconds` is the time since the last start. If other systems have published scores, these are
-    included."""
+    """Returns the content of `results.json`, which has the final numbers of a run. `logits` are the logits of the best weights
+    on each dev split and each labelled test split. `seconds` is the time since the last start. If other systems have published
+    scores, these are included."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {
@@ -195,12 +195,12 @@ def results(
 
 
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
-    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/.
-    Splits without logits in `predicted` are evaluated."""
+    """Exports the best weights of a run to model/ in the workdir. Writes the predictions of these weights on every split to
+    predictions/. Splits that have no logits in `predicted` are evaluated."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
-        # first, so that an error in the predictions does not lose the model
+        # the model is exported first, so that it is not lost if the predictions fail
         best.export(run.workdir, inputs.start, result.results)
         for split in job.data.features:
             if split != "train":
@@ -226,7 +226,7 @@ def _start(flags: Flags) -> int:
     independent = experiment.side_by_side
     with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
-        if found.exists() and model.is_dir():  # model/ is written last
+        if found.exists() and model.is_dir():  # a run writes model/ last
             log.info("this run is done; see %s and %s", found, model)
             return 0
         if note:
@@ -247,7 +247,7 @@ def _start(flags: Flags) -> int:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher, unlabelled)
-        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # the predictions of the best run so far
+        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # predictions of the best run so far
         best_score = -math.inf
 
         def train_run(

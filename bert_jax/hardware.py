@@ -1,5 +1,5 @@
-"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation (per chip, like
-prices). Also counts the cores of this machine."""
+"""Figures from the data sheets of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation. The
+rates are per chip, because prices are per chip. This module also counts the cores of this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import re
 
 GB, GIB = 10**9, 2**30
 
-# Peak bf16 FLOP/s of one JAX device, from the manufacturers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device
-# is one of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it and the match ends at the end of a word;
-# the longest match is used.
+# Peak bf16 FLOP/s of one JAX device, from the manufacturers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x, each
+# of the two cores of a chip is a device. A name matches if `jax.Device.device_kind` starts with it and the match ends at the
+# end of a word. The longest match is used.
 PEAKS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -35,23 +35,23 @@ PEAKS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the bf16 peak of one device in FLOP/s, or None if it is not listed."""
+    """Returns the bf16 peak of one device in FLOP/s, or None if the device is not listed."""
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
 
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
-"""The vector memory of a core in MiB, by `device_kind`. Unknown kinds use the smallest."""
+"""The vector memory of a core in MiB, by `device_kind`. For unknown kinds, the smallest value is used."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TPU generation. Rates are peaks per chip. A *device* of JAX is a chip, except on v7x, where it is one of a chip's two
-    cores."""
+    """One TPU generation. Rates are peaks per chip. A *device* of JAX is a chip, except on v7x. There, each of the two cores of
+    a chip is a device."""
 
     name: str
     library_name: str
-    """The compiler's name of the generation."""
+    """The name of the generation in the compiler."""
     kind: str
     """JAX's `device_kind`."""
     memory_bytes: int
@@ -59,36 +59,36 @@ class Chip:
     bandwidth: float
     """Bytes per second between HBM and the cores."""
     clock: float
-    """Cycles per second: the rate at which the matrix units of `peak_flops` work."""
+    """Cycles per second of the matrix units, computed from `peak_flops`."""
     cores: int
     matrix_units: int
-    """Matrix units per core: the number of products of `matrix_width` x `matrix_width` that can start in one cycle."""
+    """Matrix units per core. A unit that starts two products of `matrix_width` x `matrix_width` per cycle counts twice."""
     matrix_width: int
     links: int
-    """The number of inter-chip links (ICI) of a chip: two for each dimension of the torus."""
+    """The number of inter-chip links (ICI) per chip, two for each dimension of the torus."""
     link_bandwidth: float
     """Bytes per second over one link in one direction."""
     network_bandwidth: float
-    """Slices communicate over the network cards of their hosts. This is a chip's share of the cards of its host, in bytes per
-    second."""
+    """Bytes per second between slices, per chip. Slices communicate over the network cards of their hosts, and the chips of a
+    host share its cards."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None
-    """The compiler's name for the mode that uses both cores as one device, if this is not the default mode."""
+    """The compiler's name of the mode that uses both cores as one device. None if this mode is the default."""
 
     @property
     def peak_flops(self) -> float:
-        """Peak bf16 FLOP/s; a multiply-add counts as two operations."""
+        """Peak bf16 FLOP/s. A multiply-add counts as two operations."""
         return PEAKS[self.kind] * self.devices
 
     @property
     def dimensions(self) -> int:
-        """Dimensions of the torus."""
+        """The number of dimensions of the torus."""
         return self.links // 2
 
     @property
     def whole_ring(self) -> int:
-        """A dimension whose length is a multiple of this number is a ring with a wrap-around link. In two-dimensional pods,
+        """A dimension is a ring with a wrap-around link if its length is a multiple of this number. In two-dimensional pods,
         only a full side of 16 chips is a ring. In three-dimensional pods, every dimension built from cubes of 4 x 4 x 4 chips
         is a ring."""
         return 16 if self.dimensions == 2 else 4
@@ -104,15 +104,15 @@ CHIPS = {
         Chip("v7x", "tpu7x", "TPU7x", 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, devices=2),
     )
 }
-"""The figures that Google Cloud publishes (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its
-bandwidth, ICI and network bandwidth per chip; the bf16 peaks are in `PEAKS`. The network share of v4 is not published; it is
-assumed to be the same as for v5e. The clocks are computed from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the
-two units of v6e and v7x begin two products per cycle each)."""
+"""The figures are published by Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its
+bandwidth, and ICI and network bandwidth per chip. The bf16 peaks are in `PEAKS`. The network bandwidth of v4 is not published.
+It is assumed to be the same as for v5e. The clocks are computed from the peaks: peak = clock x cores x matrix units x 2 x
+width^2. The two units of v6e and v7x count twice, because each of them starts two products per cycle."""
 
 DCN_LATENCY = 20e-6
-"""Seconds that one exchange between slices takes (assumed)."""
+"""The latency of one exchange between slices, in seconds (assumed)."""
 ICI_LATENCY = 1e-6
-"""Seconds from a chip to a neighbouring chip (assumed)."""
+"""The latency from a chip to a neighbouring chip, in seconds (assumed)."""
 ICI_EFFICIENCY = 0.9
 """The fraction of a link's published rate that large messages reach (assumed)."""
 
@@ -137,17 +137,17 @@ def find_chip(device_kind: str) -> Chip | None:
 
 
 def memory_bandwidth(device_kind: str) -> float | None:
-    """Returns the bytes per second between one device and its memory, or None if unknown."""
+    """Returns the bytes per second between one device and its memory, or None if the device is unknown."""
     chip = find_chip(device_kind)
     return chip.bandwidth / chip.devices if chip else GPU_BANDWIDTH.get(device_kind)
 
 
 def link_bandwidth(device_kind: str) -> float | None:
-    """Returns the total bytes per second that a TPU device sends over all links of its chip, or None for other devices."""
+    """Returns the bytes per second that a TPU device can send over all its links together, or None for other devices."""
     chip = find_chip(device_kind)
     return chip.links * chip.link_bandwidth / chip.devices if chip else None
 
 
 def available_cores() -> int:
-    """Returns the cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

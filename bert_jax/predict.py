@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
-    """Runs a command with its flags. Returns the exit status."""
+    """Runs the command `name` with its flags. Returns the exit status."""
     asking = command.question
     options = {field.name for field in dataclasses.fields(asking)}  # type: ignore[arg-type]
     question = asking(**{option: value for option, value in vars(flags).items() if option in options})
@@ -71,7 +71,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output
     blank = getattr(question, "blank_answer", None)
-    columns: dict[str, str | Sequence[str]] = {}  # known only after the model is loaded
+    columns: dict[str, str | Sequence[str]] = {}  # filled after the model is loaded
     records = read_texts(
         flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, columns=columns
     )
@@ -93,7 +93,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     def text(reply: JsonObject) -> str:
         return question.as_text(reply["reply"])
 
-    # opened before the model is loaded, so that errors of --input and --output are reported at once
+    # the writer is created before the model is loaded, so that errors of --output are reported at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if as_text else None, records)
     enable_compilation_cache()
     engine = Engine.load(flags.model)
@@ -117,7 +117,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
 
 
 def _directory(output: str | None) -> pathlib.Path:
-    """Returns the directory of the output, or the current directory for the terminal."""
+    """Returns the directory of the output file. Returns the current directory if the output is the terminal."""
     return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 
 
@@ -139,7 +139,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
-    """Raises UserError if `output` is a file of the model directory, which would be overwritten."""
+    """Raises UserError if `output` would overwrite a file of the model directory."""
     path = local_path(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")

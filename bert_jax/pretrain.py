@@ -61,7 +61,7 @@ from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState, skipped_batches
 
-log = logging.getLogger("bert_jax.pretrain")  # not __name__, which is __main__ when this file runs as a command
+log = logging.getLogger("bert_jax.pretrain")  # __name__ would be __main__ when this file runs as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -76,8 +76,8 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
-"""Keys that a resumed run may change. They do not affect the result, with two exceptions: sums may be computed in another order
-and so be rounded differently, and fused attention may use other random bits for its dropout."""
+"""Keys that a resumed run may change. They do not affect the result, with two exceptions. Sums may be computed in a different
+order, so their rounding may differ. Fused attention may use different random bits for dropout."""
 
 
 def pretrain(
@@ -88,7 +88,8 @@ def pretrain(
     teacher: Teacher | None = None,
     file: str = "",
 ) -> int:
-    """Trains the experiment of `file` (FILE[:ARG]) until its last step or until asked to stop. Returns the exit status."""
+    """Trains the experiment of `file` (FILE[:ARG]) until the last step, or until the run is asked to stop. Returns the exit
+    status."""
     started = time.monotonic()
     starts = experiment.phase_starts()
     last_step = starts[-1]
@@ -121,7 +122,7 @@ def pretrain(
         index = experiment.phase_after(step)
         end = starts[index + 1]
         with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
-            for later in range(index, len(experiment.phases)):  # checks later phases too, so that the run fails early
+            for later in range(index, len(experiment.phases)):  # later phases are checked too, so that the run fails early
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
@@ -153,7 +154,7 @@ def pretrain(
 
     rollback = None
     if experiment.spikes.policy == "rollback":
-        from bert_jax.training.spikes import Rollback  # so that other runs do not load it
+        from bert_jax.training.spikes import Rollback  # imported here, so that other runs do not load it
 
         rollback = Rollback(experiment.spikes, state, checkpoints, program.state, init_state)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -179,7 +180,7 @@ def pretrain(
         # --------------------------------------------------------------------------------------------------------------- the end
         if not trained.is_whole:
             return run.preemption.exit_status
-        if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
+        if not run_log.scores:  # an earlier start was killed after the last checkpoint, before the results were written
             with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
                 plan = PhaseBatches(experiment, last, splits.for_phase(last)).source.plan(0)
@@ -193,7 +194,7 @@ def pretrain(
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
         if experiment.model.encoder == "encoder_decoder":
-            from bert_jax.prediction.translating import translation_results  # so that other runs do not load it
+            from bert_jax.prediction.translating import translation_results  # other runs do not need it
 
             with run.goodput.during(TimeCategory.EVALUATING):
                 alive = functools.partial(run.watchdog.alive, "translating")
@@ -212,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     flags = parse_flags("pretrain", __doc__, argv, schema=PretrainingExperiment)
     if flags.replay is not None:
-        from bert_jax.pretraining.replay import replay_step  # imported here, since training does not need it
+        from bert_jax.pretraining.replay import replay_step  # imported here, because training does not need it
 
         with recorded_files_named(flags.workdir):
             return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)

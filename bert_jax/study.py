@@ -40,7 +40,7 @@ from bert_jax.studies.parts import Planned, part_groups
 from bert_jax.studies.running import Runner, Stopped
 from bert_jax.studies.table import table
 
-log = logging.getLogger("bert_jax.study")  # not __name__, which is __main__ when this file runs as a command
+log = logging.getLogger("bert_jax.study")  # __name__ would be __main__ when this file runs as a command
 
 TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
@@ -77,8 +77,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """Returns the steps of every arm by name. Process 0 determines the steps. The other processes wait for its plan, and train
-    while process 0 measures a speed. Raises Stopped."""
+    """Returns the name of each arm -> the number of steps of each phase. Process 0 determines these numbers. The other
+    processes wait for the plan, and train while process 0 measures a speed. Raises Stopped if the process was asked to stop."""
 
     def wait() -> None:
         if _waiting(run):
@@ -92,13 +92,13 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
 
 
 def _waiting(run: Run) -> bool:
-    """Returns whether this process was asked to stop while waiting for the others."""
+    """Returns whether this process was asked to stop while it waits for the other processes."""
     run.watchdog.alive("waiting for the other processes")
     return run.preemption.requested(0)
 
 
 def _write(whole: Planned, run: Run) -> None:
-    """Writes the table and the figure from the parts that are finished."""
+    """Writes the table and the figure of the finished parts. Only process 0 writes them."""
     if run.shard.index:
         return
     run.require_in_place()
@@ -111,10 +111,10 @@ def _write(whole: Planned, run: Run) -> None:
 def main() -> int:
     """Runs the command."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
-    # The parts are computed in separate processes. This process only traces, and must not occupy a TPU that the others need.
+    # The parts are computed in separate processes. This process only traces, and must not occupy a TPU that they need.
     jax.config.update("jax_platforms", "cpu")
     checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
     with start_run("study", flags, config, may_change=("*",), independent=True) as run:
-        (run.workdir / METRICS).touch()  # this file marks a run, see `runtime.workdir.open_workdir`
+        (run.workdir / METRICS).touch()  # this file marks the directory of a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)

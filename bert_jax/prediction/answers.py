@@ -1,8 +1,8 @@
 """Answers records in order: reads them ahead in groups, and writes the answers to standard output or a file.
 
-If a record cannot be read or answered, it is reported with its number, all other records are answered, and the exit status is
-1. An output file only appears when it is complete. The file holds lines of text or JSON, or it is a .npy file with a vector per
-record. The number of records need not be known in advance."""
+If a record cannot be read or answered, the problem is reported with the record's number, and the exit status is 1. All other
+records are answered. An output file only appears when it is complete. The file has lines of text, lines of JSON, or (.npy) one
+vector per record. The number of records need not be known in advance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def answer_records(
 ) -> None:
     """Writes the answers to all `records` in their order.
 
-    `answer` takes at most `size` records without a problem and returns an answer, or an error message, for each.
+    `answer` is called with at most `size` records, which have no `problem`. For each record, it returns the answer, or an error
+    message.
     """
     for window in in_groups(records, size):
         whole = [record for record in window if record.problem is None]
@@ -51,10 +52,10 @@ def answer_records(
 
 
 def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
-    """Yields lists of at most `size` of the `records`. A thread reads the next list while the caller answers one.
+    """Yields `records` in lists of at most `size`. A thread reads the next list while the caller answers the current list.
 
-    A list is yielded at most `wait` seconds after its first record arrived, so that a slow pipe gets prompt answers. Input typed
-    at a terminal is yielded line by line.
+    A list is yielded at most `wait` seconds after its first record arrived, so that the records of a slow pipe are answered
+    soon. Input typed at a terminal is yielded line by line.
     """
     ahead = _ReadAhead(records, 1 if isinstance(records, Records) and records.typed else size)
     try:
@@ -74,12 +75,12 @@ class _ReadAhead:
         self._ended = self._stopped = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        # a daemon, so that waiting for input does not keep the process alive
+        # a daemon thread does not keep the process alive while it waits for input
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """Returns the records read so far. Waits until the limit is reached, or until `wait` seconds after the first record.
-        Returns an empty list at the end of the input. Raises the exception of the reading thread."""
+        """Waits until the limit is reached, or until `wait` seconds after the first record. Then returns the pending records.
+        Returns an empty list at the end of the input. If the reading thread failed, raises its exception."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
@@ -120,13 +121,13 @@ class _ReadAhead:
 class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
-    `as_text` formats an answer as text. Without it, every answer is a line of JSON with the record's other fields and the
-    answer's fields. If both have a field k, the record's field is named input_k. A failed record is the line {"line": its
-    number, "error": the message}, so that line i is always the result of record i.
+    `as_text` formats an answer as text. Without `as_text`, every answer is a line of JSON with the record's other fields and
+    the answer's fields. If both have a field k, the record's field is named input_k. For a failed record, the line {"line": its
+    number, "error": the message} is written, so that line i is always the result of record i.
 
-    A file is written under a temporary name next to `output` and renamed when complete; after an exception in the `with` block,
-    neither file remains. Raises UserError if the answers cannot be written, in the constructor if possible. Raises
-    BrokenPipeError if the reader of a pipe is gone.
+    A file is written under a temporary name next to `output`. When the file is complete, it is renamed. After an exception in
+    the `with` block, the temporary file is removed. Raises UserError if the answers cannot be written, in the constructor if
+    possible. Raises BrokenPipeError if the reader of a pipe is gone.
 
     >>> with Writer("answers.jsonl") as writer:
     ...     answer_records(records, 1024, answer, writer)
@@ -164,7 +165,8 @@ class Writer:
     def __enter__(self) -> Writer:
         if self._path is None:
             sys.stdout.flush()
-            try:  # not the buffer of sys.stdout: after an error, Python would flush it again at exit, which fails a second time
+            # Python flushes the buffer of sys.stdout at exit. After a write error, this would fail again, so it is not used.
+            try:
                 self._file = self._files.enter_context(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
             except (OSError, ValueError):  # sys.stdout has no file descriptor
                 self._file = sys.stdout.buffer
@@ -255,7 +257,7 @@ class Writer:
 class VectorWriter(Writer):
     """A `Writer` of answers {"embedding": float32 [I]} to a .npy file with float32 [records, I].
 
-    The row of a failed record or of a blank line is NaN, so that row i belongs to record i.
+    Failed records and blank lines have rows of NaN, so that row i belongs to record i.
     """
 
     _blank_result = "their rows are NaN"
@@ -284,7 +286,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # only failed records come here: `answer` calls `_row`
+        self._row(self._nan())  # only failed records call this function
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

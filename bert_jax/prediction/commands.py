@@ -1,5 +1,5 @@
-"""The commands of `predict` with their flags and the location of their questions. Imports nothing slow, so that help and flag
-errors appear immediately."""
+"""The commands of `predict`: their flags, and where the class of each question is defined. This module imports nothing slow, so
+that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
 PENALTIES = ("transformers", "gnmt")
-"""The length penalties by which translations are compared: the log-probability of n tokens is divided by n^a, or by ((5 + n) /
-6)^a (Wu et al., arXiv:1609.08144, equation 14)."""
+"""The length penalties. Translations are compared by the log-probability of their n tokens, divided by n^a ("transformers") or
+by ((5 + n) / 6)^a ("gnmt"; Wu et al., arXiv:1609.08144, equation 14)."""
 PIECES = Interval(ge=1, le=8)
 
 
@@ -33,15 +33,15 @@ class Command:
 
     summary: str
     place: str
-    """The location of its question's dataclass, "MODULE:NAME"."""
+    """Where the dataclass of the command's question is defined, "MODULE:NAME"."""
     add_flags: Callable[[Flags], None]
-    """Adds the flags of this command, which are named like fields of the question."""
+    """Adds the flags of this command. They have the names of the question's fields."""
     example: str
-    """The arguments of an example, after --model=MODEL."""
+    """The arguments of an example command line, without --model=MODEL."""
 
     @property
     def question(self) -> Callable[..., Question]:
-        """The dataclass of the command's question. It is imported here, because its module takes seconds to import."""
+        """The dataclass of the command's question. It is imported when it is needed, because the import takes seconds."""
         module, _, name = self.place.partition(":")
         found: Callable[..., Question] = getattr(importlib.import_module(module), name)
         return found

@@ -1,7 +1,7 @@
-"""Decoding, one token at a time: continues texts with a left-to-right model, and translates sources with an encoder-decoder. The
-next token is the most probable one, a random one, or found by beam search.
+"""Generates tokens one at a time: continues texts with a left-to-right model, and translates sources with an encoder-decoder.
+It decodes greedily, by sampling, or by beam search.
 
-All loops run on the device and stop when every text has ended. The tokens equal the tokens of transformers' `generate`.
+All loops run on the device and stop when every text has ended. They return the same tokens as `generate` of transformers.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of hypotheses that must not be chosen. Before the first token, all beams of a text but one have this score. The
-empty places for ended hypotheses have it too."""
+"""The score of hypotheses that must not be chosen. Before the first token, all beams of a text except one have this score.
+Places for ended hypotheses have this score while they are empty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """The choice of the next token."""
+    """How the next token is chosen."""
 
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """The token that pads a text that ends before other texts of the batch."""
+    """The token that follows the end of a text until all texts of the batch have ended."""
     sample: bool = False
-    """Draws tokens by their probability; False takes the most probable one."""
+    """Whether to sample tokens by their probability. False: the most probable token is chosen."""
     top_k: int = 0
-    """Draws among this many of the most probable tokens; 0: among all."""
+    """Samples from this many of the most probable tokens. 0: samples from all tokens."""
     nucleus: bool = False
-    """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
+    """Samples from the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
-    """More than 1: beam search with this many hypotheses."""
+    """The number of hypotheses of the beam search; 1: no beam search."""
     gnmt_penalty: bool = False
     """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, like GNMT (Wu et al.,
-    arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides it by n^`length_penalty`, like transformers."""
+    arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides the log-probability by n^`length_penalty`,
+    like transformers."""
     early_stopping: bool = False
-    """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends it
-    when no running hypothesis is expected to beat the worst ended hypothesis."""
+    """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends the
+    search when no running hypothesis is expected to beat the worst ended hypothesis."""
     barred: tuple[int, ...] = ()
     """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False
-    """Ends every text at the limit with `end_id`, like `forced_eos_token_id` in transformers."""
+    """If a text reaches the limit, its last token is `end_id`, like `forced_eos_token_id` in transformers."""
     renormalise: bool = False
-    """In beam search, divides the probabilities by the sum over the tokens that can be chosen, like `renormalize_logits` in
-    transformers. False: divides them by the sum over all tokens."""
+    """In beam search, normalises the probabilities over the tokens that can be chosen, like `renormalize_logits` in
+    transformers. False: normalises the probabilities over all tokens."""
     pieces: int | None = None
-    """The size of the vocabulary, if the model has more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary. Ids from this number on are never chosen. None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
-    """B texts to continue, padded on their left."""
+    """B texts to continue, padded on the left."""
 
     ids: Int[Array, "B T"]
     real: Bool[Array, "B T"]
     keys: Key[Array, " B"]
-    """The key of the random numbers of each text."""
+    """The random key of each text."""
 
 
 class Knobs(NamedTuple):
-    """The numbers that do not change the compiled program."""
+    """Numbers that can change without compiling the program again."""
 
     limit: Int[Array, ""] | Int[Array, " B"] | int
-    """The maximum number of new tokens: one number for all texts, or one for each. At most `room`."""
+    """The maximum number of new tokens, at most `room`: one number for all texts, or one number per text."""
     temperature: Float[Array, ""] | float = 1.0
-    """The divisor of the logits before tokens are sampled."""
+    """Before tokens are sampled, the logits are divided by this number."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
-    """The exponent of the length penalty, by which the log-probability of a hypothesis is divided (see
-    `Decoding.gnmt_penalty`)."""
+    """The exponent of the length penalty (see `Decoding.gnmt_penalty`)."""
 
 
 class Search(NamedTuple):
@@ -96,9 +96,9 @@ class Search(NamedTuple):
     room: int
     """The number of columns for new tokens."""
     read: Callable[[Int[Array, " X"], Any], tuple[Float[Array, "X V"], Any]]
-    """(one more token of each hypothesis, cache) -> (the logits of the next token, cache)."""
+    """(the last token of each hypothesis, cache) -> (the logits of the next token, cache)."""
     reorder: Callable[[Any, Int[Array, "B W"]], Any] = lambda cache, parents: cache
-    """(cache, parents) -> the cache of the new hypotheses. New hypothesis w of text b continues old hypothesis
+    """(cache, parents) -> the cache of the new hypotheses. The new hypothesis w of text b continues the old hypothesis
     `parents[b][w]`."""
 
 
@@ -106,19 +106,19 @@ class Continued(NamedTuple):
     """The new tokens of B texts."""
 
     ids: Int[Array, "B N"]
-    """The new tokens, including the token that ends the text, then padding."""
+    """The new tokens, including the token that ends the text. Padding follows."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, according to the model without temperature."""
+    """The sum of the natural log-probabilities of the new tokens. The temperature is not applied."""
     score: Float[Array, " B"] | None = None
-    """With beam search, the score that ranks hypotheses: the log-probability divided by the length penalty."""
+    """The score by which beam search ranks hypotheses: the log-probability divided by the length penalty."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
 def continued(
     params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> Continued:
-    """Returns up to `knobs.limit` new tokens for each text; `room` is the number of new columns, a shape of the compiled
-    program."""
+    """Returns up to `knobs.limit` new tokens for each text. `room` is the number of columns for new tokens. A new
+    program is compiled for each value of `room`."""
     rows, length = prompts.ids.shape
     cache = empty_cache(config, rows, length + room)
     logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
@@ -146,11 +146,11 @@ def translated(
     start_id: int,
     room: int,
 ) -> Continued:
-    """Translates each source with an encoder-decoder. Returns the tokens after `start_id`: at most `knobs.limit`, and at most
-    `room`.
+    """Translates each source with an encoder-decoder. Returns the tokens after `start_id`: at most `knobs.limit` tokens, and at
+    most `room`.
 
-    The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
-    longest source, which is enough for most targets. When it is full, it is replaced by a cache with room for `room` tokens.
+    The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times as many tokens as
+    the longest source, which is enough for most targets. When this cache is full, it is replaced by a cache for `room` tokens.
     """
     shapes: Any = {"config": config, "decoding": decoding, "room": room}
     length = source.ids.shape[1]
@@ -180,7 +180,7 @@ def _before_targets(
     rows, width = len(source.ids), decoding.beams
     cache = start_targets(params, config, source, width, first_room)
     if width == 1:
-        keys = jax.random.split(jax.random.key(0), rows)  # only sampling reads them
+        keys = jax.random.split(jax.random.key(0), rows)  # these keys are only used for sampling
         return _no_texts(keys, cache, start_id, decoding, room)
     return _no_beams(rows, cache, start_id, decoding, room)
 
@@ -189,7 +189,7 @@ def _before_targets(
 def _until_full(
     params: Mapping[str, Any], state: _Texts | _Beams, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> _Texts | _Beams:
-    """Continues the targets until all of them have ended or the cache is full, and returns the state."""
+    """Continues the targets until all targets have ended or the cache is full. Returns the state."""
 
     def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
         logits, cache = read_targets(params, config, cache, ids.reshape(-1, decoding.beams))
@@ -210,7 +210,7 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
 class _Texts(NamedTuple):
     """B texts. Each step of the loop adds one token to each text."""
 
-    number: Int[Array, ""]  # tokens so far
+    number: Int[Array, ""]  # the number of tokens so far
     last: Int[Array, " B"]  # the token to read next
     cache: Any
     text: Continued
@@ -232,7 +232,7 @@ def _no_texts(keys: Key[Array, " B"], cache: Any, start_id: int, decoding: Decod
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """At each step, takes the most probable token or samples one, starting from the `logits` of the first new token."""
+    """Chooses one token per text at each step. `logits` are the logits of the first new token."""
     state = _with_tokens(_no_texts(keys, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_tokens, search=search), state)
     return state.text
@@ -244,7 +244,7 @@ def _next_tokens(state: _Texts, search: Search) -> _Texts:
 
 
 def _with_tokens(state: _Texts, logits: Float[Array, "B V"], search: Search) -> _Texts:
-    """Returns the texts with one more token, chosen by `logits`."""
+    """Appends the token chosen by `logits` to each text."""
     number, knobs, decoding = state.number, search.knobs, search.decoding
     allowed = _ended_at_limit(logits, number + 1, search)
     chosen = next_tokens(allowed, jax.vmap(jax.random.fold_in, (0, None))(state.keys, number), knobs, decoding)
@@ -258,7 +258,7 @@ def _with_tokens(state: _Texts, logits: Float[Array, "B V"], search: Search) -> 
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
-    """Returns the next token of each text: the most probable one, or a sample."""
+    """Returns the next token of each text: the most probable token, or a sampled token."""
     logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
@@ -267,7 +267,7 @@ def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knob
 
 
 def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
-    """Returns `scores`, with -inf for ids that do not belong to a piece or are barred."""
+    """Returns `scores`, with -inf for barred ids and for ids outside the vocabulary."""
     if decoding.barred:
         scores = scores.at[..., jnp.array(decoding.barred)].set(-jnp.inf)
     if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
@@ -276,11 +276,11 @@ def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
-    """Returns `logits`, with -inf for tokens that are not among the `top_k` most probable ones, and then for tokens outside of
-    the nucleus.
+    """Returns `logits` with -inf for tokens that must not be sampled. First, only the `top_k` most probable tokens are kept.
+    Then only the nucleus is kept.
 
-    The nucleus holds the most probable tokens, up to the token at which the sum of their probabilities reaches `top_p`; it has
-    at least one token."""
+    The nucleus is the smallest set of most probable tokens whose probabilities sum to at least `top_p`. It has at least one
+    token."""
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -297,15 +297,15 @@ def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding
 class _Beams(NamedTuple):
     """The hypotheses of B texts, W beams each."""
 
-    number: Int[Array, ""]  # tokens of the running hypotheses
-    last: Int[Array, "B W"]  # the last token of each, which is read next
-    ids: Int[Array, "B W N"]  # for the running hypotheses, best first
-    scores: Float[Array, "B W"]  # their log-probabilities
+    number: Int[Array, ""]  # the number of tokens of the running hypotheses
+    last: Int[Array, "B W"]  # the last token of each running hypothesis, which is read next
+    ids: Int[Array, "B W N"]  # the tokens of the running hypotheses, best first
+    scores: Float[Array, "B W"]  # the log-probabilities of the running hypotheses
     ended_ids: Int[Array, "B W N"]  # the best hypotheses that have ended
-    ended_scores: Float[Array, "B W"]  # divided by the length penalty
-    ended_totals: Float[Array, "B W"]  # their log-probabilities
+    ended_scores: Float[Array, "B W"]  # the log-probabilities of the ended hypotheses, divided by the length penalty
+    ended_totals: Float[Array, "B W"]  # the log-probabilities of the ended hypotheses
     has_ended: Bool[Array, "B W"]
-    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat a hypothesis that has ended
+    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat an ended hypothesis
     goes_on: Bool[Array, ""]
     cache: Any
 
@@ -315,8 +315,8 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns `scores` of token number `number` (from 1). With `forced_end`, at a text's limit, the end token has the score 0
-    and all other tokens have -inf."""
+    """Returns the `scores` of token `number` (counted from 1). With `forced_end`, if a text is at its limit, the end token gets
+    the score 0 and all other tokens get -inf."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
@@ -326,10 +326,11 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Each step takes the 2 W best continuations of a text. If a continuation
-    is among the best W and ends the text, it competes with the hypotheses that ended earlier. The next step continues the best
-    W continuations that do not end the text. The search of a text ends when its best running hypothesis, with the length
-    penalty of its length so far, scores lower than its worst ended hypothesis.
+    """Beam search as transformers does it by default. Each step finds the 2 W best continuations of a text. If a continuation
+    ends the text and is among the W best, it competes with the hypotheses that ended earlier. The next step continues the W
+    best continuations that do not end the text. The score of a running hypothesis is its log-probability divided by the length
+    penalty of its length so far. The search of a text ends when its best running hypothesis scores lower than its worst ended
+    hypothesis.
     """
     rows = len(logits) // search.decoding.beams
     state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
@@ -355,7 +356,7 @@ def _next_beams(state: _Beams, search: Search) -> _Beams:
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
-    """Returns the hypotheses with one more token, chosen by `logits` [B W, V]."""
+    """Appends one token to each hypothesis. `logits` are [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     scores, tokens = _most_probable(logits, state.number + 1, search)
@@ -394,11 +395,11 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
 def _most_probable(
     logits: Float[Array, "X V"], number: Int[Array, ""], search: Search
 ) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the number of
-    the token, counted from 1. With `forced_end`, only the end token is possible at the limit of a text.
+    """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the position of
+    the next token, counted from 1. With `forced_end`, only the end token is possible at the limit of a text.
 
-    A text's 2 W best continuations are among the 2 W best continuations of each of its hypotheses. Only the log-probabilities
-    of these are computed, so the softmax over all words is not stored."""
+    These tokens are enough to find the 2 W best continuations of a text. Log-probabilities are only computed for these tokens,
+    so the softmax over all words is not stored."""
     decoding = search.decoding
     allowed = _of_pieces(logits, decoding)
     best, tokens = _largest(allowed, 2 * decoding.beams)
@@ -414,13 +415,13 @@ def _most_probable(
 
 
 GROUP = 32
-"""The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for the 8 largest
-of 8,000 words and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with
-`top_k` of all words."""
+"""The number of neighbouring words in a group. `_largest` first computes the maximum of each group. To find the 8 largest of
+8,000 words in 128 rows, one core of an AMD EPYC takes 0.36 ms with groups of 32, 0.44 ms with groups of 16 or 80, and
+1.68 ms with `top_k` of all words."""
 
 
 def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns `jax.lax.top_k(x, count)`: the largest values and their columns; among equal values, the leftmost are first.
+    """Returns the same as `jax.lax.top_k(x, count)`: the largest values and their columns.
 
     The largest values are in the `count` groups with the largest maxima. The groups are read from left to right, so that among
     equal values the leftmost come first."""

@@ -28,29 +28,29 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 
 @dataclasses.dataclass(frozen=True)
 class Embed:
-    """Computes a vector for each text or (`words`) for each of its words.
+    """Computes a vector for each text. With `words`, computes a vector for each word of a text.
 
     If an option is None and the model directory has the sentence-transformers format, the directory's setting is used. For
-    other directories, None means the unnormalised mean over the tokens of the last layer, and a text that is too long is an
-    error."""
+    other directories, None means the mean over the tokens of the last layer without normalisation. A text that is too long is
+    then an error."""
 
     pooling: str | None = None
-    """"mean": the mean over all tokens (in a static model, without [CLS] and [SEP]); "cls": the state of [CLS]; "pooler": the
+    """"mean": the mean over all tokens (a static model leaves out [CLS] and [SEP]); "cls": the state of [CLS]; "pooler": the
     output of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
-    """0 is the embeddings, N the last layer; negative numbers count from the end."""
+    """The layers to read. 0 is the embeddings, N is the last layer, and negative numbers count from the end."""
     combine: str = "mean"
     """How to combine several layers: "mean", "sum" or "concat" (the paper's feature-based approach, section 5.3)."""
     normalise: bool | None = None
     """Whether to scale vectors to length 1."""
     words: bool = False
-    """Whether to return a vector per word (the mean over its subwords) with the word's character offsets."""
+    """Whether to return one vector per word, the mean over the word's subwords, with the character offsets of the word."""
     truncate: bool | None = None
     """Whether to cut texts that are too long."""
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError if the model lacks a part, or options contradict each other or are out of range."""
+        """Raises UserError if the model lacks a part, if options contradict each other, or if an option is out of range."""
         engine.require_encoder()
         options = resolved(self, engine)
         for name, allowed in (("pooling", POOLINGS), ("combine", COMBINATIONS)):
@@ -85,14 +85,15 @@ class Embed:
                 )
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item, list[tuple[int, int]]]:
-        """Returns (the text of a record, its tokens, with `words` also the character offsets of each token)."""
+        """Returns (the text of a record, its tokens, the character offsets of each token). The offsets are empty without
+        `words`."""
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
-        # skip-gram does not train vectors for [CLS] and [SEP], and the other vectors do not depend on the context
+        # skip-gram does not train vectors for [CLS] and [SEP], and no vector depends on the context
         if not self.words:
             return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
-        # a truncated text has more offsets than tokens, which tells `_words` whether the last word is cut
+        # a truncated text has more offsets than vectors, so `_words` can see whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ class Embed:
         vectors: Float[np.ndarray, "tokens I"],
         normalise: bool,
     ) -> list[dict[str, Any]]:
-        """Returns the words with the mean vector of their subwords, omitting a word that was cut."""
+        """Returns each word with the mean vector of its subwords. A word that was cut is left out."""
         pieces = np.array(offsets).reshape(-1, 2)
         words = []
         for start, end in engine.model.tokenizer.word_spans(text):
@@ -135,7 +136,7 @@ class Embed:
         return words
 
     def blank_answer(self) -> dict[str, Any]:
-        """Returns the answer to a blank line. Every line has an answer, so that the vectors can be joined to other columns."""
+        """Returns the answer to a blank line. Every line gets an answer, so that the vectors can be joined to other columns."""
         return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
 
     def as_text(self, answer: dict[str, Any]) -> str:
@@ -145,7 +146,7 @@ class Embed:
         return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
 
     def as_json(self, answer: dict[str, Any]) -> JsonObject:
-        """Returns the answer with vectors as lists."""
+        """Returns the answer. Vectors are converted to lists."""
         if not self.words:
             vector = answer["embedding"]
             return answer | {"embedding": None if vector is None else vector.tolist()}
@@ -154,7 +155,7 @@ class Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """The options, with the model's settings in place of None."""
+    """The options, after the settings of the model have replaced None."""
 
     question: Embed
     longest: int | None
@@ -162,8 +163,8 @@ class Resolved:
 
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
-    """Replaces None by the model's settings. Raises UserError if the model directory has an unsupported sentence-transformers
-    pooling or module and `question` does not set the pooling."""
+    """Replaces None by the model's settings. Raises UserError if the sentence-transformers settings of the model directory have
+    an unsupported pooling or module, unless `question` sets the pooling."""
     if engine not in _MADE_FOR:
         source = engine.model.source
         _MADE_FOR[engine] = read_text_vectors(pathlib.Path(source), engine.model.tokenizer) if source else None

@@ -1,4 +1,4 @@
-"""`Engine`: a loaded model, and the loop that runs items through a jitted function on all local devices."""
+"""`Engine` holds a loaded model and runs items through a jitted function on all local devices."""
 
 from __future__ import annotations
 
@@ -36,30 +36,31 @@ log = logging.getLogger(__name__)
 Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
-"""Tokens per batch and device, by platform. On a CPU, the tokens of a batch fit in the caches: with 4,096 tokens, each token
-takes a quarter longer."""
+"""Tokens per batch and device, by platform. With 1,024 tokens, a batch fits in the caches of a CPU. With 4,096 tokens,
+each token takes a quarter longer."""
 TOKENS_ELSEWHERE = 16_384
 IN_FLIGHT = 2
-"""The number of concurrent batches. On a single CPU device, each batch has a thread of its own: while one batch is between two
-parallel regions, the other uses the cores. This is 14 % faster on 2 cores. In all other cases, a single thread starts the
-batches, since several devices must receive their programs in the same order. A batch is transferred while the previous batch is
-computed and fetched."""
+"""The number of concurrent batches. On a single CPU device, each batch has its own thread. While one batch is between two
+parallel regions, the other batch uses the cores, which is 14 % faster on 2 cores. In all other cases, a single thread starts
+the batches, since several devices must receive their programs in the same order. A batch is transferred while the previous
+batch is computed and fetched."""
 GROUP = 1024
-"""Items per device that are packed together: enough to fill rows well, but with little memory."""
+"""The number of items per device that are packed together. This many items fill rows well and need little memory."""
 GROUP_AHEAD = 256
-"""Items per device that are packed together if leftover items can go to the next group. This number is smaller than GROUP,
-since the computation waits until the first group is packed."""
+"""The number of items per device that are packed together if leftover items can go to the next group. It is smaller than GROUP,
+because the computation waits until the first group is packed."""
 
 
 SPARE_ROWS = 1024
-"""The maximum number of unused rows of word embeddings expected from padding; published models have up to 1,000."""
+"""`Engine.load` warns if the word embeddings have more unused rows than this. Published models have up to 1,000 rows of
+padding."""
 START, CONTINUATION, NO_PIECE = range(3)
-"""The kinds of word-embedding rows: subwords that start a word, subwords that continue one, and unused rows."""
+"""The kinds of rows of the word embeddings: subwords that start a word, subwords that continue a word, and unused rows."""
 
 
 def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
-    """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, and rows whose id belongs to no subword,
-    are unused and never predicted."""
+    """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, and rows without a subword, are unused
+    and never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
     kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)
     kinds[[i for i, piece in enumerate(model.tokenizer.pieces) if not piece]] = NO_PIECE
@@ -67,7 +68,7 @@ def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
 
 
 class Engine:
-    """A model with parameters on all local devices. Batches are split over the devices by rows.
+    """A model whose parameters are on all local devices. The rows of a batch are split over the devices.
 
     XLA splits the programs over the devices. XLA cannot split Pallas kernels, so predictions do not use the fused kernels
     (`dispatch.resolve`)."""
@@ -86,7 +87,7 @@ class Engine:
         self._waits = devices[0].platform == "cpu" and len(devices) == 1
         self.profile = Profile()
         self.batch_count = 0
-        """The number of batches so far."""
+        """The number of batches computed so far."""
         self._workers = concurrent.futures.ThreadPoolExecutor(IN_FLIGHT if self._waits else 1, thread_name_prefix="batch")
 
     @classmethod
@@ -94,7 +95,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # too many to be padding to a round size
+        if spare > SPARE_ROWS:  # padding to a round size adds fewer rows
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,
@@ -105,12 +106,12 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """The name of the model in messages."""
+        """The name of the model, for messages."""
         return self.model.source or "this model"
 
     @functools.cached_property
     def has_attention(self) -> bool:
-        """Whether the model's layers give attention weights. A user's own layers need not; one trace of them shows it."""
+        """Whether the model's layers return attention weights. Layers from a user's file are traced once to find out."""
         if self.config.encoder in ENCODERS:
             return self.config.has_attention
         batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 8), np.int32))
@@ -126,10 +127,11 @@ class Engine:
         return GROUP * self.mesh.size
 
     def require(self, part: str, what: str) -> None:
-        """Raises UserError if the model does not have the `part`, or if this part was never trained: random weights also give
-        plausible answers.
+        """Raises UserError if the model does not have the `part`, or if the part was never trained. Random weights would return
+        answers that look plausible.
 
-        part: a subtree of the parameters, e.g. "mlm_head". what: what it is needed for, for the message, e.g. "fill a [MASK]".
+        part: a subtree of the parameters, e.g. "mlm_head". what: the purpose of the part, for the message, e.g. "fill a
+            [MASK]".
         """
         model = self.model
         if part not in model.params:
@@ -139,7 +141,7 @@ class Engine:
             raise UserError(f"the {part} of {self.name} was never trained, so it cannot {what}; train it first")
 
     def require_direction(self, direction: str, what: str) -> None:
-        """Raises UserError if the model has a different `ModelConfig.direction`; `what` as in `require`."""
+        """Raises UserError if `ModelConfig.direction` of the model is not `direction`. `what` is explained in `require`."""
         if self.config.direction != direction:
             reads = "reads from left to right" if direction == "both" else "reads both sides of a token"
             if self.config.encoder == "static":
@@ -149,7 +151,7 @@ class Engine:
             )
 
     def require_encoder(self) -> None:
-        """Raises UserError for an encoder-decoder, since its encoder reads sources, which have no [CLS]."""
+        """Raises UserError for an encoder-decoder, because the sources that its encoder reads have no [CLS]."""
         if self.config.encoder == "encoder_decoder":
             raise UserError(
                 f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder, or use `predict translate` "
@@ -157,8 +159,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. In the message, `what` is the
-        purpose of the attention ("to measure"), and `instead` is a remedy other than naming another model."""
+        """Raises UserError if the model has no attention or is an encoder-decoder. In the message, `what` is the purpose of the
+        attention ("to measure"), and `instead` is a second remedy besides naming another model."""
         self.require_encoder()
         if not self.has_attention:
             remedy = f", or {instead}" if instead else ""
@@ -171,16 +173,16 @@ class Engine:
         return jax.device_put(rows, self._rows)
 
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:
-        """Calls `function(params, batch, config=..., **static)` on batches of `items`. Returns the result of each item, in order.
+        """Calls `function(params, batch, config=..., **static)` on batches of `items`. Returns one result per item, in order.
 
         function: decorated with `compiled`; it returns an array or a tuple of arrays.
-        per: the meaning of the leading axes of these arrays. "text": [T, ...], an element for every item; "position": [X, ...],
-            one for each of its `query_positions`; "token": [B, L, ...], one for each of its tokens.
+        per: the meaning of the leading axes of these arrays. "text": [T, ...], one element per item; "position": [X, ...], one
+            element per query position; "token": [B, L, ...], one element per token.
         """
         return list(self.stream(function, items, per, **static))
 
     def stream(self, function: Callable[..., Any], items: Iterable[Item], per: Per, **static: Any) -> Iterator[Any]:
-        """Like `run`, but in groups of `group_size` items, so that memory does not grow with the number of items."""
+        """Like `run`, but reads `items` in groups of `group_size`, so that memory does not grow with the number of items."""
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
@@ -190,7 +192,7 @@ class Engine:
             yield from answers
 
     def batches(self, function: Callable[..., Any], items: Iterable[Item], **static: Any) -> Iterator[Any]:
-        """Like `stream`, but yields one result per batch instead of one per item, for sums over a batch.
+        """Like `stream`, but yields one result per batch instead of one result per item. It is meant for sums over a batch.
 
         A thread makes and packs the items while earlier batches are computed.
         """
@@ -198,7 +200,7 @@ class Engine:
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
-        """Yields the batches of `items`, packing one group ahead. Leftover items go to the next group."""
+        """Yields the batches of `items`. The next group is packed ahead, and leftover items go to the next group."""
         shape = self._batch_shape()
 
         def groups() -> Iterator[list[Packed]]:
@@ -256,7 +258,7 @@ class Engine:
 
 
 def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answers: list[Any]) -> None:
-    """Writes item i's part of `result`, an array or a tuple of arrays, to `answers[i]`."""
+    """Writes the part of `result` that belongs to item i to `answers[i]`. `result` is an array or a tuple of arrays."""
     if isinstance(result, tuple):
         parts = [answers.copy() for _ in result]
         for n, part in enumerate(parts):
@@ -275,7 +277,7 @@ def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answer
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Jits `function(params, batch, *, config, **static)`. Arguments after the batch are static, except for arrays."""
+    """Jits `function(params, batch, *, config, **static)`. Arguments after the batch are static unless they are arrays."""
     hints = function.__annotations__.items()
     names = [name for name, hint in hints if name not in ("params", "batch", "return") and "[Array" not in str(hint)]
     return functools.wraps(function)(jax.jit(function, static_argnames=names))

@@ -1,8 +1,8 @@
 """Converts the lines of an input to records with the named fields of a question.
 
-A record is one line of text with its fields separated by TABs, one line of JSON with an object whose keys are the field names, or
-one row of a table (CSV, TSV, Parquet, Arrow) with columns of these names. Blank lines are skipped unless the caller needs a
-record for every line. A line that cannot be read becomes a record with a problem, and reading continues with the next line."""
+A record is a line of text whose fields are separated by TABs, a JSON object whose keys are the field names, or a row of a table
+(CSV, TSV, Parquet, Arrow) whose columns have these names. Blank lines are skipped unless the caller needs a record for every
+line. A line that cannot be read becomes a record with a problem, and reading continues with the next line."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from bert_jax.tasks.readers.own_rows import (
 from bert_jax.tasks.readers.squad import read_squad
 
 MOST_BYTES = 64 << 20
-"""The maximum length of a line. A longer line is a record with a problem, so that a file without line ends does not fill the
-memory."""
+"""The maximum length of a line. A longer line becomes a record with a problem, so that a file without line ends does not fill
+the memory."""
 DELIMITERS = ",;\t|"
 """The delimiters of tables, in the order in which they are tried."""
 TAB_TABLES = (".tsv", ".tab")
@@ -61,57 +61,57 @@ USUAL_COLUMNS = frozenset({
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
     "title",
 })  # fmt: skip
-"""If the first line consists only of these words, it names columns, as in GLUE and other data sets."""
+"""If all cells of the first line are among these words, the first line is the header of a table, as in GLUE."""
 
 Lines: TypeAlias = Iterator[tuple[int, bytes]]
-"""The numbered lines of a file, from 1."""
+"""(line number, line) of the lines of a file. Line numbers start at 1."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. The texts of a line are assigned to the fields in order; a field with `many` takes all remaining
+    """A field of a record. The texts of a line are assigned to the fields in order. A field with `many` gets all remaining
     texts."""
 
     name: str
-    many: bool = False  # the value is a list of texts
-    optional: bool = False  # the value may be absent, and is None then
-    number: bool = False  # the value is a number of characters; only JSON records can hold it
-    words: bool = False  # with `many`: in a line without TABs, white space separates the texts
-    hint: str = ""  # the end of the message if the field is missing
-    whole: bool = False  # the only field: the unchanged line, also if it is white space; an empty line is a blank record
+    many: bool = False  # whether the value is a list of texts
+    optional: bool = False  # whether the value may be missing, which makes it None
+    number: bool = False  # whether the value is a character offset, which only JSON objects and tables can hold
+    words: bool = False  # with `many`: whether white space separates the texts of a line without TABs
+    hint: str = ""  # the end of the error message if the field is missing
+    whole: bool = False  # whether the only field is the whole line, even white space; an empty line is a blank record
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the input, or the `problem` if it cannot be read."""
+    """One line of the input. If the line cannot be read, `problem` explains why."""
 
-    number: int  # the number of the line or of the argument, from 1
-    place: str  # prefix of messages: "FILE, line 3: "; "" for a single argument
-    values: JsonObject = field(default_factory=dict)  # by field name
-    rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object
+    number: int  # the index of the line, row or argument, counted from 1
+    place: str  # the prefix of messages, e.g. "FILE, line 3: "; "" for a single argument
+    values: JsonObject = field(default_factory=dict)  # field name -> value
+    rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object, or the other columns of a table
     problem: str | None = None
-    blank: bool = False  # a blank line
-    size: int = 0  # in bytes
-    divided: bool = False  # a line of text whose fields were found by their order, not by their names
+    blank: bool = False  # whether the line is blank
+    size: int = 0  # the bytes of the line
+    divided: bool = False  # whether the fields were assigned by their order in a line of text, not by their names
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads the records of a file, in the format indicated by its name and first line."""
+    """Reads the records of a file. The name and the first line of the file determine its format."""
 
-    name: str  # in messages
+    name: str  # the name in messages
     fields: Sequence[Field]
-    jsonl: bool = False  # every line is a JSON object
-    blank_lines: bool = False  # a blank line is a record too
-    # the suffix of a file whose content is recognised; "" for standard input; None: plain lines
+    jsonl: bool = False  # whether every line is a JSON object
+    blank_lines: bool = False  # whether a blank line is a record too
+    # the suffix of the file, to detect its format; "" for standard input; None: plain lines
     suffix: str | None = None
-    # field -> its column in a table, if the names differ
+    # field -> the column or columns of a table that hold it, if their names differ
     columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
-    path: pathlib.Path | None = None  # for formats of regular files that are not read line by line
+    path: pathlib.Path | None = None  # the path of a regular file, for formats that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
-        """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading the
-        file."""
+        """Yields the records of the open file. Raises UserError if the content has another format. Errors of reading the file
+        are raised unchanged."""
         head = first_bytes(file)
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
@@ -171,7 +171,7 @@ class FileReader:
                 whole = text.removesuffix("\n").removesuffix("\r")
                 at = Record(number, place, size=len(line))
                 yield replace(at, values={first.name: whole}) if whole else replace(at, blank=True)
-            elif only and (stripped := text.strip()):  # the same as `_text_record`, in a quarter of the time: 8 us per line
+            elif only and (stripped := text.strip()):  # like `_text_record`, but four times as fast: 8 us per line
                 if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
                     problem = (
                         f"{tabs + 1} texts between TABs, but only 1 field: {first.name}; name the columns in the first line"
@@ -192,8 +192,8 @@ class FileReader:
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:
-        """Yields the records of JSON objects, one per line or all in one list. Text that starts like JSON but is not JSON is
-        read as lines."""
+        """Yields the records of JSON objects. The file has one object per line, or one list of objects. Text that starts like
+        JSON but is not JSON is read as lines."""
         begun: list[tuple[int, bytes]] = []
         first = b""
         for number, first in lines:
@@ -203,7 +203,7 @@ class FileReader:
         if not without_bom(first).strip():
             wanted = self.fields[0].name
             raise UserError(f"{self.name} is empty; give a list of objects with {wanted!r}, or such an object per line")
-        too_large = is_cut(first, MOST_BYTES)  # the rest of the line is not read
+        too_large = is_cut(first, MOST_BYTES)  # a line that is too large is only read in part
         with contextlib.suppress(ValueError):
             if not too_large and isinstance(value := parse_json(without_bom(first).decode("utf-8")), dict):
                 rest = next(lines, None)
@@ -251,7 +251,7 @@ class FileReader:
             yield self._object(i, f"{self.name}, item {i}: ", item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """Returns the record of a JSON object. A field may also be given under the name of its column in a table."""
+        """Returns the record of a JSON object. A key may also be the name of a field's column (`columns`)."""
         first = self.fields[0]
         if first.words and isinstance(given, list):
             given = {first.name: given}
@@ -270,7 +270,7 @@ class FileReader:
     # Tables
 
     def _table(self, lines: Lines) -> Iterator[Record]:
-        """Yields the rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
+        """Yields the rows of a table whose first line is the header. Raises UserError if a required field has no column."""
 
         def text() -> Iterator[Line]:
             for number, line in lines:
@@ -281,7 +281,7 @@ class FileReader:
         header = next((line for line in rest if not line.text.isspace()), None)
         if header is None:
             raise UserError(f"{self.name} is empty; give a table whose first line names the column {self.fields[0].name!r}")
-        if re.fullmatch(r"sep=.\s*", header.text):  # Excel's line
+        if re.fullmatch(r"sep=.\s*", header.text):  # Excel writes this line before the header
             header = next(rest, Line(header.number, ""))
         if header.problem:
             raise UserError(f"{self.name}, line {header.number}: {header.problem}")
@@ -334,7 +334,8 @@ class FileReader:
             yield replace(_record(first, place, given, self.fields), size=size)
 
     def _columnar(self, kind: str) -> Iterator[Record]:
-        """Yields the rows of a Parquet or Arrow file. Raises UserError if it is damaged or a required field has no column."""
+        """Yields the rows of a Parquet or Arrow file. Raises UserError if the file is damaged or a required field has no
+        column."""
         if self.path is None:
             a = "an Arrow" if kind == "arrow" else "a Parquet"
             raise UserError(f"{self.name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
@@ -368,7 +369,8 @@ class FileReader:
             raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
 
     def _names_columns(self, line: str) -> bool:
-        """Returns whether a first line is the header of a table: it names all required fields, or holds only usual names."""
+        """Returns whether a first line is the header of a table. A header names all required fields, or has only usual
+        names."""
         for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
             names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
@@ -379,8 +381,8 @@ class FileReader:
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the indices of its columns among `names`, or None if a required field has none. If no column has
-        exactly a field's name, case is ignored. Raises UserError for two columns with the name of a field."""
+        """Returns field -> the indices of its columns among `names`, or None if a required field has no column. Case is ignored
+        if no column has exactly the name of a field. Raises UserError if two columns have the name of a field."""
 
         def places(name: str) -> list[int]:
             exact = [i for i, other in enumerate(names) if other == name]
@@ -405,8 +407,8 @@ class FileReader:
 
 
 def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file. If all lines end in CR, as on old Macs, the first item of `lines` is the whole file, which is
-    split here."""
+    """Yields the lines of a file. If all lines end in CR, as on old Macs, the first item of `lines` is the whole file. This
+    function splits it."""
     for number, line in enumerate(lines):
         if number or line.endswith(b"\n") or b"\r" not in line or is_cut(line, MOST_BYTES):
             yield line
@@ -415,12 +417,12 @@ def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """Returns the cells of a line that names columns, without quotes and surrounding blanks."""
+    """Returns the column names of a header line. Quotes and surrounding blanks are removed."""
     return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
 
 
 def _cell_value(of: Field, cells: Sequence[str]) -> Any:
-    """Returns the value of a field from the cells of its columns, or None for an empty cell of an optional field."""
+    """Returns the value of a field from the cells of its columns. If an optional field has an empty cell, returns None."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -432,13 +434,13 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return [text.strip() for text in cells]
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
-    except ValueError:  # not a list, which `_problem` reports
+    except ValueError:  # `_problem` reports that this is not a list
         return cell
     return items if items is not None else cell.split() if of.words else cell
 
 
 def _is_list(line: bytes) -> bool:
-    """Returns whether a line is a list in JSON."""
+    """Returns whether a line is a JSON list."""
     try:
         return isinstance(parse_json(without_bom(line).decode("utf-8")), list)
     except ValueError:
@@ -458,7 +460,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _decoded(line: bytes) -> tuple[str, str | None]:
-    """Returns (the text of a line, None), or ("", its problem)."""
+    """Returns (the text of a line, None). If the line cannot be read, returns ("", the problem)."""
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
@@ -470,9 +472,9 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """Yields the records of the arguments. If only one field is required, each argument is a record. If several fields or words
-    are required, all arguments together are one record. But if an argument contains a TAB or (for words) a space, each argument
-    is a record."""
+    """Yields the records of command-line arguments. If the question has one required field, each argument is a record. If it
+    has several required fields, or reads words, all arguments together are one record. However, if any argument contains a TAB,
+    or a space in a question that reads words, each argument is a record."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -492,7 +494,8 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
-    """Returns the record for texts in field order, from a line with TABs or from `arguments`."""
+    """Returns the record of the texts `parts`, which are in the order of the fields. They come from a line, or from
+    `arguments`."""
     fields = [f for f in fields if not f.number]
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
@@ -511,8 +514,8 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. In a field with `many`,
-    numbers are converted to texts, and the labels of choices are dropped, as in training."""
+    """Returns the record of the object `given`. Fields go to `values`, and other keys go to `rest`. In a field with `many`,
+    numbers are converted to texts, and labels of choices are removed, as in training."""
     names = {f.name for f in fields}
     for f in fields:
         items = given.get(f.name)
@@ -528,7 +531,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """Returns the problem with the value of a field, or None."""
+    """Returns what is wrong with the value of a field, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None

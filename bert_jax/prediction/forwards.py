@@ -1,6 +1,6 @@
-"""The jitted forward passes of the commands: (parameters, packed batch) -> probabilities, vectors or logits.
+"""The jitted forward passes of the commands. Each computes probabilities, vectors or logits from parameters and a packed batch.
 
-A batch holds `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.piece_kinds`).
+A batch has `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.piece_kinds`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def candidates(
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
     """Returns the ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
-    `kind` "any" considers all subwords, "start" only those that start a word, and "continuation" only those that continue a word.
-    The softmax is always over all rows of the word embeddings, including unused ones, as in transformers."""
+    `kind` selects the subwords: "any" is all subwords, "start" is the subwords that start a word, and "continuation" is the
+    subwords that continue a word. The softmax is always over all rows of the word embeddings, including unused rows, as in
+    transformers."""
     probabilities = jax.nn.softmax(masked_logits(params, batch, config))
     kinds = batch["piece_kinds"][None]
     fits = {"any": kinds != NO_PIECE, "start": kinds == START, "continuation": kinds == CONTINUATION}[kind]
@@ -49,7 +50,7 @@ def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfi
 
 @compiled
 def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, "T 2"]:
-    """Returns the probabilities, float32, that B follows A, and that B is a random text."""
+    """Returns two probabilities, float32: that B follows A, and that B is a random text."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(Tokens.of(batch))
@@ -60,7 +61,7 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
 
 
 class CombinedLayers(NamedTuple):
-    """The hidden states that make up a vector."""
+    """The hidden states that are combined to a vector."""
 
     layers: tuple[int, ...]
     """0 is the embeddings, N the last layer."""
@@ -72,7 +73,7 @@ class CombinedLayers(NamedTuple):
 def text_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers, pooling: str, normalise: bool
 ) -> Float[Array, "T I"]:
-    """Returns a vector for each text, float32. I is D, or D times the number of layers if layers are concatenated.
+    """Returns a vector for each text, float32. If layers are concatenated, I is D times the number of layers. Otherwise I is D.
 
     `pooling` and `normalise` are explained in `embedding.Embed`."""
 
@@ -109,8 +110,8 @@ def token_vectors(
 def tags(
     params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
-    """Returns (predicted label of each token, logits of its label probabilities) of a token head. With a CRF, the batch also
-    holds word_starts [B, L], 1 on the first subword of each word."""
+    """Returns (the predicted label of each token, the logits of its label probabilities) from a token head. With a CRF, the
+    batch also has word_starts [B, L], which is 1 on the first subword of each word."""
 
     def read(model: BertWithHead, batch: Batch) -> tuple[Array, Array]:
         tokens = Tokens.of(batch)
@@ -122,11 +123,11 @@ def tags(
 
 @compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
-    """Returns the logits of a task head, float32: [B, L, C] for a head with logits for every token, [T, C] for a head with
-    logits for every text.
+    """Returns the logits of a task head, float32: [B, L, C] if the head has logits for every token, [T, C] if it has logits for
+    every text.
 
-    A head that reads n positions per text returns [X, C]. Element i reads the query positions i to i + n - 1, so the logits of an
-    item are at the first of its n query positions."""
+    A head that reads n positions per text returns [X, C]. Element i is computed from the query positions i to i + n - 1, so
+    the logits of an item are at the first of its n query positions."""
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
         tokens = Tokens.of(batch)
@@ -143,7 +144,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
 
 def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
-    """Returns the MLM logits at the query positions, float32. The pooler and the NSP head are not needed."""
+    """Returns the MLM logits at the query positions, float32. The model needs neither a pooler nor an NSP head."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         states = model.predicting(Tokens.of(batch))
@@ -156,9 +157,9 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
 def _combined(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], source: CombinedLayers
 ) -> Float[Array, "B L I"]:
-    """Returns the hidden states of the layers of `source` combined, float32; `last` is layer N.
+    """Combines the hidden states of the layers of `source`, float32. `last` is layer N.
 
-    If only layer N is used, nothing reads `hidden_states`, so XLA does not store them."""
+    If `source` has only layer N, `hidden_states` is not read, so XLA does not store it."""
     n = len(hidden_states) - 1
     chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in source.layers]
     if source.combine == "concat":

@@ -27,9 +27,9 @@ class Generate:
     """Generates up to `tokens` new tokens per text, until the model ends the text with [SEP].
 
     The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled. The logits are divided by
-    `temperature`. Then only the `top_k` most probable tokens are kept, and of these only the fewest whose probabilities sum to
-    `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's matrix
-    products."""
+    `temperature`. Then only the `top_k` most probable tokens are kept. Of these, only the nucleus is kept: the smallest set of
+    most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Keys and
+    values of earlier tokens are cached, so each new token is one row in the model's matrix products."""
 
     tokens: int = 50
     temperature: float | None = None
@@ -41,8 +41,9 @@ class Generate:
 
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
-        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but
-        not on the other texts of the batch. If the input is a pipe, timing decides which texts are in a batch."""
+        """Yields the index of each text, counted over all calls of `answer`. The sampled tokens of a text depend on this index
+        and on `seed`. They do not depend on the other texts of the batch, because timing decides which texts of a pipe
+        share a batch."""
         return itertools.count()
 
     @property
@@ -73,7 +74,7 @@ class Generate:
             raise UserError(f"--beams={self.beams} must be at most {half:,}, half the size of the vocabulary")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """Returns (the text of a record, [CLS] and its tokens). Raises UserError if the text leaves no room for new tokens."""
+        """Returns (the text of a record, [CLS] followed by its tokens). Raises UserError if no room is left for new tokens."""
         item = encoded(engine, values["text"])
         ids, room = item.ids[:-1], engine.config.max_position - self.tokens
         if len(ids) > room:
@@ -109,7 +110,7 @@ class Generate:
         rows = engine.mesh.size * power_of_two(-(-len(items) // engine.mesh.size))
         length = row_length(max(len(item.ids) for item in items))
         ids, real = np.full((rows, length), tokenizer.pad_id, np.int32), np.zeros((rows, length), bool)
-        real[:, -1] = True  # rows without a text
+        real[:, -1] = True  # a row without a text reads one token
         for row, item in enumerate(items):
             ids[row, length - len(item.ids) :], real[row, length - len(item.ids) :] = item.ids, True
         check_ids(engine.config, input_ids=ids)

@@ -1,4 +1,4 @@
-"""`classify`, `tag`, `answer` and `choose`: the predictions of task heads for texts, words, contexts and choices."""
+"""`classify`, `tag`, `answer` and `choose`: predictions of task heads for texts, words, contexts and choices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind", bound=TaskHead)
 
 
 def require_head(engine: Engine, kind: type[Kind]) -> Kind:
-    """Returns the model's task head. Raises UserError if the model has no trained head of this `kind`."""
+    """Returns the task head of the model. Raises UserError if the model has no trained head of this `kind`."""
     engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
     assert isinstance(head, kind)
@@ -59,7 +59,7 @@ def _seems_a_label(text: str, last: str, first: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-    """Predicts the label of a text or a pair with all probabilities, or the value of a regression."""
+    """Predicts the label of a text or a pair and the probabilities of all labels. A regression predicts a value."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b", optional=True))
@@ -69,7 +69,7 @@ class Classify:
         require_head(engine, SequenceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """Returns (the texts of a record, their tokens)."""
+        """Returns (the texts of a record, the tokens)."""
         shown = {name: text for name, text in values.items() if text is not None}
         if "text_b" in shown and engine.model.of_pairs is False:
             texts = f"{shortened(shown['text'], 30)} and {shortened(shown['text_b'], 30)}"
@@ -79,8 +79,8 @@ class Classify:
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """If the second text of a line seems to be a label, which the model must not read, returns a message; otherwise returns
-        None."""
+        """Returns a message if the second text of a line seems to be a label, because the model must not read labels. Otherwise
+        returns None."""
         second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
         if not second or engine.model.of_pairs is False:  # `prepare` rejects pairs for a model of single texts
             return None
@@ -95,7 +95,7 @@ class Classify:
         return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns a line with the prediction, then the text."""
+        """Returns a line with the prediction and the text."""
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")
         if "value" in answer:
             return f"{answer['value']:9.4f}  {text}"
@@ -112,33 +112,33 @@ class Classify:
 
 @dataclasses.dataclass(frozen=True)
 class _Tagged:
-    """A text to tag, cut into windows, with the window that labels each word."""
+    """A text to tag. It is cut into windows, and each word is labelled in one of them."""
 
     text: str | None
     words: list[str]
     spans: list[tuple[int, int]] | None
-    """The character offsets of each word; None if the record holds words."""
+    """The character offsets of each word. None if the record has words instead of a text."""
     items: list[Item]
     """The windows of the text."""
     labelled_words: list[list[tuple[int, int]]]
-    """For each window, (word index, column of its first subword) of the words that it labels."""
+    """For each window, the words that it labels: (word index, column of the word's first subword)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-    """Predicts a label for every word at its first subword (paper section 5.3), with the word's character offsets.
+    """Predicts a label for every word, at its first subword (paper section 5.3). Returns the character offsets of the words.
 
-    A text longer than the position table is cut into windows that overlap by half, and each word is labelled in the window where
-    it has the most context. A model with a CRF predicts the best label sequence of each window, with marginal probabilities.
-    Entity tags in any scheme (`as_tags`) are also combined to entities."""
+    A text longer than the position table is cut into windows that overlap by half. Each word is labelled in the window where
+    the word has the most context. A model with a CRF predicts the best label sequence of each window, and the marginal
+    probabilities of the labels. If the labels are entity tags in any scheme (`as_tags`), entities are returned too."""
 
     words: bool = False
-    """Whether records hold a list "words" instead of "text". In a line of text, words are separated by TABs, or by white space if
-    there are no TABs."""
+    """Whether records have a list "words" instead of "text". In a line of text, words are separated by TABs, or by white space
+    if there are no TABs."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The field of a record: its words, or its text."""
+        """The only field of a record, which is "words" or "text"."""
         if self.words:
             return (Field("words", many=True, words=True, hint="; put the words of each sentence in the field words"),)
         return (Field("text", hint="; --words reads the field words"),)
@@ -164,7 +164,7 @@ class Tag:
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """If a line seems to hold a word and its tag, as in a training file, returns a message; otherwise returns None."""
+        """Returns a message if a line seems to have a word and its tag, as in a training file. Otherwise returns None."""
         labels = {label for label in require_head(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
@@ -219,10 +219,11 @@ class Tag:
 def _word_windows(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
-    """Returns (windows of at most `room` tokens that overlap by half, the words that each window labels).
+    """Cuts a text into windows of at most `room` tokens that overlap by half. Returns (the windows, the words that each window
+    labels).
 
-    ids: the subwords of all words. firsts: the index of each word's first subword. A word is labelled in the window in which its
-    first subword is furthest from both ends.
+    ids: the subwords of all words. firsts: the index of each word's first subword. A word is labelled in the window
+    in which the first subword of the word is furthest from both ends.
     """
     starts = window_starts(len(ids), room, max(1, room // 2))
     pieces = [[cls_id, *ids[start : start + room], sep_id] for start in starts.tolist()]
@@ -240,24 +241,24 @@ def _word_windows(
 
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
-    """Finds the span of a context that answers a question. Long contexts are read in windows (run_squad.py)."""
+    """Finds the span of a context that answers a question. Long contexts are read in windows, as in run_squad.py."""
 
     n_best: int = 1
-    """Number of answers to return."""
+    """The number of answers to return."""
     length: int = 384
     """The number of tokens of a window, at most the number of positions of the model."""
     doc_stride: int = 128
-    """Tokens from the start of one window to the start of the next."""
+    """The number of tokens from the start of a window to the start of the next window."""
     max_answer: int = 30
     """The maximum number of tokens of an answer."""
     may_be_unanswerable: bool = False
     """Whether to allow "no answer" (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
-    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this."""
+    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this threshold."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError if the model has no trained head for spans, or an option is out of range."""
+        """Raises UserError if the model has no trained head for spans, or if an option is out of range."""
         require_head(engine, SpanHead)
         for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
@@ -268,7 +269,7 @@ class AnswerQuestion:
     def prepare(
         self, engine: Engine, values: JsonObject
     ) -> tuple[JsonObject, list[Window], list[tuple[int, int]], Bool[np.ndarray, " pieces"]]:
-        """Returns (the record, the windows over its context, the character offsets of the context's tokens, whether each token
+        """Returns (the record, the windows over the context, the character offsets of the context's tokens, whether each token
         continues a word)."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
@@ -282,7 +283,7 @@ class AnswerQuestion:
         return values, own, offsets, continuation
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
-        """Returns the best spans of each record's context, or "" if "no answer" scores higher."""
+        """Returns the best spans of each context. The answer is "" if "no answer" scores higher."""
         head = require_head(engine, SpanHead)
         has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
@@ -300,7 +301,7 @@ class AnswerQuestion:
                 [x[:, 0] for x in logits],
                 [x[:, 1] for x in logits],
                 own,
-                Context(values["context"], offsets, continuation),  # needed to extend spans to whole words: "Hon" to "Honolulu"
+                Context(values["context"], offsets, continuation),  # to extend spans to whole words, e.g. "Hon" to "Honolulu"
                 search,
             )
             answers.append(self._as_dict(values, found))
@@ -315,7 +316,7 @@ class AnswerQuestion:
         return answer
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns the question, and below it its answers with their probabilities."""
+        """Returns the question, followed by lines with the answers and their probabilities."""
         lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
         lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
         return "\n".join(lines)
@@ -332,8 +333,8 @@ def _span(span: Span) -> JsonObject:
 
 @dataclasses.dataclass(frozen=True)
 class Choose:
-    """Chooses the best of several continuations of a prompt by the logit of each (prompt, choice) pair (paper section 4.4,
-    SWAG)."""
+    """Chooses the best of several continuations of a prompt. Compares the logits of the (prompt, choice) pairs (paper section
+    4.4, SWAG)."""
 
     truncate: bool = False
     fields = (Field("prompt"), Field("choices", many=True))
@@ -343,13 +344,14 @@ class Choose:
         require_head(engine, ChoiceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Item]]:
-        """Returns (the record, the tokens of the prompt with each choice). Raises UserError for fewer than two choices."""
+        """Returns (the record, the tokens of the prompt with each choice). Raises UserError if there are fewer than two
+        choices."""
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """If the last choice of a line seems to be the number of the correct choice, returns a message; otherwise returns
+        """Returns a message if the last choice of a line seems to be the index of the correct choice. Otherwise returns
         None."""
         *others, last = values["choices"]
         if _is_number(last) and others and not any(map(_is_number, others)):
@@ -369,7 +371,7 @@ class Choose:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns the prompt, and below it the choices with their probabilities."""
+        """Returns the prompt, followed by lines with the choices and their probabilities."""
         rows = zip(answer["choices"], answer["probabilities"], strict=True)
         return "\n".join([answer["prompt"], *(f"  {p:7.2%}  {choice}" for choice, p in rows)])
 

@@ -1,4 +1,4 @@
-"""`fill-mask`, `next-sentence` and `score`: the predictions of the MLM and NSP heads for texts."""
+"""`fill-mask`, `next-sentence` and `score`: predictions of the MLM and NSP heads."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from bert_jax.prediction.questions import encoded, shortened
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A predicted word for a [MASK]: a piece of the vocabulary, or several pieces joined."""
+    """A predicted word for a [MASK]. The word is one subword of the vocabulary, or several subwords joined."""
 
     token: str
     ids: tuple[int, ...]
     probability: float
-    """The probability of a subword over the vocabulary. For several subwords, the geometric mean, which makes words of different
-    lengths comparable."""
+    """The probability of the subword. For several subwords, this is the geometric mean of their probabilities, so that words of
+    different lengths are comparable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """A text, the text with the best candidate for each mask, and the candidates of each mask."""
+    """A text, the same text with each mask replaced by its best candidate, and the candidates of each mask."""
 
     text: str
     filled: str
@@ -43,7 +43,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A beam search hypothesis: a word of `length` subwords. The first subwords, `ids`, have been chosen."""
+    """A hypothesis of the beam search: a word of `length` subwords, of which the first subwords (`ids`) have been chosen."""
 
     text: int
     """The index of the text."""
@@ -56,18 +56,18 @@ class _Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class FillMask:
-    """Predicts the `top_k` most probable words for each [MASK], while the other masks of the text stay masked.
+    """Predicts the `top_k` most probable words for each [MASK]. The other masks of the text stay masked.
 
-    With `pieces` above 1, words of up to `pieces` subwords are tried too. The mask is replaced by 2, 3, ... masks, which a beam
-    search of width `top_k` fills from left to right. The first mask gets a subword that starts a word, and all later masks get
-    subwords that continue it."""
+    If `pieces` is above 1, words of up to `pieces` subwords are tried too. For these, the mask is replaced by 2, 3, ... masks.
+    A beam search of width `top_k` fills these masks from left to right. The first mask gets a subword that starts a word, and
+    all later masks get subwords that continue a word."""
 
     top_k: int = 5
     pieces: int = 1
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError if the model has no MLM head, or an option is out of range."""
+        """Raises UserError if the model has no MLM head or reads from left to right, or if an option is out of range."""
         engine.require_encoder()
         engine.require_direction("both", "fill a [MASK]")
         engine.require(word_head(engine.config), "fill a [MASK]")
@@ -77,8 +77,8 @@ class FillMask:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """Returns (the text of a record, its tokens with the masks as query positions). Raises UserError for a text without a
-        mask."""
+        """Returns (the text of a record, its tokens with the masks as query positions). Raises UserError if the text has no
+        mask, or no room for `pieces` subwords."""
         text, tokenizer = values["text"], engine.model.tokenizer
         item = encoded(engine, text, with_specials=True)
         masks = tuple(np.flatnonzero(np.equal(item.ids, tokenizer.mask_id)).tolist())
@@ -128,14 +128,14 @@ class FillMask:
         return done
 
     def _item(self, engine: Engine, item: Item, h: _Hypothesis) -> Item:
-        """Returns the text with the chosen subwords of `h`, and masks for the subwords that are not chosen yet. The first of
-        these masks is queried."""
+        """Returns the text with the chosen subwords of `h`, followed by masks for the subwords that are not chosen yet. The
+        first of these masks is queried."""
         position = item.query_positions[h.mask]
         word = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
         return Item([*item.ids[:position], *word, *item.ids[position + 1 :]], query_positions=(position + len(h.ids),))
 
     def as_text(self, answer: Filled) -> str:
-        """Returns the text with its masks filled, and below it the candidates of each mask."""
+        """Returns the text, followed by lines with the candidates of each mask."""
         lines = [answer.text]
         for number, mask in enumerate(answer.masks, 1):
             lines += [f"  [MASK] {number}"] if len(answer.masks) > 1 else []
@@ -166,7 +166,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
 def _candidates(engine: Engine, ids: Int[np.ndarray, " chosen"], probabilities: Float[np.ndarray, " chosen"]) -> list[Candidate]:
     tokens = engine.model.tokenizer.tokens(ids.tolist())
     columns = zip(tokens, ids.tolist(), probabilities.tolist(), strict=True)
-    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # NaN is kept, so that `ask_each` reports it
+    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # NaN is kept, and `ask_each` reports it
 
 
 def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
@@ -175,7 +175,7 @@ def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence:
-    """Predicts the probability that text_b follows text in a document (label 0 of the NSP head)."""
+    """Predicts the probability that `text_b` follows `text` in a document (label 0 of the NSP head)."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b"))
@@ -186,17 +186,18 @@ class NextSentence:
             engine.require(part, "predict whether one sentence follows another")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """Returns (the record, the tokens of its pair)."""
+        """Returns (the record, the tokens of the pair)."""
         return values, encoded(engine, values["text"], values["text_b"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """Returns, for each pair, "is_next" (whether the second text probably follows the first) and the probability."""
+        """Returns, for each pair, the probability that the second text follows the first text, and "is_next" (whether the
+        probability is at least 0.5)."""
         found = engine.run(forwards.next_sentence, [item for _, item in prepared], "text")
         pairs = zip(prepared, found, strict=True)
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns a line with the probability, then the pair."""
+        """Returns a line with the probability and the pair."""
         return f"{answer['probability']:7.2%} that it follows: {answer['text']} | {answer['text_b']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -206,8 +207,9 @@ class NextSentence:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Computes the pseudo-log-likelihood of a text: the sum over its tokens of ln p(token) with only that token masked (Salazar
-    et al. 2020, arXiv:1910.14659). A text of n tokens takes n forward passes."""
+    """Computes the pseudo-log-likelihood of a text (Salazar et al. 2020, arXiv:1910.14659). It is the sum of ln p(token) over
+    all tokens, where each token is predicted with only this token masked. A text of n tokens takes n forward passes. A
+    left-to-right model computes the log-likelihood in one forward pass."""
 
     truncate: bool = False
     fields = (Field("text"),)
@@ -218,12 +220,11 @@ class Score:
         engine.require(word_head(engine.config), "score a text")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """Returns (the text of a record, its tokens)."""
+        """Returns (the text of a record, the tokens)."""
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """Returns the pseudo-log-likelihood of each text, with every token masked in turn. For a left-to-right model, returns the
-        log-likelihood."""
+        """Returns the pseudo-log-likelihood of each text, or its log-likelihood under a left-to-right model."""
         causal = engine.config.direction == "left_to_right"
         asked = (_next_tokens if causal else functools.partial(_masked_in_turn, engine.model.tokenizer.mask_id))
         items = (each for _, item in prepared for each in asked(item))
@@ -245,7 +246,7 @@ class Score:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns a line with the log-likelihood and the perplexity, then the text."""
+        """Returns a line with the log-likelihood, the perplexity and the text."""
         kind = "pseudo_" if "pseudo_perplexity" in answer else ""
         per_token = f"perplexity {answer[f'{kind}perplexity']:9.2f} a token"
         return f"log-likelihood {answer[f'{kind}log_likelihood']:10.3f}  {per_token}  {answer['text']}"
@@ -256,12 +257,12 @@ class Score:
 
 
 def _masked_in_turn(mask_id: int, item: Item) -> Iterator[Item]:
-    """Yields one item per token, with that token masked."""
+    """Yields one item per token, in which only this token is masked."""
     for i in range(1, len(item.ids) - 1):
         yield Item([*item.ids[:i], mask_id, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
 
 
 def _next_tokens(item: Item) -> Iterator[Item]:
-    """Yields `item` with a query position before each of its tokens, which predicts this token."""
+    """Yields `item` with one query position per token. Each position predicts the token after it."""
     count = len(item.ids) - 2
     yield dataclasses.replace(item, query_positions=tuple(range(count)), targets=tuple(item.ids[1:-1]))

@@ -25,9 +25,9 @@ MENTIONS = ("pronoun", "a", "b")
 class Resolve:
     """Predicts the probabilities that a pronoun refers to the name `a`, to the name `b`, or to neither.
 
-    A mention is given by its words. If they occur several times in the text, "she#2" means the second occurrence. Alternatively,
-    `pronoun_start`, `a_start` and `b_start` give the character at which the mention starts, as in GAP. If a text is longer than
-    the position table, only tokens around the three mentions are kept, as in training."""
+    A mention is given by its words. If the words occur several times in the text, "she#2" means the second occurrence.
+    Alternatively, `pronoun_start`, `a_start` and `b_start` are the character offsets of the mentions, as in GAP. If a text is
+    longer than the position table, only tokens around the three mentions are kept, as in training."""
 
     fields = (
         Field("text"),
@@ -40,8 +40,8 @@ class Resolve:
         require_head(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """Returns (text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not
-        found."""
+        """Returns (the text and the mentions of a record with their offsets, the tokens). Raises UserError if a mention is not
+        found, or if two mentions are the same."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
@@ -59,17 +59,17 @@ class Resolve:
         return {"text": text, **mentions}, Item(ids, query_positions=tuple(1 + start for start in reading.mention_starts))
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """Returns the name that each pronoun refers to, with the probabilities."""
+        """Returns the name that each pronoun refers to, and the probabilities."""
         head = require_head(engine, MentionHead)
         found = compute_logits(engine, head, [item for _, item in prepared])
         answers = []
         for (values, _), logits in zip(prepared, found, strict=True):
-            verdict = head.outputs.answer(logits[0], head.labels)  # at the first query position, see `forwards.label_logits`
+            verdict = head.outputs.answer(logits[0], head.labels)  # the logits of the first query position
             answers.append({**values, "means": values.get(verdict["label"].lower()), **verdict})
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns a line with the probability, the pronoun and its name, then the text."""
+        """Returns a line with the probability, the pronoun, the name that it refers to, and the text."""
         return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -78,7 +78,7 @@ class Resolve:
 
 
 def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
-    """Returns the characters [start, end) of the mention `name` of a record, using its `{name}_start` if present."""
+    """Returns the characters [start, end) of the mention `name` of a record. If the record has `{name}_start`, it is used."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:
         return find_mention(text, mention)
@@ -91,7 +91,7 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
 
 def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
     """Returns the characters [start, end) of each non-overlapping occurrence of `words`. With `whole`, occurrences inside
-    longer words do not count."""
+    longer words are ignored."""
     found = []
     start = text.find(words)
     while start >= 0:
@@ -106,8 +106,8 @@ def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
 def find_mention(text: str, mention: str) -> tuple[int, int]:
     """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for its second occurrence.
 
-    Parts of words are only found if no whole words match (some scripts have no spaces). Raises UserError if the mention does not
-    occur, or occurs several times and has no number."""
+    Parts of words are found only if no whole words match, because some scripts have no spaces. Raises UserError if the mention
+    does not occur, or if it occurs several times and `mention` has no number."""
     words, _, number = mention.rpartition("#")
     if mention in text or not words or not number.isdecimal():
         words, number = mention, ""

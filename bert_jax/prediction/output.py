@@ -16,9 +16,9 @@ from bert_jax.interface.command import require_stdout
 
 
 def checked_target(output: str, source: os.stat_result | None = None) -> pathlib.Path:
-    """Returns the path of `output` with symbolic links resolved. Paths of devices and pipes are unchanged.
+    """Returns the path of `output`. Symbolic links are resolved, except for devices and pipes.
 
-    Raises UserError if it cannot be written, if another process is writing it, or if it is `source`, the input file.
+    Raises UserError if the file cannot be written, if another process is writing it, or if it is `source`, the input file.
     """
     name, path = f"--output={output}", pathlib.Path(output)
     try:
@@ -47,7 +47,7 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
 
 
 def check_stdout(source: os.stat_result | None = None) -> None:
-    """Raises UserError if standard output is closed, or if it is `source`, the input file, since this file would grow while it
+    """Raises UserError if standard output is closed, or if it is `source`, the input file. The input file would grow while it
     is read."""
     require_stdout("name a file with --output=FILE")
     try:
@@ -60,7 +60,8 @@ def check_stdout(source: os.stat_result | None = None) -> None:
 
 @contextlib.contextmanager
 def writing(name: str) -> Iterator[None]:
-    """Converts an OSError in the block to a UserError about `name`, except BrokenPipeError (the reader of the output is gone)."""
+    """Converts an OSError in the block to a UserError about `name`. BrokenPipeError (the reader is gone) is raised
+    unchanged."""
     try:
         yield
     except BrokenPipeError:

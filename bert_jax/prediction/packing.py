@@ -1,8 +1,9 @@
-"""Packs texts of any length into batches of few shapes: short texts share a row, without attention between them.
+"""Packs texts of any length into batches of few shapes. Short texts share a row, without attention between them.
 
-There are a few row lengths. A text goes to a row of the shortest length that fits it, and the rest of the row is filled with
-shorter texts (best fit, longest first). Short texts share longer rows: the lengths in USUAL are tried, and the cheapest packing
-is used. On sentences of 28 tokens, 97 % of the computed tokens are text, and a thousand sentences need four compiled programs.
+There are a few row lengths. A long text gets a row of the shortest length that fits, and the rest of the row is filled with
+shorter texts (best fit, longest text first). Short texts share rows of one of the lengths in USUAL. Each of these lengths is
+tried, and the cheapest packing is used. On sentences of 28 tokens, 97 % of the computed tokens are text, and a thousand
+sentences need four compiled programs.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from jaxtyping import Int32
 from bert_jax.data.packing import best_fit
 
 USUAL = (64, 128, 256)
-"""Candidate row lengths for short texts: 64 if short texts pack well, otherwise longer ones."""
+"""The row lengths that are tried for short texts."""
 LENGTHS = (16, 32, 64, 128, 192, 256, 384)
-"""The row lengths. Longer rows are powers of two."""
+"""The row lengths. The lengths of longer rows are powers of two."""
 ATTENTION = 1 / 500
-"""The cost of attention: a token costs 1 + ATTENTION x the length of its row. Measured on a CPU at width 384, a token costs 9 %
-more in rows of 128 than of 64, and twice as much in rows of 512."""
+"""The relative cost of attention. A token in a row of L tokens costs 1 + ATTENTION L. Measured on a CPU at width 384, a token
+costs 9 % more in rows of 128 than of 64, and twice as much in rows of 512."""
 TOKENS_A_TEXT = 8
-"""A batch has one text slot per this many tokens, which limits the number of its texts."""
+"""A batch has one text slot per this many tokens. This limits the number of texts in a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Item:
 
     ids: Sequence[int]
     segment_b: int = -1
-    """The position at which token type 1 starts; -1 without a second segment."""
+    """The position at which token type 1 starts; -1 if there is no second segment."""
     query_positions: tuple[int, ...] = ()
     """The positions that a forward pass selects, e.g. of [MASK] tokens."""
     targets: tuple[int, ...] = ()
-    """A token id for each of `query_positions`, if its probability is needed."""
+    """The token id at each of `query_positions`, if its probability is needed."""
     columns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-    """Name of a batch array -> further numbers per token. All items of a batch have the same array names."""
+    """Additional arrays of the batch: name -> one number per token. All items of a batch have the same names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +47,15 @@ class Packed:
     """A batch and the positions of its items. A flat index is row * L + column."""
 
     arrays: dict[str, Int32[np.ndarray, " ..."]]
-    """input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch); starts [T],
-    the flat index of the [CLS] of each slot; query_positions [X], flat indices; targets [X]; the columns
+    """The arrays are: input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 on padding, otherwise slot + 1, unique in
+    the batch); starts [T], the flat index of the [CLS] of each slot; query_positions [X], flat indices; targets [X]; `columns`
     of the items [B, L], 0 on padding."""
     items: tuple[int, ...]
-    """The item number of each slot."""
+    """The index of the item in each slot."""
     starts: tuple[int, ...]
-    """The flat index of the first token of each slot's item."""
+    """The flat index of the first token of the item in each slot."""
     query_positions: tuple[slice, ...]
-    """The part of the axis X that belongs to each slot's item."""
+    """The range of the axis X that belongs to the item in each slot."""
 
 
 def power_of_two(n: int) -> int:
@@ -68,12 +69,12 @@ def row_length(n: int) -> int:
 
 
 def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
-    """Returns row length -> rows, each a list of item numbers. `longest` is the size of the position table.
+    """Returns row length -> rows, each a list of item indices. `longest` is the size of the position table.
 
     The items are packed once for each row length in USUAL, and the cheapest packing is returned. A row of L tokens costs L (1 +
     ATTENTION L).
     """
-    whole = row_length(sum(lengths))  # the length of a single row for all texts: no packing needs longer rows
+    whole = row_length(sum(lengths))  # one row of this length fits all texts, so no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]
     return min(packings, key=lambda rows: sum(len(some) * n * (1 + ATTENTION * n) for n, some in rows.items()))
 
@@ -100,19 +101,19 @@ class BatchShape:
     tokens: int
     """The approximate number of tokens per batch and device."""
     devices: int = 1
-    """The rows of a batch are a multiple of this number."""
+    """The number of rows of a batch is a multiple of this number."""
     pad_id: int = 0
 
     def most_rows(self, length: int) -> int:
-        """Returns the number of rows of a full batch, if each row has `length` tokens."""
+        """Returns the number of rows of a full batch whose rows have `length` tokens."""
         return self.devices * max(1, self.tokens // length)
 
 
 def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
-    """Packs every item once into batches.
+    """Packs the items into batches.
 
-    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens per device. The number X of query
-    positions is 8, 32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than
+    To keep the number of shapes small, the number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens
+    per device, and the number X of query positions is 8, 32, 128, ... . Raises ValueError if an item is longer than
     `shape.longest`."""
     for length, rows in _packings(items, shape):
         most = shape.most_rows(length)
@@ -121,7 +122,7 @@ def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
 
 
 def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed], list[Item]]:
-    """Returns (the full batches of `pack`, the remaining items)."""
+    """Returns (the batches that `pack` would fill completely, the remaining items)."""
     full: list[Packed] = []
     left: list[Item] = []
     for length, rows in _packings(items, shape):
@@ -133,7 +134,7 @@ def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed]
 
 
 def _packings(items: Sequence[Item], shape: BatchShape) -> list[tuple[int, list[list[int]]]]:
-    """Returns (row length, rows) of the packing of `assign_rows`, shortest rows first."""
+    """Returns the packing of `assign_rows` as (row length, rows), shortest rows first."""
     lengths = [len(item.ids) for item in items]
     if lengths and max(lengths) > shape.longest:
         raise ValueError(f"an item of {max(lengths)} tokens does not fit in {shape.longest}")

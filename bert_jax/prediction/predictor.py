@@ -25,12 +25,12 @@ class Predictor:
     """A loaded model with a method for each command of `predict`. Results are in the order of the texts.
 
     XLA compiles one program per batch shape, and `packing.py` only makes a few shapes. Short texts share rows of 64 to 256
-    tokens; longer texts get rows of 192, 384 or a power of two. On a CPU, batches have 1, 4 or 16 rows per device. For texts of
-    up to 512 tokens, this gives at most fifteen programs (27 on accelerators), and up to twice as many for `fill_mask`. A
+    tokens. Longer texts get rows of 192 or 384 tokens, or of a power of two. On a CPU, batches have 1, 4 or 16 rows per device.
+    Texts of up to 512 tokens need at most fifteen programs (27 on accelerators), and up to twice as many for `fill_mask`. A
     single short text gets a row of 16 or 32 tokens.
 
-    Every method raises UserError if the model has no trained head for it, and for the first text that cannot be answered, with
-    the text's number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
+    Every method raises UserError if the model has no trained head for it, or if a text cannot be answered. The message names
+    the first of these texts. The options of a method are the fields of the question's class (`FillMask`, `Embed`, ...).
 
     >>> predictor = Predictor.load("runs/quickstart/model")
     >>> predictor.fill_mask(["The [MASK] of the array must be positive."], top_k=1)[0].filled
@@ -58,7 +58,7 @@ class Predictor:
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
         """Returns, for each text, {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}.
-        With beam search, the answer also has the "score" of the hypothesis, its log-probability per token."""
+        With beam search, the answer also has the "score" of the hypothesis: its log-probability per token."""
         return self.ask(Generate(**options), _each("text", texts))
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
@@ -71,7 +71,7 @@ class Predictor:
         return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
 
     def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[JsonObject]]:
-        """Returns, for each text, its words as {"word", "start", "end", "embedding" float32 [I]}."""
+        """Returns, for each text, a list of its words: {"word", "start", "end", "embedding" float32 [I]}."""
         return [a["words"] for a in self.ask(Embed(**options, words=True), _each("text", texts))]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[JsonObject]:
@@ -100,7 +100,7 @@ class Predictor:
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-        """Answers any `question` for `records`, which hold its fields."""
+        """Answers any `question` about `records`. Each record has the fields of the question."""
         question.check(self.engine)
         replies = ask_each(self.engine, question, records)
         for number, reply in enumerate(replies, 1):
@@ -110,7 +110,8 @@ class Predictor:
 
 
 def _each(name: str, texts: Sequence[str | Sequence[str]]) -> list[JsonObject]:
-    """Returns a record for each of `texts`. Raises UserError for a single string, which would be read as a list of characters."""
+    """Returns a record for each of `texts`. Raises UserError if `texts` is a single string, because it would be read as a list
+    of characters."""
     if isinstance(texts, str):
         raise UserError("texts is one text, not a list of texts; give [text]")
     return [{name: text} for text in texts]

@@ -1,6 +1,6 @@
-"""The interface of all questions to a model (fill-mask, classify, embed, ...), and their shared tokenisation.
+"""The interface of all questions to a model (fill-mask, classify, embed, ...), and the tokenisation that they share.
 
-A question is a frozen dataclass: its fields are the options of a command of `predict`, and it has the methods of `Question`.
+A question is a frozen dataclass with the methods of `Question`. Its fields are the options of a command of `predict`.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from bert_jax.prediction.packing import Item
 
 
 class Question(Protocol):
-    """One command of `predict` with its options."""
+    """A command of `predict` with its options."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of a record."""
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError if the model lacks a part, or an option is out of range."""
+        """Raises UserError if the model lacks a part, or if an option is out of range."""
 
     def prepare(self, engine: Engine, values: JsonObject) -> Any:
-        """Tokenises a record for `answer`. Raises UserError if it cannot be answered."""
+        """Tokenises a record for `answer`. Raises UserError if the record cannot be answered."""
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
-        """Answers prepared records, in order."""
+        """Returns the answers to prepared records, in order."""
 
     def as_text(self, answer: Any) -> str:
-        """Returns an answer formatted as text for a terminal."""
+        """Formats an answer as text for a terminal."""
 
     def as_json(self, answer: Any) -> JsonObject:
-        """Returns an answer as a JSON object."""
+        """Converts an answer to a JSON object."""
 
 
 def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-    """Returns the answer to each record, or the UserError of a record that cannot be answered."""
+    """Returns the answer to each record. If a record cannot be answered, returns a UserError instead."""
     replies: list[Any] = []
     for values in records:
         try:
@@ -65,7 +65,8 @@ NOT_FINITE = (
 
 
 def is_finite(answer: Any) -> bool:
-    """Returns whether all numbers in an answer are finite, including those in arrays, dictionaries, sequences and dataclasses."""
+    """Returns whether all numbers in an answer are finite, including numbers in arrays, dictionaries, sequences and
+    dataclasses."""
     if isinstance(answer, float):
         return math.isfinite(answer)
     if isinstance(answer, np.ndarray | np.generic):
@@ -90,11 +91,11 @@ def encoded(
 ) -> Item:
     """Tokenises `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
-    longest: the maximum number of tokens, at most the length of the position table (the default). truncate: whether to cut
-    longer texts; a pair loses tokens one at a time from the end of its longer part, as in the original. with_specials: whether
-    to recognise special tokens such as "[MASK]" in the text.
+    longest: the maximum number of tokens (default: the length of the position table, which is also the upper limit). truncate:
+    whether to cut longer texts. As in the original, tokens are removed from a pair one at a time, from the end of the longer
+    part. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
 
-    Raises UserError for a text without tokens, or for a text that is too long without `truncate`.
+    Raises UserError if a text has no tokens, or if a text is too long and `truncate` is False.
     """
     tokenizer = engine.model.tokenizer
     encode = tokenizer.encode_with_specials if with_specials else tokenizer.encode
@@ -120,5 +121,5 @@ def encoded(
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Quotes a text for an error message, cut to `most` characters."""
+    """Cuts a text to `most` characters and quotes it, for an error message."""
     return repr(text if len(text) <= most else f"{text[: most - 3]}...")

@@ -1,6 +1,6 @@
 """Opens the input of a command, e.g. `python -m bert_jax.predict`: arguments, a file, a pipe or standard input.
 
-Records are read on demand, so that input of any length needs constant memory.
+Records are read on demand, so the memory does not grow with the length of the input.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from bert_jax.tasks.readers.conll import COLUMN_FILES
 from bert_jax.tasks.readers.conllu import CONLLU
 
 COUNTED_BYTES = 1 << 30
-"""The lines of larger files are not counted, so the remaining time is not estimated."""
+"""In files larger than this, the lines are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
-"""How long to wait for a pipe without a writer."""
+"""The number of seconds to wait until a program writes to a named pipe."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of an input, a single-use iterator."""
+    """The records of an input. They can be iterated only once."""
 
     source: Iterator[Record]
-    typed: bool = False  # typed by a person at a terminal, who waits for each answer
-    count: Callable[[], int | None] = lambda: None  # returns the number of the last record, or None if counting is too slow
+    typed: bool = False  # whether a person types the input at a terminal and waits for each answer
+    count: Callable[[], int | None] = lambda: None  # returns the index of the last record, or None if counting is slow
     file: os.stat_result | None = None  # the input file, if it is a regular file
 
     def __iter__(self) -> Iterator[Record]:
@@ -53,16 +53,16 @@ def read_texts(
     columns: Mapping[str, Sequence[str] | str] | None = None,
     stdin: TextIO | None = None,
 ) -> Records:
-    """The same as `read_records`, for users' texts, which may be tables, JSON lists or file names.
+    """Like `read_records`, but for the texts of users, which may also be tables, JSON lists or (by mistake) file names.
 
-    - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field
-      -> column), which the caller may fill until the first record is read. The same applies to `.tsv` and to other text whose
-      first line names the columns. Other columns are in `Record.rest`. In a `.tsv` without a line of names, TABs separate the
-      fields in their order.
-    - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.
+    - `.csv`, `.parquet` and `.arrow` files have a table. A `.tsv` file, or other text, has a table if its first line is a
+      header. The columns have the names of the fields, or the names in `columns` (field -> column). The caller may fill
+      `columns` until the first record is read. Other columns are in `Record.rest`. If a `.tsv` file has no header, TABs
+      separate the fields, which are in their order.
+    - `.json` files, and text that starts like JSON, have JSON objects, one per line or in one list.
 
-    Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
-    without a writer.
+    Raises UserError if a text is the name of a file, if a table lacks a required column, if the file has annotated words
+    (`.conllu`), or if no program writes to a named pipe.
     """
     if not input_path:
         check_not_files(texts)
@@ -88,9 +88,10 @@ def read_records(
     """Returns the records of `texts`, of the file `input_path` ("-": standard input), or of `stdin` (default: sys.stdin).
 
     A file is opened immediately, so that a misspelt path is reported before the model is loaded. A file whose name ends in one
-    of `formats.COMPRESSIONS` is decompressed. With `jsonl`, every input is read as JSON lines; without it, only a `.jsonl` or
-    `.ndjson` file (compressed or not). With `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError
-    if both texts and a file are given, if there is no input, or if the file cannot be read (also during iteration)."""
+    of `formats.COMPRESSIONS` is decompressed. With `jsonl`, every input is read as JSON lines. Without `jsonl`, only a `.jsonl`
+    or `.ndjson` file (compressed or not) is read as JSON lines. With `blank_lines`, a blank line is a record too, except at a
+    terminal. Raises UserError if both texts and a file are given, if there is no input, or if the file cannot be read. An error
+    of reading may also be raised during iteration."""
     return _open_input(texts, input_path, FileReader(input_path or "", fields, jsonl, blank_lines), stdin)
 
 
@@ -119,12 +120,12 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
 
 
 def _suffix(path: str) -> str:
-    """Returns the suffix of a file's name in lower case. For "a.csv.gz", returns ".csv"."""
+    """Returns the suffix of a file name in lower case. The suffix of "a.csv.gz" is ".csv"."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 
 def check_not_files(texts: Sequence[str]) -> None:
-    """Raises UserError if all `texts` name existing files, or if one names an existing file and looks like a file name."""
+    """Raises UserError if all `texts` are names of existing files, or if one of them also looks like a file name."""
     files = [text for text in texts if _is_file(text)]
     named = [text for text in files if "/" in text or pathlib.PurePath(text).suffix]
     if files and (named or len(files) == len(texts)):
@@ -136,7 +137,7 @@ def check_not_files(texts: Sequence[str]) -> None:
 
 
 def _is_file(text: str) -> bool:
-    """Returns whether `text` is the path of a file or a pipe, or a path with a slash to a directory."""
+    """Returns whether `text` is the path of a file or a pipe. A directory only counts if its path has a slash."""
     try:
         mode = pathlib.Path(text).stat().st_mode
     except (OSError, ValueError):
@@ -145,7 +146,7 @@ def _is_file(text: str) -> bool:
 
 
 def check_whole_file(path: str, flag: str) -> None:
-    """Raises UserError if `path` is standard input or a pipe, for commands that read the file several times."""
+    """Raises UserError if `path` is standard input or a pipe. Commands that read a file several times call this function."""
     with contextlib.suppress(OSError, ValueError):
         if path in ("-", "/dev/stdin") or stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
             raise UserError(f"{flag}={path} is a pipe, but this file is read several times; save it to a file first")
@@ -161,7 +162,7 @@ def _open(path: str) -> IO[bytes]:
 
 
 def _check_device(path: str) -> None:
-    """Raises UserError for a device without an end, such as /dev/zero (unlike a terminal or /dev/null)."""
+    """Raises UserError if `path` is a device that never ends, such as /dev/zero. Terminals and /dev/null are accepted."""
     if stat.S_ISCHR(pathlib.Path(path).stat().st_mode) and not pathlib.Path(path).samefile(os.devnull):
         with pathlib.Path(path).open("rb") as device:
             if not device.isatty():
@@ -169,7 +170,7 @@ def _check_device(path: str) -> None:
 
 
 class _Pipe(io.RawIOBase):
-    """A named pipe open for reading, with its first bytes already read."""
+    """A pipe that is open for reading. The first bytes have already been read."""
 
     def __init__(self, descriptor: int, first: bytes):
         self._descriptor, self._first = descriptor, first
@@ -193,19 +194,19 @@ class _Pipe(io.RawIOBase):
 
 
 def _open_pipe(path: str) -> IO[bytes] | None:
-    """Opens `path` if it is a pipe, otherwise returns None. Raises UserError for a named pipe without a writer, since opening it
-    would silently wait forever."""
+    """Opens `path` if it is a pipe, otherwise returns None. Raises UserError if no program writes to a named pipe, because
+    opening the pipe would wait forever without a message."""
     try:
         if not stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return None  # the error is reported when the file is opened
-    named = "pipe:[" not in os.path.realpath(path)  # a shell's pipe, <(zcat FILE), has a writer from the start
+        return None  # the error is reported later, when the file is opened
+    named = "pipe:[" not in os.path.realpath(path)  # a pipe of the shell, such as <(zcat FILE), has a writer from the start
     last = time.monotonic() + WRITER_SECONDS
     first = b""
     try:
-        while not (first := os.read(descriptor, 1 << 16)) and named:  # nothing was read: there is no writer
+        while not (first := os.read(descriptor, 1 << 16)) and named:  # an empty read means that there is no writer
             if time.monotonic() > last:
                 os.close(descriptor)
                 raise UserError(
@@ -240,8 +241,8 @@ def _regular(file: Any) -> os.stat_result | None:
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
-    """Returns a second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread is waiting
-    in it."""
+    """Returns a second reader of standard input. Python locks sys.stdin at exit. This would fail while the reading thread waits
+    for sys.stdin."""
     try:
         return os.fdopen(os.dup(stdin.fileno()), "rb")
     except (OSError, ValueError):  # stdin has no file descriptor
@@ -257,13 +258,13 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
             _unreadable(reader.name, error)
 
     records = read()
-    # if the generator is never started, its `with` block does not run, and this closes the file
+    # a generator that is never started does not run its `with` block, so the finalizer closes the file
     weakref.finalize(records, file.close).atexit = False
     return records
 
 
 def _count_lines(path: pathlib.Path) -> int | None:
-    """Returns the number of lines of a file, or None if it is compressed, not regular, or larger than COUNTED_BYTES."""
+    """Counts the lines of a file. Returns None if the file is compressed, not regular, or larger than COUNTED_BYTES."""
     if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""

@@ -1,4 +1,4 @@
-"""`translate`: translates sources with an encoder-decoder, greedily or by beam search, and computes BLEU and chrF.
+"""`translate`: translates texts with an encoder-decoder, greedily or by beam search, and computes BLEU and chrF.
 
 BLEU (Papineni et al. 2002) and chrF (Popovic 2015) are computed by sacrebleu (arXiv:1804.08771) on detokenised text. Two scores
 are only comparable if they have the same signature."""
@@ -32,12 +32,12 @@ from bert_jax.tasks.published import Published, published, score_lines
 log = logging.getLogger(__name__)
 
 BEYOND = 50
-"""By default, a translation has at most this many tokens more than its source (arXiv:1706.03762, section 6.1)."""
+"""By default, a translation has at most this many more tokens than its source (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
-"""The maximum number of held-out pairs that are translated at the end of a run, and the number of pairs that are translated in
-one call."""
+"""The maximum number of held-out pairs that are translated at the end of a run, and the number of pairs per call of
+`translate`."""
 WMT14 = "tfds:wmt14_translate/"
-"""The prefix of corpus sources with sentence pairs of WMT14. The test set of WMT14 is newstest2014."""
+"""Corpus sources with this prefix have sentence pairs of WMT14. The test set of WMT14 is newstest2014."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Translation:
     """The translation of a source."""
 
     ids: tuple[int, ...]
-    """The ids of its tokens, without the end token."""
+    """The ids of the translation's tokens, without the end token."""
     log_probability: float
-    """The natural logarithm of its probability. In beam search, an end token that was forced by the limit does not count."""
+    """The natural logarithm of the translation's probability. In beam search, an end token forced by the limit adds nothing."""
     score: float
-    """The score by which hypotheses were compared: the log-probability divided by the length penalty."""
+    """The score of the translation in beam search: the log-probability divided by the length penalty."""
 
 
 def translate(
@@ -61,15 +61,15 @@ def translate(
     early_stopping: bool = False,
     max_length: int | None = None,
 ) -> list[Translation]:
-    """Translates sources, given as ids that end with the end token.
+    """Translates `sources`. Each source is a sequence of ids that ends with the end token.
 
-    The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50
-    tokens more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian,
-    the padding is never chosen, and the end token is forced at the limit. From the model's generation_config.json, only
-    "renormalize_logits" is applied. Sources of similar lengths are translated together.
+    The defaults are the values of the paper (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty with exponent
+    0.6, and at most 50 more tokens than the source. `max_length` is the limit of every target, including the end token. As in
+    Marian in transformers, padding is never chosen, and the end token is forced at the limit. The only setting of the model's
+    generation_config.json that is applied is "renormalize_logits". Sources of similar lengths are translated together.
 
-    Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
-    and for options out of range."""
+    Raises UserError if the model does not translate, if a source is empty or longer than the position table, or if an option
+    is out of range."""
     config, tokenizer = engine.config, engine.model.tokenizer
     if config.encoder != "encoder_decoder":
         raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
@@ -106,7 +106,7 @@ def translate(
         some, order = order[-rows:], order[:-rows]
         width = engine.mesh.size * power_of_two(-(-len(some) // engine.mesh.size))
         ids, real = np.zeros((width, length), np.int32), np.zeros((width, length), np.int32)
-        real[:, 0] = 1  # rows without a source
+        real[:, 0] = 1  # a row without a source reads one token
         ends = np.ones(width, np.int32)
         for row, i in enumerate(some):
             ids[row, : len(sources[i])], real[row, : len(sources[i])], ends[row] = sources[i], 1, limits[i]
@@ -121,7 +121,7 @@ def translate(
         engine.batch_count += 1
         for row, i in enumerate(some):
             tokens = chosen.ids[row]
-            ends_at = np.flatnonzero(tokens == decoding.end_id)  # None if logits are NaN; `ask_each` reports this
+            ends_at = np.flatnonzero(tokens == decoding.end_id)  # empty if logits are NaN, which `ask_each` reports
             end = int(ends_at[0]) if len(ends_at) else len(tokens)
             total = float(chosen.log_probability[row])
             score = total if chosen.score is None else float(chosen.score[row])
@@ -131,7 +131,7 @@ def translate(
 
 @dataclasses.dataclass(frozen=True)
 class Translate:
-    """The translation with the best score that beam search finds, with `beams` hypotheses.
+    """Translates a text by beam search with `beams` hypotheses, and returns the translation with the best score.
 
     The score of a hypothesis of n tokens is its log-probability divided by ((5 + n) / 6)^length_penalty (penalty="gnmt"), or by
     n^length_penalty (penalty="transformers").
@@ -147,15 +147,15 @@ class Translate:
 
     @property
     def power(self) -> float:
-        """The exponent of the length penalty: by default 0.6 for GNMT's penalty, as in the paper, and 1 for transformers'
-        penalty, as in transformers."""
+        """The exponent of the length penalty. The default is 0.6 for "gnmt", as in the paper, and 1 for "transformers", as in
+        transformers."""
         if self.length_penalty is not None:
             return self.length_penalty
         return 0.6 if self.penalty == "gnmt" else 1.0
 
     @functools.cached_property
     def _translations(self) -> list[str]:
-        """The translations of all calls of `answer`, for the scores."""
+        """The translations of all calls of `answer`, from which the scores are computed."""
         return []
 
     @functools.cached_property
@@ -163,7 +163,7 @@ class Translate:
         return [] if self.references is None else _lines(self.references)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError for a model that does not translate, for options out of range, and for references that cannot be
+        """Raises UserError if the model does not translate, if an option is out of range, or if the references cannot be
         read."""
         if engine.config.encoder == "cove":
             raise UserError(
@@ -184,7 +184,7 @@ class Translate:
                 f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
                 "token; lower it"
             )
-        from bert_jax.interop.families.marian import unapplied_settings  # imported here: it loads Marian's tables of tensors
+        from bert_jax.interop.families.marian import unapplied_settings  # loads Marian's tables of tensors
 
         for clause in unapplied_settings(engine.model.generation, engine.model.tokenizer.pad_id):
             log.warning("%s: %s", engine.name, clause)
@@ -192,7 +192,8 @@ class Translate:
             raise UserError(f"--references={self.references} is empty; give a file with a reference per line")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, list[int]]:
-        """Returns (the text of a record, its tokens with the end token). Raises UserError for a text that is too long."""
+        """Returns (the text of a record, its tokens with the end token). Raises UserError if the text has no tokens or is too
+        long."""
         tokenizer, longest = engine.model.tokenizer, engine.config.max_position
         ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
         if len(ids) == 1:
@@ -220,10 +221,9 @@ class Translate:
         return answers
 
     def summary(self, whole: bool) -> list[str]:
-        """Returns the lines with the scores of all translations against --references. `whole` is whether every text has a
-        translation.
+        """Returns lines with the scores of all translations against --references. `whole` is whether every text was translated.
 
-        Raises UserError unless there are as many references as texts."""
+        Raises UserError if there are not as many references as texts, or if `whole` is False."""
         if self.references is None:
             return []
         if not whole or len(self._translations) != len(self._references):
@@ -245,8 +245,8 @@ class Translate:
 
 
 def translation_scores(translations: Sequence[str], references: Sequence[str]) -> JsonObject:
-    """Returns "bleu" and "chrf" of a corpus, from 0 to 100, and the signature of each."""
-    from sacrebleu.metrics import BLEU, CHRF  # importing it takes half a second
+    """Returns the scores "bleu" and "chrf" of a corpus, from 0 to 100, and the signature of each score."""
+    from sacrebleu.metrics import BLEU, CHRF  # this import takes half a second
 
     found: JsonObject = {}
     metrics: dict[str, Any] = {"bleu": BLEU(), "chrf": CHRF()}
@@ -284,8 +284,8 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
 def translation_results(
     model: Model, train: Corpus, held_out: Corpus, alive: Callable[[], object] = lambda: None
 ) -> JsonObject:
-    """Returns what a translation run adds to `results.json`: the scores of the held-out pairs (`held_out_scores`), and the
-    published scores of other systems. Logs both."""
+    """Returns the values that a translation run adds to `results.json`: the scores of the held-out pairs (`held_out_scores`),
+    and the published scores of other systems. Logs both."""
     own, others = held_out_scores(model, held_out, alive), published_translations(train)
     if own:
         log.info("translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"])
@@ -295,7 +295,7 @@ def translation_results(
 
 
 def published_translations(corpus: Corpus) -> tuple[Published, ...]:
-    """Returns the published scores of other systems that learned from the same pairs. Only scores for WMT14 are known."""
+    """Returns published scores of other systems that were trained on the same pairs. Only scores for WMT14 are known."""
     if corpus.languages and any(source.startswith(WMT14) for source in corpus_sources(corpus)):
         return published(f"newstest2014 {'-'.join(corpus.languages)}")
     return ()

@@ -1,6 +1,6 @@
-"""Lowers the steps of an experiment for a mesh of described devices, which need not be attached; `aot` compiles the result.
+"""Lowers the steps of an experiment for a mesh of devices. The devices need not be attached. `aot` compiles the lowered steps.
 
-A `Case` is one step of an experiment file, with the number of its executions."""
+A `Case` is one step of an experiment file, and knows how often the step is executed."""
 
 from __future__ import annotations
 
@@ -54,22 +54,23 @@ Experiment = TypeVar("Experiment", bound=PretrainingExperiment | FinetuningExper
 
 @dataclasses.dataclass(frozen=True)
 class StepProgram:
-    """One step, lowered."""
+    """A lowered step."""
 
     lowered: jax.stages.Lowered
     mesh: Mesh
     state: TrainState | Mapping[str, PyTree[jax.ShapeDtypeStruct]]
-    """A `TrainState`, or the parameters of an evaluation step: abstract arrays with their shardings."""
+    """A `TrainState`, or the parameters of an evaluation step, as abstract arrays with their shardings."""
     batch: Mapping[str, jax.ShapeDtypeStruct]
-    """The batch: abstract arrays with their shardings."""
+    """The batch, as abstract arrays with their shardings."""
     rows: int
     """The number of rows of the batch, over all devices."""
     length: int
     """The number of tokens in a row."""
     flops: float
-    """The model FLOPs of the step over all devices, from `objectives/flops.py`, including a teacher that is part of the step."""
+    """The model FLOPs of the step over all devices, from `objectives/flops.py`. If a teacher is part of the step, its FLOPs
+    count."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
-    """The parameters of the teacher in pretraining with distillation: abstract arrays with their shardings."""
+    """The parameters of the teacher in pretraining with distillation, as abstract arrays with their shardings."""
     scalars: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
     """The scalars of a pretraining step."""
 
@@ -98,8 +99,8 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
-    """Returns two values: the experiment with the width of its teacher filled in, and the teacher with shapes as its parameters.
-    Both are read from the teacher's config.json alone. Without a teacher, returns (the experiment, None)."""
+    """Returns (the experiment, the teacher). The width of the teacher is filled in, and the parameters of the teacher are
+    abstract arrays. Only the teacher's config.json is read. If there is no teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
     directory = find_model_directory(experiment.teacher)
@@ -112,8 +113,8 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """Returns the step that scores held-out rows of a phase's length. It has no backward pass, so its FLOPs are a third of a
-    training step's."""
+    """Returns the evaluation step, which scores held-out rows of a phase's length. It has no backward pass, so it needs a third
+    of the FLOPs of a training step."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
@@ -141,12 +142,12 @@ def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDty
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
-    """Returns the training step of a task for the model configuration `model`. For a sweep, it is the step of the
-    `costliest_run`, on the devices of one run.
+    """Returns the training step of a task for the model configuration `model`. For a sweep, this is the step of the
+    `costliest_run` on the devices of one run.
 
-    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch.
-    For multiple choice with four candidates, a row is four times as long. With packing, a run needs fewer rows. If there is a
-    teacher, its predictions are part of the batch, and the teacher itself is not part of the step."""
+    The data is not read, so the number of rows is an upper bound. Each example of the batch counts as one row of the task's
+    length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. If there
+    is a teacher, its predictions are part of the batch. The teacher itself is not part of the step."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t, d = run.head_config(task_head_class(run.task).typical()), run.training, run.distillation
@@ -172,13 +173,14 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
-    """Returns the run of the experiment's sweep with the largest batch; among several, the run with the most epochs."""
+    """Returns the run of the sweep with the largest batch. If several runs have this batch size, returns the one with the most
+    epochs."""
     return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
 
 
 def model_config_to_finetune(name: str) -> ModelConfig:
-    """Returns the model configuration of a published size, or of the model in a directory. Raises UserError if the directory has
-    no config.json, or the size is unknown."""
+    """Returns the model configuration of a published size, or of the model in a directory. Raises UserError if the directory
+    has no config.json, or if the size is unknown."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
@@ -190,8 +192,8 @@ def model_config_to_finetune(name: str) -> ModelConfig:
 
 
 def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:
-    """Returns the experiment with dotted keys such as `phases.0.accumulation` set to other values. Raises UserError if the result
-    is not valid."""
+    """Returns the experiment with dotted keys such as `phases.0.accumulation` set to other values. Raises UserError if the
+    result is not valid."""
     for key, value in changes.items():
         experiment = _replaced(experiment, key.split("."), value)
     experiment.validate()
@@ -217,17 +219,17 @@ class Case:
     kind: str
     phase: int
     model: str
-    """The model from which fine-tuning starts."""
+    """The model from which fine-tuning starts: a published size or a directory."""
     examples: int | None
-    """The number of examples in one pass over the data, if the number of steps depends on it."""
+    """The number of examples in one pass over the data. Only needed if the number of steps depends on it."""
 
     def without_kernels(self, rejected: Collection[str]) -> Case:
-        """Returns the case without the `rejected` kernels wherever the choice is "auto"."""
+        """Returns the case without the `rejected` kernels. Only choices that are "auto" change."""
         model: Any = self.experiment.model.without_kernels(rejected)
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
 
     def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
-        """Returns the step, lowered for `devices`."""
+        """Lowers the step for `devices`."""
         if isinstance(self.experiment, FinetuningExperiment):
             return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
         make = evaluation_step if self.kind == "eval" else pretraining_step
@@ -243,8 +245,8 @@ class Case:
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
 
     def _steps(self, program: StepProgram) -> tuple[int | None, str]:
-        """Returns (number of executions of the step, the work that they cover). The number is None if it depends on data that is
-        not given."""
+        """Returns (the number of executions of the step, the work that these executions cover). The number is None if it
+        depends on data that is not given."""
         if isinstance(self.experiment, PretrainingExperiment) and self.kind == "train":
             return self.experiment.phases[self.phase].steps, "experiment"
         if self.examples is None:
@@ -272,8 +274,8 @@ class Case:
         return f"{groups[self.kind]}.{name}"
 
     def batch_override(self, rows: int) -> JsonObject:
-        """Returns the dotted key that sets the batch, with its value for `rows` rows. In a sweep, larger batch sizes are reduced
-        to `rows`."""
+        """Returns {dotted key that sets the batch: the value for `rows` rows}. In a sweep, all batch sizes above `rows` are
+        reduced to `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
         if sizes:
             return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
@@ -281,14 +283,14 @@ class Case:
 
 
 def experiment_class(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
-    """Returns the experiment class for the values of an experiment file: fine-tuning if they have a task, otherwise
+    """Returns the experiment class for the values of an experiment file. With a task, this is fine-tuning, otherwise
     pretraining."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
-    """Returns the steps to compile for the experiment file `given` by `--config` or another `flag`. Raises UserError for flags
-    that do not apply to it."""
+    """Returns the steps to compile for the experiment file `given`, which `--config` or another `flag` names. Raises UserError
+    if a flag does not apply to this experiment."""
     values = read_experiment(given, overrides, experiment_class, flag)
     if experiment_class(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
@@ -325,8 +327,8 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 
 def vocabulary_size(values: JsonObject) -> int | None:
-    """Returns the vocabulary size of the experiment's corpus; None if the corpus is not on this machine. If it is in a bucket,
-    only its manifest is fetched."""
+    """Returns the vocabulary size of the experiment's corpus, or None if the corpus is not on this machine. If the corpus is in
+    a bucket, only its manifest is downloaded."""
     corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
     directory = checked(str(corpus.directory), KEY)
     if is_remote(directory):
@@ -335,7 +337,7 @@ def vocabulary_size(values: JsonObject) -> int | None:
 
 
 def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:
-    """Raises UserError if --save is given for a step that no command can load."""
+    """Raises UserError if --save is given for a step other than a training step, because no command can load such a step."""
     if options.save and kind != "train":
         raise UserError(
             f"--save={options.save} saves training steps for `pretrain --compiled`, and no command loads the {kind} step of "

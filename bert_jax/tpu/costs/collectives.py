@@ -1,17 +1,17 @@
-"""Models the time of a collective on a slice's network, and the bytes that it moves.
+"""Models the time of a collective on the network of a slice, and the bytes that the collective moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. `Topology.rings` tells which
-dimensions wrap around. Slices communicate over their hosts' network cards. For a group of n chips and an array of b bytes (the
-array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. `Topology.rings` shows which
+dimensions wrap around. Slices communicate over the network cards of their hosts. The model assumes the following times for a
+group of n chips and an array of b bytes. (This is the array on each chip before a reduce-scatter or after an all-gather.)
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the rate of a chip's links along the dimensions that the group
     all-reduce                   2 b (n-1)/n / W           spans, in both directions on a ring, in one direction on a line
     all-to-all                   through the narrowest cut of the longest dimension
     collective-permute           b / w                  w: the rate of one link, ICI_EFFICIENCY of its published rate
 
-plus ICI_LATENCY per hop. Between slices, each chip sends its part of the array through its share of the network card, before or
-after the transfer inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and
-nothing else uses the network."""
+Each hop adds ICI_LATENCY. Between slices, each chip sends its part of the array through its share of the network card, before
+or after the transfer inside the slice. The model assumes that groups share no links, that all chips start a collective at the
+same time, and that nothing else uses the network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Transfer:
     payload: float
     """b, in bytes."""
     sent: float
-    """Bytes that the chip sends, inside its slice and out of it."""
+    """The bytes that the chip sends to chips of its own slice and of other slices."""
     sent_between_slices: float
     seconds: float
     group: int
@@ -46,8 +46,8 @@ class Transfer:
 
 
 def first_replica_group(text: str) -> list[int] | None:
-    """Returns the partitions of the first group in `replica_groups=...`, in any of XLA's notations; None if it is all
-    partitions."""
+    """Returns the partitions of the first group in `replica_groups=...`, in any of XLA's notations. Returns None if the group
+    has all partitions."""
     if found := re.match(r"\{\{([\d,]*)\}", text):
         return [int(n) for n in found[1].split(",") if n] or None
     if found := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
@@ -73,8 +73,8 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """Returns the cost of the collective `instruction`, whose operands have `operand_bytes` in total; `devices` are the devices
-    of the mesh in flat order."""
+    """Returns the cost of the collective `instruction`. `operand_bytes` is the size of all its operands together. `devices` are
+    the devices of the mesh in flat order."""
     group = first_replica_group(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
@@ -99,9 +99,9 @@ def transfer(
 
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
-    """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv`. Both are named
-    after the collective, and a run-time library handles them."""
+    """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, together with the `recv` of
+    the result. If a collective crosses slices, the compiler replaces the crossing part by a `send` and a `recv` with the name
+    of the collective. A run-time library executes them."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -112,26 +112,27 @@ def between_slices(sent: Instruction, size: float, topology: Topology) -> Transf
 
 
 def _passes(kind: str) -> int:
-    """Returns the number of passes of the payload: two for an all-reduce, which is a reduce-scatter and an all-gather."""
+    """Returns the number of times that the payload is sent. An all-reduce sends it twice, in a reduce-scatter and an
+    all-gather."""
     return 2 if kind == "all-reduce" else 1
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather, a member sends its
-    operand to all others; in a collective-permute, to one other member."""
+    """Returns the bytes that each of `n` members sends. `size` is the bytes of a member's operands. In an all-gather, a member
+    sends its operands to all other members. In a collective-permute, it sends them to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size
 
 
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
-    """Returns the seconds that each device takes to send `crossing` bytes to other slices. The devices of a chip share its part
-    of the network card."""
+    """Returns the seconds in which each device sends `crossing` bytes to other slices. The devices of a chip share the chip's
+    part of the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 
 def _slice(device: jax.Device) -> int | None:
-    """Returns the number of the device's slice; None if the compiler does not number slices because there is only one."""
+    """Returns the index of the device's slice, or None. The compiler does not number slices if there is only one."""
     return getattr(device, "slice_index", None)
 
 
@@ -141,25 +142,27 @@ def _permute(size: float, topology: Topology) -> Transfer:
 
 
 def _extents(members: Sequence[jax.Device]) -> list[int]:
-    """Returns, for each dimension of the slice, the number of different coordinates of the members."""
+    """Returns the number of different coordinates of the members in each dimension of the slice."""
     coordinates = np.array([device.coords for device in members])
     return [len(set(column)) for column in coordinates.T]
 
 
 def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, int]:
-    """Returns (bytes per second that a chip can send along the dimensions that the members span, hops to the farthest member)."""
+    """Returns (the bytes per second that a chip can send along the dimensions that the members span, the hops to the farthest
+    member)."""
     width, hops = 0, 0
     for extent, size, ring in zip(_extents(members), topology.shape, topology.rings, strict=False):
         if extent > 1:
             closed = ring and extent == size
             width += 2 if closed else 1
             hops += extent // 2 if closed else extent - 1
-    if not width:  # the two halves of one chip
+    if not width:  # the members are the two halves of one chip
         return topology.chip.bandwidth, 0
     return width * topology.chip.link_bandwidth * ICI_EFFICIENCY, hops
 
 
 def _cut(members: Sequence[jax.Device], topology: Topology) -> float:
-    """Returns the fraction of a chip's bytes that each link in the middle of the longest dimension carries in an all-to-all."""
+    """Returns the load of a link in the middle of the longest dimension in an all-to-all, as a fraction of the bytes of one
+    chip."""
     spans = zip(_extents(members), topology.shape, topology.rings, strict=False)
     return max((extent / (8 if ring and extent == size else 4) for extent, size, ring in spans if extent > 1), default=0.0)

@@ -1,6 +1,6 @@
-"""Compiles a lowered program for a topology, and collects the compiler's memory statistics, text and kernel schedules.
+"""Compiles a lowered program for a topology, and collects the memory statistics, the text and the kernel schedules.
 
-The estimates are calibrated: the same method is applied to two programs of known speed, a matrix product and an addition.
+To calibrate the estimates, the same method estimates two programs of known speed: a matrix product and an addition.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Compiled:
     module: Module
     """The optimized HLO module."""
     seconds: float
-    """The time that compilation took."""
+    """The time of the compilation, in seconds."""
     schedules: Mapping[str, Schedule]
-    """The schedules of its Pallas kernels, by kernel body."""
+    """Kernel body -> schedule, for the Pallas kernels of the program."""
 
     @property
     def text(self) -> str:
@@ -46,15 +46,16 @@ class Compiled:
 
     @property
     def memory(self) -> Statistics:
-        """`jax.stages.Compiled.memory_analysis()`: bytes per device of arguments, results, temporaries and code."""
+        """The result of `jax.stages.Compiled.memory_analysis()`: bytes per device of arguments, results, temporaries and
+        code."""
         return cast(Statistics, self.executable.memory_analysis())
 
 
 class Compiler:
-    """The TPU compiler for one topology; the compiler's library is loaded once in a process.
+    """The TPU compiler for one topology. A process loads the library of the compiler only once.
 
-    Raises UserError if the compiler is not installed, if this JAX needs a different version of it, or if it does not know the
-    topology.
+    Raises UserError if the compiler is not installed, if this JAX needs a different version of the compiler, or if the compiler
+    does not know the topology.
     """
 
     def __init__(self, topology: Topology):
@@ -64,7 +65,7 @@ class Compiler:
         self.devices: Sequence[jax.Device] = topology_devices(topology)
 
     def compile(self, lowered: jax.stages.Lowered) -> Compiled:
-        """Compiles `lowered`. Raises `DoesNotFit` if it needs more memory than a device has."""
+        """Compiles `lowered`. Raises `DoesNotFit` if the program needs more memory than a device has."""
         start = time.monotonic()
         try:
             with silence():
@@ -78,23 +79,23 @@ class Compiler:
         return Compiled(executable, module, seconds, kernel_schedules(module, self.topology, self.version))
 
     def estimate(self, compiled: Compiled, devices: Sequence[jax.Device] | None = None) -> Estimate:
-        """Returns the estimate for one execution; `devices` are in the flat order of the mesh."""
+        """Returns the estimate for one execution. `devices` are in the flat order of the mesh."""
         return Estimator(compiled.module, compiled.schedules, self.topology, devices or self.devices).estimate()
 
 
 # --------------------------------------------------------------------------------------------------------------- the calibration
 SIDE = 8_192
-"""The side of the two square bfloat16 matrices that are multiplied. The product takes 1.1e12 operations on arrays of 134 MB;
-real chips reach over 90 % of peak."""
+"""The side of the two square bfloat16 matrices that are multiplied. The product is 1.1e12 operations on arrays of 134 MB. Real
+chips reach over 90 % of peak."""
 STREAMED = 2**28
-"""The number of elements of each of the two float32 arrays that are added. The addition reads 2.1 GB and writes 1.1 GB; real
+"""The number of elements of each of the two float32 arrays that are added. The addition reads 2.1 GB and writes 1.1 GB. Real
 chips reach over 80 % of the bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The estimated rates of two programs, as fractions of the data sheet's rates. Real chips run these programs at nearly the
-    data sheet's rates."""
+    """The estimated rates of two programs, as fractions of the rates in the data sheet. Real chips run these programs at nearly
+    the rates in the data sheet."""
 
     matmul: float
     """The rate of the matrix product, as a fraction of the peak FLOP/s."""
@@ -103,7 +104,7 @@ class Calibration:
 
 
 def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibration:
-    """Returns the calibration of a chip, cached on disk for each version of the compiler and of the method."""
+    """Returns the calibration of a chip. It is cached on disk for each version of the compiler and of the method."""
     chip = compiler.topology.chip
     cache = cache or cache_directory() / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"

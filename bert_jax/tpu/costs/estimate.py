@@ -1,18 +1,18 @@
-"""Estimates the time of one execution of a compiled program on one chip from the text of the compiled module.
+"""Estimates the time of one execution of a compiled program on one chip. The estimate is made from the text of the compiled
+module.
 
 The program runs its instructions in the order of the text. There are five kinds of time:
 
-    compute       the compiler's `estimated_cycles` of an instruction, at the chip's clock
-    kernel        a Pallas kernel's schedule (`kernels.py`), or the transfer of its arrays from and to HBM if that is longer
+    compute       the compiler's `estimated_cycles` of an instruction, at the clock of the chip
+    kernel        the schedule of a Pallas kernel (`kernels.py`), or the transfers of its arrays if these take longer
     collective    the network model (`collectives.py`)
-    memory        instructions for which the compiler estimates no cycles (gathers, reshapes): their bytes divided by the
-        bandwidth of HBM
+    memory        instructions without a cycle estimate (gathers, reshapes): their bytes divided by the bandwidth of HBM
     copy          asynchronous copies between HBM and the chip's fast memory
 
-The time of a loop's body is multiplied by the loop's trip count. Asynchronous operations (collectives and copies) overlap with
-the instructions after them. The network and the copy engine each run one operation after the other. Only the time that the
-program has to wait for an operation counts. The model leaves out: the slowdown of compute by overlapping copies and collectives,
-the launch time of instructions, the host, the input, stragglers."""
+The time of a loop is the time of its body multiplied by its trip count. Asynchronous operations (collectives and copies)
+overlap with the instructions after them, so they only count for the time that the program waits for them. The network runs one
+operation at a time, and so does the copy engine. The model does not include the slowdown of compute by overlapping copies and
+collectives, the launch time of instructions, the host, the input, and stragglers."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ FREE_TARGETS = (
     "PrepareAsyncCallDone",
 )  # fmt: skip
 CARRYING = ("fusion", "async-start", "call-start")
-"""Opcodes whose called computation may contain a collective; on v7x the sparse cores run it (`call-start`)."""
+"""Opcodes whose called computation may contain a collective. On v7x, the sparse cores run the collective (`call-start`)."""
 SCALARS = 1 << 12
-"""Bytes below which an instruction without a cycle estimate counts as free: counters and sums."""
+"""An instruction without a cycle estimate counts as free if it moves fewer bytes than this, e.g. a counter or a sum."""
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
 """Opcodes that pass on the state of an asynchronous operation."""
 CONTINUING = "async_collective_fusion"
-"""The prefix of the names of fused computations that continue a collective while doing other work."""
+"""The prefix of the names of fused computations that continue a collective during other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One instruction of the program, with all its executions."""
+    """All executions of one instruction of the program."""
 
     name: str
     place: str
     kind: str
     seconds: float
-    """Exposed seconds (not overlapped with compute), over all executions."""
+    """The exposed seconds (not overlapped with compute) of all executions."""
     count: int
 
 
 @dataclasses.dataclass
 class Timeline:
-    """The sums of one pass over a computation."""
+    """The times and sums of one pass over a computation."""
 
     now: float = 0.0
     network_free: float = 0.0
@@ -71,33 +71,33 @@ class Timeline:
     operations: list[Operation] = dataclasses.field(default_factory=list)
     transfers: list[tuple[Transfer, int]] = dataclasses.field(default_factory=list)
     bytes: float = 0.0
-    """Bytes moved between HBM and the chip."""
+    """The bytes moved between HBM and the chip."""
     unread_loops: int = 0
     unknown_kernels: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """One execution of a program on each chip."""
+    """The estimate for one execution of a program on each chip."""
 
     seconds: float
     by_kind: Mapping[str, float]
-    """Exposed seconds by kind: compute, kernel, collective, memory, copy."""
+    """The exposed seconds of each kind of time: compute, kernel, collective, memory, copy."""
     operations: Sequence[Operation]
     """The operations, costliest first."""
     collectives: Mapping[str, Mapping[str, float]]
     """For each kind of collective: count, payload, sent, sent_between_slices (bytes per device), seconds (including hidden
-    ones)."""
+    seconds)."""
     bytes: float
     unread_loops: int
     unknown_kernels: int
     uncounted_collectives: int
-    """Collectives in the text of the program that the estimator did not reach; the estimate does not include their time and
-    bytes."""
+    """The number of collectives in the text of the program that the estimator did not reach. The estimate does not include
+    their time and bytes."""
 
 
 class Estimator:
-    """Walks through a module in execution order and adds up the time."""
+    """Walks through a module in the order of execution and adds up the time."""
 
     def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[jax.Device]):
         self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
@@ -121,14 +121,15 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives. If several fusions contain copies of one collective, only the copy in
-        the fusion that starts it is included."""
+        """Returns the names of the collectives of the program. If several fusions have copies of one collective, only the copy
+        in the fusion that starts the collective is included."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
-        """Adds up one pass over `computation`. Sums over all executions are multiplied by `times`, the number of passes."""
+        """Adds up one pass over `computation`. `times` is the number of passes, by which sums over all executions are
+        multiplied."""
         line = Timeline()
         for instruction in computation.instructions:
             before = line.now
@@ -140,9 +141,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """Returns the part of the model that an instruction comes from. It is taken from the instruction's own name, otherwise
-        from an instruction fused into it, otherwise from an operand. The compiler splits a collective over several slices into
-        parts without names; each of these gets the name of its user."""
+        """Returns the part of the model that an instruction comes from. It is found from the name of the instruction, of the
+        instructions fused into it, or of its operands. The compiler splits a collective over several slices into parts without
+        names. Each part gets the name of the instruction that uses it."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -150,7 +151,8 @@ class Estimator:
         return next((found for name in names if name and (found := place(name)) != UNNAMED), UNNAMED)
 
     def _step(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
-        """Adds the time of one instruction to `line`. Returns its kind, or "" for an instruction without time of its own."""
+        """Adds the time of one instruction to `line`. Returns the kind of the time, or "" if the instruction takes no time
+        itself."""
         if i.opcode == "while":
             self._loop(computation, i, line, times)
             return ""
@@ -177,8 +179,8 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """Adds the exchange with other slices to the timeline: the message that is sent (`send`) and the result that comes back
-        (`recv`). Only the `recv-done` of the same rendezvous waits for the message."""
+        """Adds an exchange with other slices to the timeline. A `send` sends the message, and a `recv` receives the result.
+        Only the `recv-done` of the same rendezvous waits for the message."""
         rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
@@ -211,8 +213,8 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """Returns the name of the start instruction that `done` waits for, or "". Searches the operands of `done`, and in turn
-        the operands of instructions with PASSING opcodes."""
+        """Returns the name of the start instruction that `done` waits for, or "". Searches the operands of `done`. If an
+        operand has a PASSING opcode, its operands are searched too."""
         waiting = list(done.operands)
         for name in waiting:
             if name in line.finish:
@@ -223,8 +225,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """Returns the instruction itself if it is a collective, otherwise the collective that it contains, or None. Returns
-        None for a fusion that only continues a collective, since the collective counts where it starts."""
+        """Returns `i` if it is a collective. Otherwise returns the collective inside of `i`, or None. A collective counts in
+        the fusion that starts it, so a fusion that only continues a collective returns None."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):
@@ -267,8 +269,8 @@ class Estimator:
         return "memory"
 
     def traffic(self, computation: Computation, i: Instruction) -> float:
-        """Returns the bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it
-        reads."""
+        """Returns the bytes that an instruction moves between HBM and the chip. These are its result, and the part of each
+        operand that it reads."""
         written = float(sum(a.bytes for a in i.arrays if not a.fast))
         inner = next(self._module.called(i), None) if i.opcode == "fusion" else None
         parameters = {p.literal: p for p in inner.instructions if p.opcode == "parameter"} if inner else {}
@@ -289,9 +291,9 @@ class Estimator:
 
 
 def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
-    """Returns two numbers for a fusion's operand of `whole` bytes: the bytes that are read, and the bytes of the fusion's
-    result that are not written. A slice or a gather reads as many bytes as its result has. An update in place writes only the
-    updated part."""
+    """Returns two numbers for an operand of a fusion: the bytes of the operand that are read, and the bytes of the fusion's
+    result that are not written. `whole` is the size of the operand in bytes. A slice or a gather reads as many bytes as its
+    result has. An update in place only writes the updated part."""
     read, replaced = 0.0, 0.0
     names = {parameter.name}
     for i in inner.instructions:
@@ -316,19 +318,20 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Returns the bytes of an asynchronous copy: the size of its result. The arrays of the start instruction are (result,
-    operand, context) for a copy and (operands, result, context) for a slice."""
+    """Returns the bytes that an asynchronous copy moves, i.e. the size of its result. The arrays of the start instruction are
+    (result, operand, context) for a copy and (operands, result, context) for a slice."""
     result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
     return float(result.bytes)
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
-    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times: to compute `flops` model operations at
-    the peak FLOP/s of a device, and to move the estimate's bytes at its peak bandwidth."""
+    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times: the time of `flops` model operations at
+    the peak FLOP/s of a device, and the time of moving the estimated bytes at the peak bandwidth of a device."""
     chip = topology.chip
     return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
 
 
 def utilisation(flops: float, seconds: float, topology: Topology) -> float:
-    """Returns the model FLOP utilisation: model FLOPs per device and second, as a fraction of the peak."""
+    """Returns the model FLOP utilisation, i.e. the model FLOP/s of a device as a fraction of its peak. `flops` are per
+    device."""
     return flops * topology.chip.devices / topology.chip.peak_flops / seconds if seconds else math.nan

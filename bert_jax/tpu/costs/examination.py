@@ -1,5 +1,5 @@
-"""Compiles one step for a slice. Reports its cost if it fits, otherwise its excess memory and the settings with which it would
-fit."""
+"""Compiles one step for a slice. If the step fits, reports its cost. Otherwise reports how much memory it needs, and settings
+with which it would fit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from bert_jax.training.compilation import save_program
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
-    """Returns the record of one step: its cost, or its excess memory and the settings that remedy it. Raises UserError if the
-    compiler refuses the program for a reason other than memory."""
+    """Returns the record of one step. If the step fits, the record has its cost. Otherwise it has the memory that the step
+    needs, and settings with which the step fits. Raises UserError if the compiler refuses the program for a reason other than
+    memory."""
     topology = compiler.topology
     program = case.lower(compiler.devices)
     step, arguments = case.step(program), program.arguments()
@@ -48,8 +49,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """Returns the settings with which a step fits. Each setting is verified by compiling the step with it. These compilations
-    use one layer per iteration of the loop over layers, which compiles fast."""
+    """Returns settings with which a step fits. To verify a setting, the step is compiled with it. In these compilations, the
+    loop over layers has one layer per iteration, which compiles fast."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
@@ -85,7 +86,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
         for n in (mesh[FSDP] * 2**j for j in range(1, 20))
         if program.mesh.size % (n * mesh[TENSOR]) == 0
-        # sharding can save at most the memory of the parameters, of their gradients and of the optimizer state
+        # sharding saves at most the memory of the parameters, the gradients and the optimizer state
         and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh[FSDP] / n) < limit
     ]
     found = []
@@ -103,13 +104,13 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
 
 
 def as_flags(changes: JsonObject) -> str:
-    """Returns the changes as flags of the command line."""
+    """Formats the changes as flags of the command line."""
     return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())
 
 
 # -------------------------------------------------------------------------------------------------------------------- the search
 CLOSE = 128
-"""The search for the largest batch is exact to a row up to twice this many rows per device; above that it is approximate, to save
+"""Up to twice this many rows per device, the search for the largest batch is exact to a row. Above, it is approximate, to save
 compilations."""
 
 
@@ -129,19 +130,18 @@ class Remedy:
 
     flags: str
     bytes: int
-    """Bytes per device of arguments and temporaries."""
+    """The bytes per device of arguments, temporaries and code."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Returns whether an exception is the compiler's refusal to compile; Pallas wraps refusals of its kernels in its own
+    """Returns whether an exception means that the compiler refuses a program. Pallas wraps the refusal of a kernel in its own
     exception."""
     return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
 
 
 def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
-    """Compiles `lower()` and returns two values: whether it fits, and the bytes per device that it takes or would take (0 if
-    unknown). An invalid experiment, or a program that the compiler refuses for a reason other than memory, counts as not
-    fitting."""
+    """Compiles `lower()`. Returns (whether the program fits, the bytes per device that it needs). The bytes are 0 if unknown.
+    Invalid experiments, and programs that the compiler refuses for a reason other than memory, count as not fitting."""
     try:
         return True, used_bytes(compiler.compile(lower()).memory)
     except DoesNotFit as error:
@@ -153,7 +153,7 @@ def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tupl
 
 
 def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | None:
-    """Returns the first of the `trials`, in order of preference, whose program fits; None if none fits."""
+    """Returns the first of `trials` whose program fits, or None. The trials are in order of preference."""
     for trial in trials:
         fits, size = attempt(compiler, trial.lower)
         if fits:
@@ -163,19 +163,20 @@ def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | Non
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A batch of `rows` per device and the `bytes` it takes per device (0 if unknown)."""
+    """A batch with `rows` rows per device. `bytes` is the memory per device that it needs (0 if unknown)."""
 
     rows: int
     bytes: float
 
 
 def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: Size, limit: float) -> Size:
-    """Returns the largest batch that fits. It is at least `fits`, a batch that fits, and smaller than `does_not`, a batch that
-    does not fit. `measure(rows)` returns whether that many rows fit, and how many of the `limit` bytes they take.
+    """Returns the largest batch that fits. The search starts with `fits`, a batch that fits, and `does_not`, a larger batch
+    that does not fit. `measure(rows)` returns (whether a batch with `rows` rows fits, the bytes that it needs). `limit` is the
+    number of available bytes.
 
-    The search is a bisection in which two of three steps interpolate: since bytes grow about linearly with rows, the next
-    candidate is where the line through both ends crosses the limit. The search compiles three or four programs instead of
-    log2(rows). The result is exact up to 2 * CLOSE rows. Above, it may be too small by the fraction 1/CLOSE."""
+    The search is a bisection in which two of three steps interpolate. Bytes grow about linearly with rows, so the next
+    candidate is the point where the line through both ends crosses the limit. The search compiles three or four programs
+    instead of log2(rows). The result is exact up to 2 * CLOSE rows. Above, it may be too small by the fraction 1/CLOSE."""
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
         cut = (low.rows + high.rows) // 2
@@ -192,6 +193,6 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` is the number of bytes that do not
+    """Returns the largest number of rows per device with which `lower(rows)` fits. `kept` is the number of bytes that do not
     depend on the number of rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

@@ -1,4 +1,4 @@
-"""The flags of `aot`. It imports nothing slow, so that help and flag errors appear immediately."""
+"""The flags of `aot`. This module imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRICE = InRange(float, Interval(ge=0, le=1e9))
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """If help is requested, prints it and exits. Raises UserError for invalid flags, as `parse_flags` does."""
     parse_flags(description)
 
 

@@ -1,9 +1,9 @@
-"""Parses the text of a scheduled, optimized HLO module: instructions, the compiler's cycle estimates, JAX's names.
+"""Parses the text of a scheduled, optimized HLO module: instructions, cycle estimates of the compiler, names from JAX.
 
 The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need. It
-ignores all others, including any that newer compilers add. A *computation* is a named list of instructions in the order of
-execution; ENTRY is the program. If the layout of a result has the memory space `S(1)`, the result is in the chip's fast memory,
-otherwise in HBM."""
+ignores all other attributes, including attributes that newer compilers add. A *computation* is a named list of instructions in
+the order of execution. The computation ENTRY is the program. If the layout of a result has the memory space `S(1)`, the result
+is in the fast memory of the chip. Otherwise it is in HBM."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Array:
     dtype: str
     shape: tuple[int, ...]
     fast: bool
-    """Whether it is in the chip's fast memory (VMEM or SMEM), not in HBM."""
+    """Whether the array is in the fast memory of the chip (VMEM or SMEM), not in HBM."""
     tiles: tuple[int, int] | None = None
-    """The tile sizes to which the layout pads the (second fastest, fastest) dimensions; None for a layout without tiles."""
+    """The tile sizes to which the (second fastest, fastest) dimensions are padded. None if the layout has no tiles."""
     minor: tuple[int, ...] = ()
-    """The dimensions in order of layout, the fastest-varying one first."""
+    """The dimensions in the order of the layout. The fastest-varying dimension is first."""
 
     @property
     def bytes(self) -> int:
-        """Bytes in memory, with the two fastest dimensions padded to the tile."""
+        """The bytes in memory. The two fastest dimensions are padded to the tile."""
         sizes = list(self.shape)
         if self.tiles and len(sizes) >= 2 and len(self.minor) == len(sizes):
             for dimension, tile in ((self.minor[0], self.tiles[1]), (self.minor[1], self.tiles[0])):
@@ -62,28 +62,28 @@ class Instruction:
     name: str
     opcode: str
     arrays: tuple[Array, ...]
-    """The arrays of the result, tuples flattened."""
+    """The arrays of the result. Tuples are flattened."""
     operands: tuple[str, ...]
     text: str
-    """The text after the operands: attributes and metadata."""
+    """The text after the operands, which has the attributes and metadata."""
     root: bool
     literal: str
     """The text in the parentheses of a constant or a parameter."""
 
     @functools.cached_property
     def called(self) -> tuple[str, ...]:
-        """The computations it calls, in order."""
+        """The names of the computations that the instruction calls, in order."""
         return tuple(name.removeprefix("%") for found in _CALLED.findall(self.text) for name in found.split(", "))
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's `estimated_cycles` for one execution; None if it has no estimate."""
+        """The compiler's `estimated_cycles` for one execution. None if there is no estimate."""
         found = self._found(_CYCLES)
         return int(found) if found else None
 
     @functools.cached_property
     def op_name(self) -> str:
-        """The path of JAX's names of the operation; "" for an instruction that the compiler has added."""
+        """The name of the operation in JAX, which is a path. "" if the compiler has added the instruction."""
         return self._found(_OP_NAME)
 
     @functools.cached_property
@@ -93,42 +93,42 @@ class Instruction:
 
     @functools.cached_property
     def rendezvous(self) -> str:
-        """The name that a send shares with the recv of its result; "" without one."""
+        """The name that a send shares with the recv of its result. "" if there is none."""
         return self._found(_RENDEZVOUS)
 
     @functools.cached_property
     def known_trips(self) -> int | None:
-        """The loop's `known_trip_count`, if the compiler has recorded it."""
+        """The `known_trip_count` of a loop. None if the compiler has not recorded it."""
         found = self._found(_TRIPS)
         return int(found) if found else None
 
     @functools.cached_property
     def index(self) -> int:
-        """The index of the tuple element that a get-tuple-element returns."""
+        """The index of the tuple element that a get-tuple-element instruction returns."""
         return int(self.attribute("index"))
 
     @functools.cached_property
     def kernel_body(self) -> str:
-        """The serialised program of a Pallas kernel in its custom call; equal kernels have equal bodies."""
+        """The serialised program of a Pallas kernel, from its custom call. Equal kernels have equal bodies."""
         return self._found(KERNEL_BODY)
 
     def _found(self, pattern: re.Pattern[str]) -> str:
-        """Returns the group that `pattern` matches in the text; "" if it does not match."""
+        """Returns the group that `pattern` matches in the text. Returns "" if it does not match."""
         found = pattern.search(self.text)
         return found[1] if found else ""
 
     def named(self, name: str) -> str:
-        """Returns the name of the computation in the attribute `name=%...`; "" without one."""
+        """Returns the name of the computation in the attribute `name=%...`. Returns "" if there is no such attribute."""
         return self._found(re.compile(rf"\b{name}=%([^\s,}}]+)"))
 
     def attribute(self, name: str) -> str:
-        """Returns the text of the attribute `name=...`; "" without one."""
+        """Returns the text of the attribute `name=...`. Returns "" if there is no such attribute."""
         return self._found(re.compile(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A named list of instructions in the order in which they run."""
+    """A named list of instructions in the order of execution."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -150,7 +150,7 @@ class Computation:
         return readers
 
     def users(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yields the instructions of this computation that depend on the result, direct users first."""
+        """Yields the instructions of this computation that depend on the result of `instruction`. Direct users come first."""
         waiting, seen = [instruction.name], {instruction.name}
         for name in waiting:
             for reader in self._readers.get(name, ()):
@@ -178,10 +178,10 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is not an HLO module."""
+    """Parses the `text` of a module. If the text has no ENTRY, it is not an HLO module, and ValueError is raised."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
-    # each instruction of JAX's own kernels is on one line
+    # puts each instruction of JAX's own kernels on one line
     text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)
     for line in text.splitlines():
         if beginning := _COMPUTATION.match(line):
@@ -214,7 +214,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Returns the position after the parenthesis that closes the parenthesis at `start`."""
+    """Returns the position after the closing parenthesis. `start` is the position of the opening parenthesis."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found[0] == "(" else -1
@@ -230,7 +230,7 @@ def _array_end(text: str) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def arrays(text: str) -> tuple[Array, ...]:
-    """Parses the arrays of a type in HLO's notation: `(f32[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
+    """Parses the arrays of a type in HLO notation, e.g. `(f32[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
     return tuple(_array(*found) for found in _ARRAY.findall(text))
 
 
@@ -243,11 +243,12 @@ def _array(dtype: str, shape: str, layout: str) -> Array:
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
-    """Returns the trip count of the `while` instruction `loop` in the computation `inside`; None if it cannot be derived.
+    """Returns the trip count of the `while` instruction `loop` in the computation `inside`. Returns None if it cannot be
+    derived.
 
-    It is the `known_trip_count` if the compiler has recorded one. Otherwise it is derived from the condition `counter < limit`:
-    the limit is a constant of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant
-    to it."""
+    If the compiler has recorded a `known_trip_count`, this is returned. Otherwise the trip count is derived from the condition
+    `counter < limit`. The limit must be a constant of the condition, or a loop invariant that starts as a constant. The counter
+    must start at a constant, and the body must add a constant to it."""
     if loop.known_trips is not None:
         return loop.known_trips
     condition, body = (module.computations.get(loop.named(key)) for key in ("condition", "body"))
@@ -270,16 +271,16 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The source of a scalar in a loop's condition: the constant `value`, or element `index` of the loop's carried state. If
-    the scalar has another source, both fields are None."""
+    """The source of a scalar in the condition of a loop. It is the constant `value`, or the element `index` of the carried
+    state. If the scalar has another source, both fields are None."""
 
     index: int | None = None
     value: int | None = None
 
 
 def _compare(module: Module, condition: Computation) -> tuple[_Source, _Source, str] | None:
-    """Returns (counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None if there is
-    no comparison."""
+    """Returns (counter, limit, direction) of the comparison in the condition of a loop. The comparison may be inside a fusion.
+    Returns None if there is no comparison."""
     root = condition.root
     inner = next(module.called(root), None) if root.opcode == "fusion" else None
     compare = inner.root if inner else root
@@ -311,7 +312,7 @@ def _integer(instruction: Instruction) -> int | None:
 
 
 def _initial(inside: Computation, loop: Instruction, source: _Source) -> int | None:
-    """Returns the constant initial value of element `source.index` of the loop's carried state."""
+    """Returns the initial value of element `source.index` of the carried state. Returns None if it is not a constant."""
     made = inside.by_name.get(loop.operands[0])
     if made is None or made.opcode != "tuple" or source.index is None:
         return None
@@ -319,7 +320,7 @@ def _initial(inside: Computation, loop: Instruction, source: _Source) -> int | N
 
 
 def _step(module: Module, body: Computation, index: int) -> int | None:
-    """Returns the constant that the body adds to element `index` of the carried state."""
+    """Returns the constant that the body adds to element `index` of the carried state. Returns None if it adds no constant."""
     root = body.root
     if root.opcode != "tuple":
         return None
@@ -346,7 +347,7 @@ def _step(module: Module, body: Computation, index: int) -> int | None:
 # ----------------------------------------------------------------------------------------------------------- places in the model
 _CALL = re.compile(r"^(?:[a-z_]+\()*([^()]*)\)*$")
 _MERGED = re.compile(r"/\(([^:]+):.*\)$")
-"""Matches the names of operations that the compiler has merged into one: `(optimizer/reduce_sum:optimizer/reduce_sum)`."""
+"""Matches the name of an operation that the compiler has merged from several: `(optimizer/reduce_sum:optimizer/reduce_sum)`."""
 NOISE = {
     "closed_call", "while", "body", "cond", "checkpoint", "rematted_computation", "remat", "remat2", "scan", "pjit", "shard_map",
     "shmap_body",
@@ -357,13 +358,13 @@ HEADS = ("embeddings", "pooler", "mlm_head", "nsp_head", "classifier")
 
 
 def place(op_name: str) -> str:
-    """Turns JAX's name of an operation into a part of the model, such as
+    """Converts the name of an operation in JAX to a part of the model, such as
     `jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
     `layers/attention/output backward`.
 
-    Operations outside the model's modules are `loss`, or `update` if they are also outside the differentiated function (gradient
-    norm, optimizer). `layers/saved` is the saving and loading of activations by the loop over layers. Operations that the
-    compiler has added have no name from JAX; their part is `(unnamed)`."""
+    The part of operations outside the model's modules is `loss`. If they are also outside the differentiated function (gradient
+    norm, optimizer), it is `update`. In `layers/saved`, the loop over layers saves and loads activations. Operations that the
+    compiler has added have no name in JAX, and their part is `(unnamed)`."""
     op_name = _MERGED.sub(r"/\1", op_name.split(";")[0])
     if not op_name.startswith(("jit(", "pjit(")):
         return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED
@@ -385,7 +386,7 @@ def place(op_name: str) -> str:
 
 
 def _plain(part: str) -> str:
-    """Returns a part of the path without the wrappers of transformations; "" for a part that names no module."""
+    """Removes the wrappers of transformations from a part of the path. Returns "" if the part is not the name of a module."""
     if re.match(r"(jit|pjit|vmap|cond|branch_\w*|custom_\w+)\b", part):
         return ""
     found = _CALL.match(part)

@@ -1,10 +1,10 @@
-"""Compiles Pallas kernels one at a time with the compiler's dumps enabled. It runs as a separate process, because the compiler
-reads that setting only once.
+"""Compiles Pallas kernels one at a time, with the dumps of the compiler enabled. It runs as a separate process, because the
+compiler reads this setting only once.
 
     python -m bert_jax.tpu.costs.kernel_compiler TOPOLOGY < calls.json
 
-It reads the list of `kernels.kernel_calls`. The last line of its output is a JSON list with the text of each kernel's final
-schedule, or null if the kernel could not be compiled.
+The input is the list of `kernels.kernel_calls`. The last line of the output is a JSON list. For each kernel, it has the text of
+the final schedule, or null if the kernel could not be compiled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32"
 
 
 def schedule_text(call: JsonObject, devices: list[jax.Device], dumps: pathlib.Path) -> str | None:
-    """Compiles one kernel and returns the text of its schedule; None if it could not be compiled."""
+    """Compiles one kernel and returns the text of its schedule. Returns None if the kernel could not be compiled."""
     for path in dumps.glob("*"):
         path.unlink()
     results, operands = ([_shape(*array) for array in call[name]] for name in ("results", "operands"))
@@ -55,7 +55,8 @@ def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
 
 
 def main() -> None:
-    """Reads calls of kernels as JSON from standard input, and prints their schedules. The first argument names the topology."""
+    """Reads kernel calls as JSON from standard input, and prints their schedules. The first argument is the name of the
+    topology."""
     calls = parse_json(sys.stdin.read())
     with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
         prepare_compiler(os.fspath(dumps))

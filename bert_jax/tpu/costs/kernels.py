@@ -1,12 +1,13 @@
-"""Estimates the cycles of Pallas kernels from the schedules that the compiler writes, since the compiler gives no cycle estimate
-for a custom call.
+"""Estimates the cycles of Pallas kernels from their schedules, because the compiler has no cycle estimate for a custom call.
 
-Writing schedules doubles the compilation time of a program. Instead, a separate process (`kernel_compiler.py`) compiles only the
-kernels once more, and the results are cached on disk. The schedule has a line for each bundle, that is, for the instructions that
-the core issues together in about one cycle. The schedule marks each enclosing loop with a `>`, and shows the exit test of each
-loop. A bundle is executed as often as the product of the trip counts of its enclosing loops; the number of cycles is the sum of
-these products over all bundles. Regions under a condition (`pl.when`) count as if they were always executed. The schedule does
-not include waiting for memory, so the estimate is at least the time of the transfers between HBM and the chip."""
+If the compiler writes schedules, the compilation of a program takes twice as long. Instead, a separate process
+(`kernel_compiler.py`) compiles the kernels alone a second time, and the results are cached on disk.
+
+A bundle is a group of instructions that the core issues together, in about one cycle. The schedule has one line per bundle. A
+line has one `>` for each loop that encloses the bundle, and the exit test of each loop is shown. A bundle is executed as often
+as the product of the trip counts of its enclosing loops. The number of cycles is the sum of these products over all bundles.
+Regions under a condition (`pl.when`) count as if they were always executed. The schedule does not include the time of waiting
+for memory. So the estimate of a kernel is at least the time of its transfers between HBM and the chip."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ _GRID = "/* iteration index, stage = "
 _ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
 
 READER = 2
-"""The version of `read_schedule`; cached results of older versions are not used."""
+"""The version of `read_schedule`. Cached results of other versions are not used."""
 KERNEL = "tpu_custom_call"
-"""The target of a Pallas kernel's custom call."""
+"""The custom call target of Pallas kernels."""
 PIPELINE_STAGES = 2
-"""The loop over a kernel's grid makes this many additional trips, which fill and drain the pipeline of copies."""
+"""The loop over the grid of a kernel has this many additional trips, which fill and drain the pipeline of copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,62 +48,63 @@ class Schedule:
     bundles: int
     """The number of bundles in the text of the schedule."""
     cycles: int
-    """The cycles of one call. A bundle counts as often as the product of the trip counts of its loops."""
+    """The cycles of one call. Each bundle counts as often as it is executed."""
     trips: tuple[int, ...]
-    """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the one over the
+    """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the loop over the
     grid."""
     unread_loops: int
-    """The number of loops whose trip count could not be read; they count as one trip."""
+    """The number of loops whose trip count could not be read. These loops count as one trip."""
 
 
 @dataclasses.dataclass
 class _Loop:
-    """A loop, or a predicated region, which counts as one trip."""
+    """A loop, or a predicated region. A predicated region counts as a loop with one trip."""
 
     has_body: bool = False
-    """Whether it starts like the body of a loop, and not like a predicated region."""
+    """Whether the text starts like the body of a loop, not like a predicated region."""
     bundles: int = 0
     over_grid: bool = False
     exit: tuple[str, str] | None = None
-    """The counter and the limit that the loop's exit test compares; None until that test has been read."""
+    """(counter, limit) in the exit test of the loop. None until the test has been read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the branch back to its start has not been read yet. The scheduler moves some of the code after the loop into
-        the loop's last bundles. These have a lower depth but come before that branch, so every trip issues them."""
+        """Whether the branch back to the start of the loop has not been read yet. The scheduler moves some of the code after
+        the loop into the last bundles of the loop. These bundles have a lower depth but come before the branch, so every trip
+        issues them."""
         return self.has_body and self.exit is None
 
     def trips(self, steps: Mapping[str, int]) -> int | None:
-        """Returns the trip count, for counters that advance by `steps`; None if it cannot be read."""
+        """Returns the trip count, or None if it cannot be read. `steps` is the increment of each counter."""
         if self.exit is None or not self.exit[1].isdigit():
             return None
         counter, limit = self.exit[0], int(self.exit[1])
         return max(1, -(-limit // steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
 
     def whole(self) -> int:
-        """Returns the number of the loop's bundles, including the bundles of inner loops."""
+        """Returns the number of bundles in the loop, including inner loops."""
         return self.bundles + sum(loop.whole() for loop in self.inner)
 
     def cycles(self, trips: int, steps: Mapping[str, int]) -> int:
-        """Returns the cycles that this many trips take."""
+        """Returns the cycles of `trips` trips."""
         return trips * (self.bundles + sum(loop.cycles(loop.trips(steps) or 1, steps) for loop in self.inner))
 
 
 def read_schedule(text: str) -> Schedule:
-    """Parses a `final_bundles` file. Raises ValueError for a text without bundles."""
+    """Parses the text of a `final_bundles` file. Raises ValueError if the text has no bundles."""
     whole = _Loop()
     stack, all_loops = [whole], list[_Loop]()
     steps: dict[str, int] = {}
-    tests: dict[str, tuple[str, str]] = {}  # over all loops, since the step of an outer loop's counter may be in an inner loop
+    tests: dict[str, tuple[str, str]] = {}  # of all loops, because an inner loop may have the step of an outer loop's counter
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
         tests |= {name: (counter, limit) for name, counter, limit in _EXIT.findall(line)}
         back = [tests[branch[1]] for branch in _BRANCH.finditer(line) if branch[1] in tests]
         if match:
-            # Empty bundles have no `>`: they are the delay slots of a branch and belong to the loop of the line before them. A
-            # branch back to the start of a loop may have no `>` either, and its delay slots follow it.
+            # Empty bundles have no `>`. They are the delay slots of a branch, and belong to the loop of the line before them. A
+            # branch back to the start of a loop may have no `>` either. Its delay slots follow it.
             depth = len(match[2]) if match[2] or not (_EMPTY.search(line) or back) else len(stack) - 1
             while (len(stack) > depth + 1 and not stack[-1].is_open) or (match[1] == "LB" and len(stack) > depth and depth):
                 stack.pop()
@@ -126,7 +128,7 @@ def read_schedule(text: str) -> Schedule:
 
 
 def kernel_calls(module: Module) -> dict[str, JsonObject]:
-    """Returns the different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs."""
+    """Returns kernel body -> the arguments that `kernel_compiler` needs, for the different kernels of a program."""
     calls: dict[str, JsonObject] = {}
     for computation in module.computations.values():
         for i in computation.instructions:
@@ -141,8 +143,8 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration of a custom call: the part for Mosaic (the compiler of kernels), and the limit on vector
-    memory."""
+    """Returns two parts of the configuration of a custom call: the part for Mosaic, the compiler of kernels, and the limit on
+    vector memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
         if (start := call.text.find(f'"{name}":')) >= 0:
@@ -159,8 +161,8 @@ def _number(value: Json) -> Json:
 def kernel_schedules(
     module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None
 ) -> Mapping[str, Schedule]:
-    """Returns the schedules of a program's kernels by their bodies; kernels that cannot be compiled alone are left out. They are
-    cached in the directory `cache` for each compiler `version`, `READER` and chip."""
+    """Returns kernel body -> schedule, for the kernels of a program. Kernels that cannot be compiled alone are left out.
+    Schedules are cached in the directory `cache`, separately for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}

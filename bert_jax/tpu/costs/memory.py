@@ -1,4 +1,5 @@
-"""Computes how a chip's memory is used: by which arguments, and by which temporaries of each part of the step."""
+"""Computes how many bytes of a chip's memory each argument takes, and how many the temporaries of each part of the step
+take."""
 
 from __future__ import annotations
 
@@ -32,17 +33,17 @@ class Memory:
     """Bytes per device."""
 
     total: int
-    """The peak that the compiler computes to decide whether a program fits."""
+    """The memory that the program needs: the peak that the compiler computes, plus the program code."""
     has: int
-    """The HBM of the device according to its data sheet; the compiler reserves about 1.5 % of it."""
+    """The HBM of the device according to its data sheet. The compiler reserves about 1.5 % of this memory."""
     arguments: Mapping[str, int]
     temporaries: Mapping[str, int]
-    """Temporaries at the time of their peak, by the part of the step that computes them."""
+    """The temporaries at the time of their peak, for each part of the step that computes them."""
     code: int
 
 
 def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
-    """Returns the bytes per device of the abstract arrays of a tree, given their shardings."""
+    """Returns the bytes per device of a tree of abstract arrays. The shardings of the arrays are taken into account."""
 
     def size(leaf: jax.ShapeDtypeStruct) -> int:
         shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
@@ -54,9 +55,9 @@ def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
 def program_memory(
     statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int
 ) -> Memory:
-    """Returns the memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of
-    abstract arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the size of the device's
-    HBM."""
+    """Returns the memory of a program. `statistics` is the result of `jax.stages.Compiled.memory_analysis()`, `arguments` has
+    trees of abstract arrays by name, and `has` is the size of the device's HBM. Bytes that layouts add to arguments are listed
+    as `padding`."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
     named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
     live = peak(module)
@@ -67,20 +68,21 @@ def program_memory(
 
 
 def used_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a program needs: the compiler's peak, which includes arguments, and the code. The sum of
-    the single statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the
-    memory of dead parameters."""
+    """Returns the bytes per device that a program needs: the peak that the compiler computes, which includes arguments, plus
+    the code. The sum of the other statistics would be too large, because results reuse the memory of donated arguments, and
+    temporaries reuse the memory of dead parameters."""
     s = statistics
     parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
     return int((getattr(s, "peak_memory_in_bytes", 0) or parts) + s.generated_code_size_in_bytes)
 
 
 def peak(module: Module) -> dict[str, int]:
-    """Returns the bytes of live temporaries in HBM at their peak, while ENTRY runs in the order of its text. They are listed by
-    origin: `activations` (forward pass), `gradients` (all of the backward pass), `update`.
+    """Returns the bytes of live temporaries in HBM at their peak. ENTRY runs in the order of its text. The bytes are listed by
+    origin: `activations` (forward pass), `gradients` (the whole backward pass), `update`.
 
-    A result reuses the memory of an operand of the same size that is dead afterwards. Loops update their carried arrays in place
-    and add the peak of their body. The program's results are left out: they reuse the memory of its arguments.
+    A result reuses the memory of an operand if both have the same size and the operand is dead afterwards. Loops update their
+    carried arrays in place, and add the peak of their body. The results of the program are left out, because they reuse the
+    memory of its arguments.
     """
     return _peak(module, module.entry)
 
@@ -98,7 +100,7 @@ def _peak(module: Module, computation: Computation) -> dict[str, int]:
         for number in {n for value in given for element in value for n in element}:
             last[number] = step
             if makers[number] == OTHER and i.opcode != "tuple":
-                makers[number] = maker  # an unnamed allocation belongs to the loop that fills it
+                makers[number] = maker  # an allocation without a name belongs to the loop that fills it
         if i.opcode in ALIASES:
             holds[i.name] = _alias(i, given)
             continue

@@ -1,4 +1,4 @@
-"""Builds the report of `aot` on one step: a JSON record, and the text made from it."""
+"""Builds the report of `aot` on one step, first as a JSON record and then as text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bert_jax.tpu.costs.topologies import Topology
 
 COSTLIEST = 20
 SUMMED = 8
-"""The number of modules in the summary line of the text."""
+"""The number of modules in the summary line of the text report."""
 WASTEFUL = 0.2
-"""The fraction of peak below which the report suggests a cheaper way to do the same work."""
+"""Below this fraction of the peak, the report suggests a cheaper way to do the same work."""
 REACHED = 0.8
-"""The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below it, the
-estimates are pessimistic."""
+"""The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below this
+fraction, the estimates are pessimistic."""
 METHOD = (
     "the sum over all operations of the compiler's cycle estimate times the trip counts of the enclosing loops; for Pallas "
     "kernels the cycles of their compiled schedules; for the network a model of rings of links at "
@@ -45,7 +45,7 @@ NOT_MODELLED = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The facts about a step that are known before it is compiled."""
+    """The properties of a step that are known before it is compiled."""
 
     name: str
     """The step's name, e.g. "phase 0, train step"."""
@@ -53,24 +53,24 @@ class Step:
     kind: str
     """"train", "eval" or "finetune"."""
     mesh: Mapping[str, int]
-    """The mesh axes and their sizes. A run of a sweep uses fewer devices than the topology has."""
+    """The sizes of the mesh axes. A run of a sweep may use fewer devices than the topology has."""
     rows: int
     """The number of rows of the batch, over all devices."""
     length: int
     flops: float
     """Model FLOPs of the step, over all devices."""
     steps: int | None = None
-    """The number of executions; None if it depends on data that the user has not described."""
+    """The number of executions. None if this number depends on data that is not given."""
     covers: str = "experiment"
-    """The work that these executions cover: "experiment", "1 pass, 10,000 rows"."""
+    """The work that these executions cover, e.g. "experiment" or "1 pass, 10,000 rows"."""
 
     @property
     def devices(self) -> int:
-        """The number of devices of the mesh."""
+        """The number of devices in the mesh."""
         return math.prod(self.mesh.values())
 
     def chips(self, topology: Topology) -> int:
-        """Returns the number of chips of the mesh's devices."""
+        """Returns the number of chips that the mesh uses."""
         return -(-self.devices // topology.chip.devices)
 
 
@@ -95,7 +95,7 @@ def header(step: Step, topology: Topology) -> JsonObject:
 def refused(
     step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
 ) -> JsonObject:
-    """Returns the record of a step that does not fit; `arguments` are in bytes per device."""
+    """Returns the record of a step that does not fit. `arguments` are the bytes per device of each argument."""
     return header(step, topology) | {
         "fits": False,
         "needs_bytes": error.needs,
@@ -109,7 +109,8 @@ def refused(
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
 ) -> JsonObject:
-    """Returns the record of a compiled step as JSON values: times in seconds, sizes in bytes per device, rates per chip."""
+    """Returns the record of a compiled step as JSON values. Times are in seconds, sizes in bytes per device, and rates per
+    chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
     hours = None if step.steps is None else step.steps * seconds / 3600
@@ -145,8 +146,8 @@ def record(
 
 
 def advice(step: Step, used: float, topology: Topology) -> str | None:
-    """Returns a sentence that names a cheaper way to do the same work, if the step uses less than WASTEFUL of the chips' peak;
-    otherwise None."""
+    """Returns a sentence with a cheaper way to do the same work. Returns None if the step uses at least WASTEFUL of the chips'
+    peak."""
     if not used < WASTEFUL:
         return None
     chips = step.chips(topology)
@@ -156,13 +157,13 @@ def advice(step: Step, used: float, topology: Topology) -> str | None:
 
 
 def _place(operation: Operation, kind: str) -> str:
-    # an evaluation has no differentiated function, so its operations outside the model's modules are named `update`
+    # an evaluation differentiates nothing, so `place` names its operations outside the model's modules `update`
     return "loss" if kind == "eval" and operation.place == "update" else operation.place
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """Returns the modules of the model that take the most time in a step of the given `kind`, with their fractions of the step's
-    time."""
+    """Returns the modules of the model that take the most time in a step, and the fraction of the step's time that each of them
+    takes. `kind` is the kind of the step."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
@@ -176,7 +177,7 @@ def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[Jso
 
 
 def text(found: JsonObject) -> str:
-    """Returns the text of one step's record."""
+    """Formats the record of one step as text."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: {counted(found['chips'], 'chip')}, mesh {mesh}, "
@@ -202,7 +203,8 @@ def _wrapped(title: str, words: str) -> list[str]:
 
 
 def _places(places: Sequence[JsonObject]) -> str:
-    """Returns the modules with the largest shares of the time, each share summed over the kinds of operations."""
+    """Returns the modules with the largest shares of the time. The share of a module is the sum over all kinds of
+    operations."""
     shares: collections.Counter[str] = collections.Counter()
     for one in places:
         shares[one["place"]] += one["share"]
@@ -210,7 +212,7 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """Returns the sizes in GiB as text, without sizes that round to 0.00; "" if none is left."""
+    """Formats sizes in GiB. Sizes that round to 0.00 are left out. Returns "" if no size is left."""
     listed = {name: f"{size / GIB:.2f}" for name, size in sizes.items()}
     return ", ".join(f"{name} {size}" for name, size in listed.items() if size != "0.00")
 
@@ -291,8 +293,8 @@ def refusal(found: JsonObject) -> str:
 
 
 def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
-    """Returns the sums over all steps: hours, chip-hours and the cost at `price` per chip-hour. Returns None if the number of
-    executions of any step is unknown."""
+    """Returns the sums over all steps: hours, chip-hours, and the cost at `price` per chip-hour. The sums are None if the
+    number of executions of a step is unknown."""
     known = all(one["steps"] is not None for one in found)
     hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
     whole = {"hours": hours, "chip_hours": chip_hours}
@@ -300,7 +302,8 @@ def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
 
 
 def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
-    """Returns the table of steps and their sums. If a number of steps is unknown, the text names the flag that sets it."""
+    """Returns a table of the steps and their sums. If the number of executions is unknown, returns a text that names the
+    missing flag."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
         return f"hours and price: the number of steps depends on the data; give --rows=N, the number of {what}"
@@ -319,8 +322,8 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """Yields tables that compare the steps of the experiments with the steps of the first experiment, then sentences about steps
-    that are left out."""
+    """Yields one table for each step, which compares the experiments with the first of them. For steps that cannot be compared,
+    yields a sentence."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
@@ -332,7 +335,7 @@ def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
 
 
 def comparison(records: Sequence[JsonObject]) -> str:
-    """Returns the table that compares several steps with the first step."""
+    """Returns a table that compares several steps with the first of them."""
     names = [f"[{n}] {one['config'].rpartition('/')[2]}"[:26] for n, one in enumerate(records, 1)]
     rows: list[tuple[str, list[str]]] = [("", names)]
     figures = (

@@ -1,4 +1,5 @@
-"""Parses names of TPU slices, such as `v5e:4x4` or `2xv5p:4x4x4`: their chips, their network, and devices for the compiler."""
+"""Parses names of TPU slices, such as `v5e:4x4` or `2xv5p:4x4x4`. Returns their chips, their network, and devices for the
+compiler."""
 
 from __future__ import annotations
 
@@ -20,30 +21,30 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import CHIPS, Chip
 from bert_jax.interface.words import counted
 
-if TYPE_CHECKING:  # run.sh checks the name of a topology before jax is installed
+if TYPE_CHECKING:  # `run.sh` checks the name of a topology before jax is installed
     import jax
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The available slices of v5e and v6e."""
 LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
-"""The pod of each generation in cubes of 4 x 4 x 4 chips, shortest side first."""
+"""The sides of the pod of each generation, in cubes of 4 x 4 x 4 chips. The shortest side is first."""
 LISTED = 9
-"""An error lists this many of the smallest slices, and the largest one."""
+"""An error message lists this many of the smallest slices, and the largest slice."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""A name counts as a misspelling of another name if their `difflib` ratio is above this. The ratio of `v3` and `v7` is 0.5, the
-ratio of `v6p` and `v6` is 0.8."""
+"""A name counts as a misspelling of another name if the `difflib` ratio of the names is at least this. The ratio of `v3` and
+`v7` is 0.5. The ratio of `v6p` and `v6` is 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or more equal slices."""
+    """One or more slices of the same shape."""
 
     chip: Chip
     shape: tuple[int, ...]
-    """Chips along each dimension of a slice."""
+    """The number of chips along each dimension of a slice."""
     slices: int = 1
 
     @property
@@ -68,26 +69,26 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """The name in the notation of --topology."""
+        """The name of the topology, in the notation of --topology."""
         several = f"{self.slices}x" if self.slices > 1 else ""
         return f"{several}{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """For each dimension, whether it is a ring; a three-dimensional slice that is not built from cubes of 4 x 4 x 4 chips has
-        no rings."""
+        """Whether each dimension is a ring. A three-dimensional slice has no rings unless it is built from cubes of 4 x 4 x 4
+        chips."""
         closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
         return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
 
 
 def parse_topology(text: str, slices: int | None = None) -> Topology:
-    """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and the
-    available ones."""
+    """Parses `[Nx]GENERATION:AxB[xC]`. `slices` may replace the prefix `Nx`. If there is no such slice, raises UserError with
+    the nearest slice and the available slices."""
     match = re.fullmatch(r"(?:([0-9]{1,6})x)?([a-z0-9]+):([0-9]{1,6}(?:x[0-9]{1,6})*)", text.strip().lower())
     if not match:
         count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
         if count and (name := _chip_name(count[1])):
-            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p the number counts cores
+            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # names of v4 and v5p have the number of cores
             raise UserError(f"--topology={text} has a number where a shape is needed; {_nearest(name, chips)}")
         forms = "v5e:4x4 or v5p:4x4x4, or 4xv5e:16x16 for four slices"
         raise UserError(f"--topology={text} is not written as GENERATION:SHAPE, such as {forms}; {_existing()}")
@@ -112,8 +113,8 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
 
 
 def check_topology(arguments: Sequence[str]) -> int:
-    """Checks --topology and --slices among the arguments of `aot`. Returns the exit status 0; if there is no such topology,
-    prints the error and returns 2. `tpu_scripts/run.sh` calls it before it installs the compiler."""
+    """Checks --topology and --slices in the arguments of `aot`. Returns the exit status 0. If there is no such topology, prints
+    the error and returns 2. `tpu_scripts/run.sh` calls this function before it installs the compiler."""
     given: dict[str, str] = {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         for flag in ("--topology", "--slices"):
@@ -141,8 +142,9 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Returns every slice of a generation, smallest first. FLAT lists the two-dimensional slices. Three-dimensional slices are
-    2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
+    """Returns all slices of a generation, smallest first. FLAT lists the two-dimensional slices. The small three-dimensional
+    slices are 1x1x1, 2x2x1, 2x2x2, 2x2x4 and 2x4x4. Larger slices are boxes built from cubes of 4 x 4 x 4 chips, up to the
+    pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
@@ -151,7 +153,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns a part of an error message: the slice whose number of chips is nearest to `chips`, and a list of the known
+    """Returns the part of an error message that has the slice with the number of chips nearest to `chips`, and a list of known
     slices."""
     chip = CHIPS[name]
     known = known_shapes(chip)
@@ -168,8 +170,8 @@ def _existing() -> str:
 
 # ------------------------------------------------------------------------------------------------------------------ the compiler
 def require_compiler() -> str:
-    """Returns the version of the TPU compiler. Raises UserError if it is not installed, or is not the version that this JAX
-    needs."""
+    """Returns the version of the TPU compiler. Raises UserError if the compiler is not installed, or if this JAX needs a
+    different version."""
     import jax
 
     remedy = f"`tpu_scripts/run.sh aot` installs it; in an environment of your own: pip install 'jax[tpu]=={jax.__version__}'"
@@ -184,9 +186,9 @@ def require_compiler() -> str:
 
 
 def prepare_compiler(dumps: str = "") -> None:
-    """Sets the environment variables that the TPU compiler reads when it is loaded. With them, the compiler expects no TPU on
-    this machine, queries no metadata server, and lets other processes load it too. With `dumps`, the compiler writes schedules
-    to that directory, which doubles the compilation time."""
+    """Sets the environment variables that the TPU compiler reads when it is loaded. The compiler then expects no TPU on this
+    machine, queries no metadata server, and may be loaded by several processes. If `dumps` names a directory, the compiler
+    writes schedules to it, which doubles the compilation time."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -204,7 +206,7 @@ def prepare_compiler(dumps: str = "") -> None:
 
 
 def topology_devices(topology: Topology) -> list[jax.Device]:
-    """Returns the devices of the topology, for a mesh. Raises UserError if this compiler does not know the topology."""
+    """Returns the devices of the topology, for a mesh. Raises UserError if the compiler does not know the topology."""
     import jax
     from jax.experimental import topologies
 
@@ -227,7 +229,7 @@ def topology_devices(topology: Topology) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Discards everything that C++ libraries write to stderr inside the context."""
+    """Discards all output of C++ libraries to stderr inside the context."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:

@@ -1,4 +1,4 @@
-"""Checks whether an experiment can run here: its workdir and its corpus in every process, and the memory and time of its
+"""Checks whether an experiment can run here. Checks its workdir and its corpus in every process, and the memory and time of its
 steps."""
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from bert_jax.training.steps import TrainState
 
 # ------------------------------------------------------------------------------------------------------------------- directories
 PROBE = ".doctor"
-"""The prefix of the name of a test object, which is written to a bucket, read and removed."""
+"""The prefix of the name of a test object. The object is written to a bucket, read and removed."""
 
 
 def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
-    """Checks that the workdir supports the operations of a run in every process. A missing workdir is created and removed."""
+    """Checks in every process that the workdir supports the operations of a run. A missing workdir is created and removed."""
     with contextlib.ExitStack() as stack:
         faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
         if not faults:
@@ -73,8 +73,8 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 @contextlib.contextmanager
 def made(directory: AnyPath) -> Iterator[None]:
-    """Creates a local directory with its parents. At the end, the directories that this created are removed if they are
-    empty."""
+    """Creates a local directory with its parents. At the end of the context, removes the directories that it created, if they
+    are empty."""
     if is_remote(directory):
         yield
         return
@@ -93,7 +93,7 @@ def made(directory: AnyPath) -> Iterator[None]:
 
 
 def _bucket(directory: AnyPath, process: int) -> None:
-    """Raises UserError unless the bucket exists, and an object in the directory can be written, read and removed."""
+    """Raises UserError if the bucket does not exist, or if an object in the directory cannot be written, read and removed."""
     require_bucket(directory)
     probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
     write(probe, b"1")
@@ -106,7 +106,8 @@ def _bucket(directory: AnyPath, process: int) -> None:
 
 
 def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
-    """Returns the UserErrors that `look` raises in any process, without duplicates. Every process has to call this function."""
+    """Returns the messages of the UserErrors that `look` raises in all processes, without duplicates. Every process has to call
+    this function."""
     message = ""
     try:
         look()
@@ -117,10 +118,10 @@ def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, 
 
 # --------------------------------------------------------------------------------------------------------------------- the steps
 LONGEST = 20.0
-"""A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
+"""If the measured FLOP/s predict that a step takes more seconds than this, the step is not run."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""The estimate compiles the step for the slice, and is given up after this many seconds."""
+"""The estimate compiles the step for the slice. It is stopped after this many seconds."""
 
 
 def fit_checks(
@@ -133,11 +134,12 @@ def fit_checks(
     estimated: bool,
     rejected: Collection[str] = (),
 ) -> list[Check]:
-    """Returns a check for each step of the experiment file `given`: whether it fits, and how long it takes. Compiles the steps.
+    """Returns a check for each step of the experiment file `given`. Compiles each step, and reports whether it fits and how
+    long it takes.
 
-    `flops` is the rate measured for all devices together. If there is a `workdir`, its disk must have room for a checkpoint. On
+    `flops` is the measured rate of all devices together. If there is a `workdir`, its disk must have room for a checkpoint. On
     TPUs, if `estimated` is set, the first process also runs `aot` for this slice. The steps do not use the `rejected` kernels,
-    which disagree with the plain path on these devices. Every process has to call this function."""
+    because these disagree with the plain path on these devices. Every process has to call this function."""
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
     found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
     return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
@@ -184,8 +186,8 @@ def _check(
 
 
 def step_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a step needs. On TPUs this is the compiler's peak; on other devices that peak does not
-    include everything, so the sum of arguments, results and temporaries is used."""
+    """Returns the bytes per device that a step needs. On TPUs, this is the peak that the compiler computes, plus the code. On
+    other devices, the peak does not include everything, so the sum of arguments, results and temporaries is returned."""
     if jax.default_backend() == "tpu":
         return used_bytes(statistics)
     s = statistics
@@ -193,7 +195,7 @@ def step_bytes(statistics: Statistics) -> int:
 
 
 def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
-    """Returns the sentence about a step that does not fit, with the flags that make it smaller."""
+    """Returns a sentence about a step that does not fit, with the flags that reduce its memory."""
     if isinstance(case.experiment, PretrainingExperiment):
         return pretraining_advice(case.experiment, case.phase, program.mesh).message(shortage)
     return (
@@ -203,8 +205,8 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
 
 
 def least_free(processes: Processes) -> float | None:
-    """Returns the free bytes of the device that has the least free memory, over all processes. A CPU device counts with its share
-    of the machine's free memory."""
+    """Returns the free bytes of the device with the least free memory in all processes. For a CPU device, this is its share of
+    the machine's free memory. Returns None if the free memory is unknown."""
     free: list[float] = []
     for device in jax.local_devices():
         if stats := device.memory_stats():
@@ -215,7 +217,8 @@ def least_free(processes: Processes) -> float | None:
 
 
 def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
-    """Returns the shortest time of several training steps on zeros, in seconds. The time does not depend on the values."""
+    """Returns the shortest time of several training steps, in seconds. All values are zeros, because the time does not depend
+    on them."""
 
     def zeros(tree: object) -> object:
         shardings = jax.tree.map(lambda x: x.sharding, tree)
@@ -224,7 +227,7 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
     state, batch = zeros(program.state), zeros(program.batch)
     teacher = () if program.teacher is None else (zeros(program.teacher),)
     spent = []
-    for _ in range(STEPS + 1):  # the first one is slower
+    for _ in range(STEPS + 1):  # the first step is slower
         start = time.perf_counter()
         state, sums = executable(state, batch, program.scalars, *teacher)
         jax.block_until_ready(sums)
@@ -234,8 +237,8 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 
 # ----------------------------------------------------------------------------------------------------------- the estimate of aot
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
-    """Returns the slice that the TPU devices form, in the notation of `aot --topology`. Returns None for other devices, or if the
-    TPU devices form only a part of a slice."""
+    """Returns the name of the slice that the TPU devices form, in the notation of `aot --topology`. Returns None if the devices
+    are not TPUs, or if they are only a part of a slice."""
     chip = find_chip(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
@@ -247,7 +250,7 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
 
 
 def _estimate(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
-    """Returns the estimate of `aot` for this slice, as the end of a sentence; "" if there is no estimate for these devices."""
+    """Returns the estimate of `aot` for this slice, as the end of a sentence. Returns "" if `slice_name` is None."""
     name = slice_name(jax.devices())
     if name is None:
         return ""
@@ -255,8 +258,8 @@ def _estimate(processes: Processes, case: Case, overrides: Sequence[tuple[str, s
 
 
 def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:
-    """Returns the time that `aot` estimates for a step on a slice, as the end of a sentence. A separate process, which does not
-    see the TPU, computes it."""
+    """Returns the time that `aot` estimates for a step on a slice, as the end of a sentence. `aot` runs in a separate process
+    that does not see the TPU."""
     flags = [f"--config={case.config}", *(f"--config.{key}={text}" for key, text in overrides)]
     command = [sys.executable, "-m", "bert_jax.aot", *flags, f"--topology={topology}", f"--phase={case.phase}"]
     hidden = ("TPU_", "MEGASCALE_", "CLOUD_TPU_")

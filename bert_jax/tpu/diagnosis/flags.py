@@ -1,4 +1,4 @@
-"""The flags of `doctor`. It imports nothing slow, so that help and flag errors appear immediately."""
+"""The flags of `doctor`. This module imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Overrides = Sequence[tuple[str, str]]
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
+    """If help is requested, prints it and exits. Raises UserError for invalid flags, as `parse_flags` does."""
     parse_flags(description)
 
 
@@ -43,6 +43,6 @@ def flag_parser(description: str | None) -> FlagParser:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
-    """Returns the flags, and the overrides of the experiment's keys. Raises UserError for invalid flags."""
+    """Returns (the flags, the overrides of the experiment). Raises UserError for invalid flags."""
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     return flag_parser(description).parse_args(rest), overrides

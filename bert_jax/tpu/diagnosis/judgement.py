@@ -1,4 +1,4 @@
-"""Turns the records of all processes into checks, which report differences between processes, slow devices and missing parts."""
+"""Makes checks from the records of all processes. They report differences between processes, slow devices and missing parts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bert_jax.interface.words import counted, prefixed
 # -------------------------------------------------------------------------------------------------------------------- the report
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One property that was checked."""
+    """The result of one check."""
 
     name: str
     text: str
-    """The figures, as text."""
+    """The figures that were found, as text."""
     faults: tuple[str, ...] = ()
-    """Sentences, each with its remedy; empty if there are no faults."""
+    """Sentences with remedies. Empty if there are no faults."""
 
 
 def report(checks: Sequence[Check]) -> list[str]:
-    """Returns the lines of the report: each check, followed by all faults, numbered."""
+    """Returns the lines of the report. All checks come first, followed by a numbered list of the faults."""
     lines = [f"{'FAULT' if check.faults else 'ok':5}  {check.name:11}  {check.text}" for check in checks]
     faults = [fault for check in checks for fault in check.faults]
     if not faults:
@@ -43,14 +43,14 @@ def as_json(checks: Sequence[Check], processes: Sequence[JsonObject]) -> JsonObj
 
 # ----------------------------------------------------------------------------------------------------------------- the judgement
 SLOWER, SLOWER_CPU = 0.85, 0.5
-"""A device is slow if its rate is below this fraction of the median of the others. The fraction for CPUs is lower, since they
-share their cores with other programs."""
+"""A device is slow if its rate is below this fraction of the median of the other devices. The fraction for CPUs is lower,
+because they share their cores with other programs."""
 OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
-"""A device is slow if its rate is below this fraction of the published figure; the products and additions used here reach over
-0.8 on good devices."""
+"""A device is slow if its rate is below this fraction of the published figure. Good devices reach over 0.8 with the products
+and additions that are measured here."""
 CLOCK_SECONDS = 2.0
-"""The largest accepted difference between clocks, in seconds; the comparison is only accurate to the duration of a small
-collective."""
+"""The largest accepted difference of a clock from the median, in seconds. The duration of a small collective limits the
+accuracy of the comparison."""
 LEAST_DISK = 2 << 30
 """The number of free bytes needed for package caches and compiled programs."""
 
@@ -58,7 +58,7 @@ Processes = Sequence[JsonObject]
 
 
 def judge(processes: Processes, chips: int | None = None) -> list[Check]:
-    """Returns the checks of all processes together; `chips` is the number that the user expects, if given."""
+    """Returns the checks of all processes. `chips` is the number of chips that the user expects, or None."""
     return [
         versions(processes),
         devices(processes, chips),
@@ -93,7 +93,8 @@ def versions(processes: Processes) -> Check:
 
 
 def devices(processes: Processes, chips: int | None = None) -> Check:
-    """Compares the visible chips with the chips that each machine has, and with the number that the user expects."""
+    """Compares the chips that JAX sees with the chips that each machine has, and with the number of chips that the user
+    expects."""
     seen = [process["seen"] for process in processes]
     kinds = sorted({device["kind"] for process in processes for device in process["devices"]})
     faults = []
@@ -131,8 +132,8 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
 
 
 def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
-    """Checks a rate of each device, measured alone. Reports devices below the published figure, and devices slower than the
-    others."""
+    """Checks a rate that was measured on each device alone. Reports devices that are slower than the other devices, or much
+    slower than the published figure."""
     measured = {
         f"device {device['id']} of {_name(processes, i)}": (device[key], device["kind"], device["platform"])
         for i, process in enumerate(processes)
@@ -165,12 +166,12 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
 
 
 def slower(platform: str) -> float:
-    """A device counts as slow if its rate is below a fraction of the median of all other devices. Returns this fraction."""
+    """Returns the fraction of the median of all other devices below which a device counts as slow."""
     return SLOWER_CPU if platform == "cpu" else SLOWER
 
 
 def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float, float]]:
-    """Returns (name, value, median of all other values) for each value that is below `fraction` times this median."""
+    """Returns (name, value, median of all other values) for each value that is below `fraction` times the median."""
     found = []
     for name, value in values.items():
         others = [other for key, other in values.items() if key != name]
@@ -208,7 +209,7 @@ def links(processes: Processes) -> list[Check]:
 
 
 def memory(processes: Processes) -> Check:
-    """Reports the free memory of the devices, or of the machine if they are CPUs."""
+    """Reports the least free memory of a device. If the devices are CPUs, reports the free memory of the machine."""
     free = [device["free"] for process in processes for device in process["devices"] if device["free"] is not None]
     if free:
         has = min(device["memory"] for process in processes for device in process["devices"])
@@ -218,7 +219,7 @@ def memory(processes: Processes) -> Check:
 
 
 def kernels(processes: Processes) -> list[Check]:
-    """Compares each kernel with the plain path on every device."""
+    """Reports the comparison of each kernel with the plain path on every device."""
     checks = []
     for operation in processes[0].get("kernels", {}):
         records = [process["kernels"][operation] for process in processes]
@@ -257,7 +258,7 @@ def clocks(processes: Processes) -> list[Check]:
 
 
 def disks(processes: Processes) -> Check:
-    """Checks the free disk space for cached programs and for temporary files."""
+    """Checks the free disk space for the cache and for temporary files."""
     least: dict[str, tuple[int, int]] = {}
     for i, process in enumerate(processes):
         for name, free in process["disks"].items():

@@ -1,4 +1,4 @@
-"""Records facts about one process: its host and versions, the devices that it sees, the devices that its machine has, memory,
+"""Records facts about one process: host, versions, the devices that JAX sees, the devices that the machine has, memory,
 disks."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bert_jax.tpu.diagnosis import speed
 
 
 def record() -> JsonObject:
-    """Returns the record of this process as JSON values, with sizes in bytes. Measures its devices one after the other.
+    """Returns the record of this process as JSON values. Sizes are in bytes. The devices are measured one after the other.
 
-    The devices of a CPU share its cores, so only the first one is measured.
+    The devices of a CPU share its cores, so only the first device is measured.
     """
     seen = jax.local_devices()
     measured = seen[:1] if seen[0].platform == "cpu" else seen
@@ -38,8 +38,8 @@ def record() -> JsonObject:
 
 
 def device_record(device: jax.Device) -> JsonObject:
-    """Returns the kind of one device, its free memory and its speed, or "error" if it cannot be measured, for example for lack of
-    memory."""
+    """Returns the kind, the free memory and the speed of one device. If the speed cannot be measured, e.g. for lack of memory,
+    "error" has the reason."""
     stats = device.memory_stats() or {}
     has = stats.get("bytes_limit")
     try:
@@ -56,13 +56,14 @@ def device_record(device: jax.Device) -> JsonObject:
 
 
 def chips(devices: list[jax.Device]) -> set[object]:
-    """Returns one device for each chip: the two cores of a TPU chip may be two devices."""
+    """Returns one identifier per chip. The two cores of a TPU chip may be two devices with the same identifier."""
     return {tuple(device.coords) if device.platform == "tpu" else device.id for device in devices}
 
 
 def expected_chips(used: str) -> int | None:
-    """Returns the number of accelerators of this machine according to its device files. Returns None if an environment variable
-    restricts the devices that JAX uses, or if the machine has only a CPU. `used` is the platform that JAX uses."""
+    """Returns the number of accelerators of this machine, according to its device files. Returns None if an environment
+    variable restricts the devices that JAX uses, or if the machine has no accelerators. `used` is the platform that JAX
+    uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):
@@ -74,7 +75,7 @@ def expected_chips(used: str) -> int | None:
 
 
 def host_memory() -> int | None:
-    """Returns the bytes of memory that programs on this machine can still allocate; None if unknown."""
+    """Returns the bytes of memory that programs on this machine can still allocate, or None if unknown."""
     try:
         lines = dict(line.split(":", 1) for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
@@ -83,7 +84,7 @@ def host_memory() -> int | None:
 
 
 def free_disk(path: pathlib.Path) -> int:
-    """Returns the free bytes on the disk of `path`; `path` itself need not exist."""
+    """Returns the free bytes on the disk of `path`. The path itself need not exist."""
     return shutil.disk_usage(next(place for place in (path, *path.absolute().parents) if place.exists())).free
 
 
@@ -92,5 +93,5 @@ def _temporary() -> pathlib.Path:
 
 
 def clock() -> float:
-    """Returns the time of this machine's clock, in seconds since 1970."""
+    """Returns the time of the clock of this machine, in seconds since 1970."""
     return time.time()

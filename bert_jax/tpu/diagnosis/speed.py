@@ -1,4 +1,4 @@
-"""Measures the FLOP/s and the memory bandwidth of each device, one at a time, and the bandwidth of the links between devices."""
+"""Measures the FLOP/s and the memory bandwidth of one device at a time, and the bandwidth of the links between devices."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 SECONDS = 0.15
-"""The seconds that one measurement takes; the best of `TRIES` measurements counts."""
+"""The approximate duration of one measurement, in seconds. The best of `TRIES` measurements counts."""
 TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
-"""The side of the square matrices that are multiplied: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
+"""The side of the square matrices that are multiplied. They are float32 on a CPU, and bfloat16 elsewhere (1.1e12
+operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""The number of elements of each float32 array that is added; the arrays are larger than any cache."""
+"""The number of elements of each of the two float32 arrays that are added. The arrays are larger than any cache."""
 CPU_SENT, SENT = 2**20, 2**24
-"""The number of elements of the float32 array that each device adds in a sum over all devices."""
+"""The number of elements of the float32 array of each device, in a sum over all devices."""
 
 
 def flops(device: jax.Device) -> float:
-    """Returns the operations per second of a product of two square matrices on `device`."""
+    """Measures the operations per second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
     with jax.default_device(device):  # random matrices; the scale of y keeps the elements of every product at the same size
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
         y = x * jnp.asarray(side**-0.5, dtype)
-    x, y = jax.device_put((x, y), device)  # if no array of a program is bound to a device, the program runs on the first one
+    x, y = jax.device_put((x, y), device)  # without arrays that are bound to a device, a program runs on the first device
 
     @jax.jit
     def multiply(x: Float[Array, "_ _"], y: Float[Array, "_ _"], times: Int[Array, ""]) -> Float[Array, ""]:
@@ -39,7 +40,7 @@ def flops(device: jax.Device) -> float:
 
 
 def bandwidth(device: jax.Device) -> float:
-    """Returns the bytes per second that an addition of two long arrays reads and writes on `device`."""
+    """Measures the bytes per second that an addition of two long arrays reads and writes on `device`."""
     count = CPU_STREAMED if device.platform == "cpu" else STREAMED
 
     @jax.jit
@@ -53,8 +54,9 @@ def bandwidth(device: jax.Device) -> float:
 
 
 def links(devices: Sequence[jax.Device]) -> float | None:
-    """Returns the bytes per second that each device sends in a sum over `devices`; None for one device. All processes of these
-    devices have to call this function. A ring sends every array 2 (n - 1) / n times."""
+    """Measures the bytes per second that each device sends in a sum over `devices`. Returns None for a single device. All
+    processes of these devices have to call this function. In a ring of n devices, each device sends its array 2 (n - 1) / n
+    times."""
     n = len(devices)
     if n == 1:
         return None
@@ -76,17 +78,17 @@ def links(devices: Sequence[jax.Device]) -> float | None:
 
 
 def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
-    """Returns the seconds of one repetition inside the compiled program `run`: the shortest of `TRIES`.
+    """Returns the seconds of one repetition inside the compiled program `run`. The shortest of `TRIES` measurements counts.
 
-    If `times` is not given, the number of repetitions is chosen so that they take `SECONDS`; processes that wait for each other
-    must pass the same `times`."""
+    If `times` is 0, the number of repetitions is chosen so that they take `SECONDS`. Processes that wait for each other must
+    pass the same `times`."""
 
     def spent(times: int) -> float:
         start = time.perf_counter()
         jax.block_until_ready(run(times))
         return time.perf_counter() - start
 
-    spent(1)  # compiles
+    spent(1)  # the first call compiles
     one = min(spent(1), spent(1))
     times = times or int(min(1000, max(2, SECONDS / one if one else math.inf)))
     start, counted = (one, times - 1) if times > 4 else (0.0, times)
