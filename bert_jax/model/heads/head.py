@@ -143,8 +143,8 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the head uses the "pooler" parameters. Heads that read a pooled [CLS] use the pooler. With
-        `classifier_pooling` "cls" or "mean", the pooler of a BERT-style MLM head is the layers of that MLM head (see
+        """Returns whether the head uses the "pooler" parameters. Heads that read a pooled [CLS] use the pooler. If
+        `classifier_pooling` is "cls" or "mean" and the MLM head has a dense layer and a norm, these layers are the pooler (see
         `Architecture.classifier_pooling`). Token-level heads then use the pooler too, unless they have an LSTM, a CRF or a
         value of `layers` other than "last"."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
