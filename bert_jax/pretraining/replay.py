@@ -133,7 +133,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
-            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # so that the step's own dropout masks are drawn
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # for the step's dropout masks
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
@@ -261,8 +261,8 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
 
 
 def _labels(labels: Int[np.ndarray, " P"], objective: Objective) -> str:
-    """Returns a note that reports, for each pair of a row, whether the second text follows the first one. An objective of the
-    user may still change the pairs, which the note mentions."""
+    """Returns a note that reports, for each pair of a row, whether the second text follows the first one. If the objective is
+    from the user's file, the note adds that the objective may still change the pairs."""
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
     own = "" if type(objective).__module__.startswith("bert_jax.") else f" as read, before {type(objective).__name__}"
     return f" (second text{own}: {', '.join(names)})" if names else ""

@@ -55,7 +55,7 @@ def results(
     """Returns the content of `results.json`, the final numbers of a run. `seconds` is the time since the last start of the run.
 
     `times_unigram_accuracy` is None if there is no baseline, or if the accuracy of the baseline is 0. The accuracy is 0 if
-    there are few held-out rows and the most frequent token is never predicted in them.
+    there are few held-out rows and none of their predicted tokens is the most frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
