@@ -72,7 +72,7 @@ class Evaluation:
         require_memory(needs, mesh, self._memory_advice)
 
     def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
-        """Returns the number of words that the predicted pieces form."""
+        """Returns the number of words to which the predicted pieces belong."""
         plan, tables = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus)
         first = words = 0
         for batch in self._batches():

@@ -106,7 +106,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _long_warmups(values: JsonObject) -> list[str]:
-    """Returns a note for each schedule whose warmup takes more than half of its steps."""
+    """Returns a note for each schedule in which the warmup takes more than half of the steps."""
     notes = []
     try:
         schedules = PretrainingExperiment.from_dict(values).schedules()

@@ -95,7 +95,7 @@ class PretrainingLog(RunLog):
         return self._objective.summarise(window)
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Returns the scores of the objective that log lines show."""
+        """Returns the objective's scores as texts for a log line."""
         return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -105,7 +105,7 @@ class PretrainingLog(RunLog):
         return rows, flops, flops_left(self._experiment, step, self._teacher)
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
-        """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
+        """Writes held-out scores to the log and to `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
         log.info("held out after step %s: %s", f"{step:,}", self._objective.eval_line(scores))
@@ -127,7 +127,7 @@ class PretrainingLog(RunLog):
             log.warning("%s; %s", line, causes)
 
     def draw_to(self, path: pathlib.Path) -> None:
-        """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
+        """Draws losses, accuracies and the learning rate. A line marks the start of each phase."""
         from bert_jax.training.curves import draw_curves  # matplotlib would delay the start of a run
 
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)

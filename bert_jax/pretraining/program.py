@@ -128,7 +128,8 @@ def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> Mo
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
-    """Raises UserError if the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
+    """Raises UserError if the rows of a batch, in a phase or in the evaluation, cannot be divided equally among the devices of
+    `mesh`."""
     for i, phase in enumerate(experiment.phases):
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)

@@ -1,4 +1,4 @@
-"""Reference curves: the held-out scores of an experiment over several seeds, for comparison with a run.
+"""Reference curves. A curve has the held-out scores of an experiment over several seeds, and a run is compared with it.
 
 A curve is a JSON file in the folder `curves`, which is next to the folder of the experiment file. The curve has the name of the
 experiment file, followed by the argument, e.g. `experiments/curves/quickstart.json` or `laptop-more.json`.

@@ -115,7 +115,7 @@ def training_section(
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Returns the held-out scores for a card: (name, score, baseline or None)."""
+    """Returns the held-out scores for a card as (name, score, baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []

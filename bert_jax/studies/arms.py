@@ -147,7 +147,7 @@ def chain(study: StudyExperiment, arm: ArmConfig) -> list[ArmConfig]:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A study whose experiments have all been built."""
+    """A study, after all its experiments have been built and checked."""
 
     study: StudyExperiment
     pretraining: Mapping[str, PretrainingExperiment]
@@ -248,7 +248,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
 
 
 def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
-    """Raises UserError if the head reads a [CLS] token that does not represent the text."""
+    """Raises UserError if the head reads the [CLS] token and this token does not represent the text."""
     if not head.reads_pooler:
         return
     other = "" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"

@@ -1,5 +1,5 @@
-"""Draws `figure.png`. It shows the scores of every arm with their deviation, or curves over the tokens read in pretraining
-(Figure 5)."""
+"""Draws `figure.png`. The figure shows the scores of every arm with their deviation. If a study has earlier states of a run, it
+shows curves over the tokens read in pretraining, as in the paper's Figure 5."""
 
 from __future__ import annotations
 

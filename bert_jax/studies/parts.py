@@ -1,5 +1,5 @@
-"""The parts of a study, their files and their records. A part is the pretraining of an arm with one seed, an earlier state of
-that pretraining, or its fine-tuning on one task.
+"""The parts of a study, with their files and records. A part is the pretraining of an arm with one seed, an earlier state of
+such a pretraining, or the fine-tuning of its model on one task.
 
 The files of a part are in DIR/ARM/seed-N. They are the experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), the
 workdir (`NAME/`), the output (`NAME.log`), and the record (`NAME.json`). The record is written last, so a part is done when it

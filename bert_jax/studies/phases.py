@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bert_jax.files import JsonObject
 
 MASKED = 0.3
-"""The fraction of the tokens that are masked in ModernBERT's recipe."""
+"""ModernBERT's recipe masks this fraction of the tokens."""
 
 
 def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *, accumulation: int = 1) -> JsonObject:
@@ -36,8 +36,7 @@ def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *,
 
 
 def modern_masks(length: int, packed: int = 1) -> JsonObject:
-    """Returns the mask settings of ModernBERT's recipe for a phase with rows of `length` tokens and up to `packed` examples per
-    row.
+    """Returns the mask settings of ModernBERT's recipe for a phase. Its rows have `length` tokens and up to `packed` examples.
 
     >>> modern_masks(128)
     {'masked_fraction': 0.3, 'max_predictions': 38}

@@ -47,7 +47,7 @@ def budget_sentence(table: JsonObject) -> str:
 
 
 def findings(table: JsonObject) -> list[str]:
-    """Returns sentences that state the findings of a study and their limits."""
+    """Returns sentences that state the findings of a study and the limits of these findings."""
     return [*_differences(table), *_orders(table), *_limits(table)]
 
 

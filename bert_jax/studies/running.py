@@ -46,7 +46,7 @@ def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_curren
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY = 60.0
-"""Seconds between two progress lines if stderr is not a terminal."""
+"""The interval between two progress lines if stderr is not a terminal (seconds)."""
 
 
 class Stopped(Exception):

@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
+        """Whether the whole interval is above 0 or below 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

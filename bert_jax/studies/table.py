@@ -1,4 +1,4 @@
-"""Collects the numbers of a study by arm, from the records of its parts to `table.json`.
+"""Collects the numbers of a study from the records of its parts, and arranges them by arm for `table.json`.
 
 "table" has the reproducible numbers. They are the same whenever the study runs on the same kind of machine, even if the study
 was killed and resumed. "measured" has seconds and devices, which differ between runs of the study."""
@@ -207,7 +207,7 @@ def _parameters(planned: Planned, arm: ArmConfig) -> int | None:
 
 
 def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
-    """Returns the pretraining records of the arm's model, for all seeds that are done."""
+    """Returns the pretraining records of the arm's model, one for each seed that is done."""
     trainer = planned.study.trainer(arm).name
     found = [planned.record(Part(trainer, seed, PRETRAINING)) for seed in planned.study.seeds]
     return [record for record in found if record is not None]

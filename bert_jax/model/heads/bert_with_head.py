@@ -88,7 +88,7 @@ class HeadLayers(nn.Module):
         return self.dense(x)
 
     def given_labels(self, scores: Float[Array, "B L C"], batch: Batch) -> Float[Array, "B L C"]:
-        """Returns the `conditional_logits` of a CRF, given the labels of a training batch."""
+        """Returns the `conditional_logits` of the CRF, conditioned on the labels of a training batch."""
         words = (batch["label_weights"] > 0).astype(jnp.int32)
         return conditional_logits(Chain(scores, words, batch["sequence_ids"]), self.crf(), batch["labels"])
 
@@ -117,9 +117,9 @@ class BertWithHead(Bert):
         logits float32 [B, P, C], or [B, L, C] for a head with logits per token
         last [B, L, D]        hidden_states [S, B, L, D]
 
-    For multiple choice, each candidate is a text. C is 1, and `answer_scores` groups the candidates. Empty slots have finite,
-    meaningless logits. The predicted label of a word is the label with the highest logit. With a CRF, the logits of a word
-    depend on the labels predicted for the other words.
+    For multiple choice, each candidate is a text. C is 1, and `answer_scores` groups the candidates. The logits of empty slots
+    are finite but meaningless. The predicted label of a word is the label with the highest logit. With a CRF, the logits of a
+    word depend on the labels predicted for the other words.
     """
 
     head: TaskHead

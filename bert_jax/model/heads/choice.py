@@ -1,4 +1,4 @@
-"""The head of multiple choice (paper section 4.4): a score for each candidate, with a softmax over the candidates."""
+"""The head for multiple choice (paper section 4.4). It has a score for each candidate, with a softmax over the candidates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceHead(TaskHead):
-    """A choice between several candidates. Each candidate is a sequence, with logits [B, P, 1] and P = U x candidates."""
+    """Chooses between several candidates. Each candidate is a sequence. The logits are [B, P, 1] with P = U x candidates."""
 
     kind = "choice"
     action = "choose"
@@ -23,7 +23,7 @@ class ChoiceHead(TaskHead):
 
     @property
     def num_outputs(self) -> int:
-        """C = 1: one score per candidate."""
+        """C = 1, because a candidate has one score."""
         return 1
 
     @property

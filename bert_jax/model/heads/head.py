@@ -1,4 +1,4 @@
-"""`TaskHead`: the interface of all task heads, with the defaults of a head that reads the [CLS] of each text."""
+"""`TaskHead`, the interface of all task heads. The defaults are for a head that reads the [CLS] of each text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.model.tokens import Batch
 CONCATENATED = {"last_four_concat": 4, "embeddings_and_last": 2}
 """Value of `TaskHead.layers` that concatenates hidden states -> the number of hidden states."""
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
-"""The pooler, applied to the hidden states of the [CLS] tokens."""
+"""A pooler: (hidden states of the [CLS] tokens) -> pooled vectors."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class TaskHead:
     """Whether a text may be a pair. If so, the model's configuration records whether the model was trained on pairs."""
 
     action: ClassVar[str]
-    """The action of `predict` with this head, e.g. "classify", for messages such as "so it cannot classify"."""
+    """What `predict` does with this head, e.g. "classify". Messages use it, such as "so it cannot classify"."""
 
     original_variable: ClassVar[str] = ""
     """The name of the layer's kernel in an original TensorFlow checkpoint. "" if there is none."""
@@ -59,12 +59,12 @@ class TaskHead:
     typical_labels: ClassVar[int] = 0
     """The number of labels of the head that `typical` returns. This number hardly affects the cost of a step."""
     typical_candidates: ClassVar[int] = 1
-    """The number of sequences per example of the head that `typical` returns."""
+    """The number of sequences per example for the head that `typical` returns."""
 
     labels: tuple[str, ...] = ()
-    """The label names of a sequence, token or mention head, by id; one name for a regression."""
+    """The label names of a sequence, token or mention head, by id. A regression has one name."""
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
-    """The problem type of a sequence head: "classification" (one of several labels), "multi_label" (any number of labels),
+    """The problem type of a sequence head: "classification" (one of several labels), "multi_label" (any number of labels) or
     "regression"."""
     dropout: Dropout | None = None
     """Dropout before the layer. None: the model's `hidden_dropout`, or no dropout for a span head."""
@@ -82,8 +82,9 @@ class TaskHead:
     "last_four_mix", "scalar_mix": a trained weighted average of the last four, or of the embeddings and all layers (ELMo,
     arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
-    or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
+    """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence,
+    token or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. The state of the LSTM is reset
+    between texts."""
     mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
     """Where a token or span head with an `lstm` uses the hidden states of `layers`. "input": as the input of the LSTM.
     "output": concatenated with the output of the LSTM, which then reads the encoder's embeddings. "both": at both places, each
@@ -187,7 +188,7 @@ class TaskHead:
         return 2 * self.lstm + skipped if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
-        """Returns whether the outputs of both heads have the same meaning. Their inputs may differ."""
+        """Returns whether the outputs of both heads have the same meaning. The inputs of the heads may differ."""
         return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
 
     # ------------------------------------------------------------------------------------------------------ inputs and labels

@@ -17,7 +17,7 @@ MENTIONS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MentionHead(TaskHead):
-    """The label of a pronoun (A, B or neither): logits [B, P, C]. transformers has no class with this head."""
+    """Predicts the label of a pronoun (A, B or neither), with logits [B, P, C]. transformers has no class with this head."""
 
     kind = "mention"
     has_labels = True

@@ -21,7 +21,7 @@ Label = str | float | tuple[str, ...]
 """A prediction in readable form: a label, a number, or several labels."""
 
 EXCLUDED = -1e9
-"""The logit of an answer that does not exist: a token of another sequence, or a missing candidate."""
+"""The logit of an answer that does not exist, such as a token of another sequence or a missing candidate."""
 
 
 MOST_CONSTANTS = 10
@@ -42,7 +42,7 @@ class Outputs:
     """Whether a prediction is either correct or wrong, so that accuracy is defined."""
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """Returns the shape of one label in a batch for a head with `labels` labels."""
+        """Returns the shape of one label in a batch. `labels` is the number of labels of the head."""
         return ()
 
     def loss(
@@ -105,7 +105,7 @@ class Outputs:
 
 
 class MultiLabel(Outputs):
-    """Multi-label classification: any number of labels, each with a sigmoid."""
+    """Multi-label classification. Any number of labels may apply, and each label has a sigmoid."""
 
     name = "multi_label"
     dtype = np.float32
@@ -252,6 +252,6 @@ def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
 def kl_divergence(
     teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
 ) -> Float[Array, "*shape"]:
-    """Computes KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
+    """Computes KL(teacher || student) of the probabilities softened by `temperature`, times temperature**2."""
     teacher, student = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
     return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)

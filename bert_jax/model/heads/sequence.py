@@ -17,7 +17,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceHead(TaskHead):
-    """One label, several labels or a number per text: logits [B, P, C]."""
+    """Predicts one label, several labels or a number for each text, with logits [B, P, C]."""
 
     kind = "sequence"
     has_labels = True
@@ -64,8 +64,8 @@ def concat_pooling(
     """Returns, for each text, the concatenation of [CLS], the mean over the tokens and the maximum over the tokens, in float32
     (arXiv:1801.06146, section 3.3).
 
-    cls: the vectors of the [CLS] tokens, or the `final_states` of an LSTM, as in ULMFiT. The tokens of text p have sequence id
-    p + 1. If a text has no tokens, the mean and the maximum are zero.
+    `cls` has the vectors of the [CLS] tokens or, as in ULMFiT, the `final_states` of an LSTM. The tokens of text p have
+    sequence id p + 1. If a text has no tokens, the mean and the maximum are zero.
     """
     texts = cls.shape[1] + 1  # padding is segment 0
 
@@ -82,8 +82,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
     """Returns the concatenated final states of a bidirectional LSTM for each text. These are the forward half of `x` at the
     last token and the backward half at the first token.
 
-    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
-    Empty slots have a finite, meaningless vector.
+    `x` has the outputs of `Lstm`, and `first` has the position of the first token of each text. The tokens of text p have
+    sequence id p + 1. The vectors of empty slots are finite but meaningless.
     """
     forward, backward = jnp.split(x, 2, axis=-1)
     both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)

@@ -1,4 +1,4 @@
-"""The head for extractive question answering (paper Figure 4c): a start and an end logit for every token."""
+"""The head for extractive question answering (paper Figure 4c). Every token has a start logit and an end logit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanHead(TaskHead):
-    """The first and the last token of an answer: logits [B, L, 2]."""
+    """Predicts the first and the last token of an answer, with logits [B, L, 2]."""
 
     kind = "span"
     settings = ("lstm", "mix_at")
@@ -27,7 +27,7 @@ class SpanHead(TaskHead):
 
     @property
     def num_outputs(self) -> int:
-        """C = 2: start and end."""
+        """C = 2, for start and end."""
         return 2
 
     @property

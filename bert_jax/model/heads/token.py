@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenHead(TaskHead):
-    """A label for every token: logits [B, L, C].
+    """Predicts a label for every token, with logits [B, L, C].
 
     If crf is "iob2", raises UserError if the labels follow another scheme, or if no label may start a text.
     """

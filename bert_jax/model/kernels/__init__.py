@@ -1,4 +1,4 @@
-"""Pallas kernels: fused attention and the residual with its LayerNorm.
+"""Pallas kernels for fused attention, and for the residual with its LayerNorm.
 
 In: the inputs of `model/attention.py` and `model/layers.py`. Out: the same results, computed without writing an array of length
 x length to memory.
@@ -30,7 +30,7 @@ MASKED_SCORE = -1e9
 """The score of a masked key, set with `where`. In float32, a masked key gets no attention at all. The original adds -10,000 to
 the score, so padding gets a little attention."""
 SAVED = "fused_attention"
-"""The name of the attention kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
+"""`jax.checkpoint` knows the attention kernel's results by this name. If a policy saves the name, the backward pass does not
 rerun the kernel."""
 
 Axes: TypeAlias = tuple[str | None, ...]

@@ -42,7 +42,7 @@ EPSILON = 1e-12
 THETA = 10_000.0
 """The base of rotary positions."""
 SEEDS = tuple(range(7, 15))
-"""The dropout seeds whose masks are compared. The first one is used for the other figures."""
+"""The dropout seeds whose masks are compared. The other figures use the first seed."""
 
 Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B Q D"]]
 """(query, key, value) -> context, with fixed sequence ids, heads and dropout."""
@@ -102,7 +102,7 @@ class Comparison:
 
     figures: tuple[Figure, ...]
     failure: str = ""
-    """The error and the case if the kernel does not compile or run, otherwise ""."""
+    """The error and the case, if the kernel does not compile or run. Otherwise ""."""
 
     @property
     def faults(self) -> list[Figure]:

@@ -21,7 +21,7 @@ from bert_jax.model.layers import Dropout
 from bert_jax.model.positions import Angles
 
 AXES = ("batch", None, "heads")  # rows are not split, because a query reads every key
-"""The logical axes of query, key, value and context [B, L, D]. D = H K is only split between heads."""
+"""The logical axes of query, key, value and context [B, L, D]. D = H K is only split between heads, not within a head."""
 QKV = tuple[Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads in bfloat16 or float32, as the projections return them. D = H K."""
 Plan = TpuPlan | GpuPlan
@@ -40,7 +40,8 @@ def fused_attention(
     queried: Int[Array, "B Q"] | None = None,
     angles: Angles | None = None,
 ) -> Float[Array, "B Q D"]:
-    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
+    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, on a TPU or GPU. `dot_product_attention` computes
+    the same function.
 
     A query attends to the keys with the same sequence id. With a `radius`, it only attends to keys that are at most `radius`
     tokens away, and blocks of keys out of reach are skipped. By default every token is a query. `queried` selects the positions

@@ -8,9 +8,9 @@ In return, no program adds to the result of another program, so the results do n
 Dropout uses the same random words as plain attention (`layers.random_words` with the shape [B, H, L, L] of the whole batch).
 The masks are therefore the same on one device and on any mesh. The hash takes about 10 integer operations per score.
 
-cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe
-needs, and it would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs
-Hopper or later. JAX 0.11 warns that a later version will remove Triton."""
+cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's
+recipe needs. It would also require the mask of a packed row as an array of length x length. Mosaic GPU, the other GPU compiler
+of Pallas, needs Hopper or later. JAX 0.11 warns that a later version will remove Triton."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class GpuPlan:
     heads: int
     head_width: int
     rate: float
-    """The dropout rate; 0 for no dropout."""
+    """The dropout rate. 0: no dropout."""
     radius: int | None
-    """The largest distance at which a query sees a key; None: no limit."""
+    """The largest distance at which a query sees a key. None: no limit."""
     interpret: bool
 
     @classmethod
@@ -116,7 +116,7 @@ def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
 
 
 def padded_length(length: int) -> int:
-    """Rounds `length` up to whole tiles, or to a power of two if the row is short."""
+    """Rounds `length` up to whole tiles. A `length` of at most one tile is rounded up to a power of two."""
     return -(-length // TILE) * TILE if length > TILE else max(SHORTEST, 1 << (length - 1).bit_length())
 
 
@@ -183,7 +183,7 @@ class Program:
 
     @property
     def held(self) -> Positions:
-        """The positions of the program's block."""
+        """The positions that the program holds."""
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
@@ -267,7 +267,7 @@ def _numbers(positions: Positions) -> UInt32[Array, " _"]:
 
 
 def _zeroed(x: Float[Array, "*shape"], kept: Bool[Array, "*shape"] | None) -> Float[Array, "*shape"]:
-    """Sets `x` to zero where the mask `kept` is False."""
+    """Sets the elements of `x` to zero where `kept` is False. Returns `x` unchanged if `kept` is None."""
     return x if kept is None else jnp.where(kept, x, 0.0)
 
 

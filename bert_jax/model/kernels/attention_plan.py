@@ -16,15 +16,15 @@ LOG2E = 1.4426950408889634
 """log2(e). The chips compute 2**x, so exp(x) is computed as 2**(x LOG2E)."""
 LANES = 128
 BLOCK = 512
-"""The number of queries and keys whose scores are on the chip at once. Longer rows are computed block by block."""
+"""The number of queries and of keys whose scores are on the chip at the same time. Longer rows are computed block by block."""
 KEYS = 128
-"""The height of a tile in keys. Its width in queries is `TpuPlan.queries`."""
+"""The height of a tile is this number of keys. The width of a tile is `TpuPlan.queries`."""
 SCORES_PER_STEP = 1 << 19
 """The number of scores per grid step. With this many scores, the scheduler can overlap instructions, and the fixed cost of a
 step is negligible. With 2**21 scores, a head takes 7 % fewer bundles on v5e (0.2 ms of a BERT-Large step of 4 rows), but each
 unrolled layer takes 4 seconds longer to compile."""
 BYTES_PER_STEP = 8 << 20
-"""The maximum bytes of the arrays of a grid step that computes more than one row and group (bfloat16, two copies of each
+"""The maximum bytes of the arrays in a grid step that computes more than one row and group (bfloat16, two copies of each
 array)."""
 
 Inputs = tuple[
@@ -63,7 +63,7 @@ class TpuPlan:
     """The number of column groups. A group is the heads that fill 128 lanes together, or a single wider head."""
     head_width: int
     rate: float
-    """The dropout rate, a multiple of 2**-16; 0 for no dropout."""
+    """The dropout rate, a multiple of 2**-16. 0: no dropout."""
     radius: int | None
     """The largest distance at which a query sees a key. None: a query sees all keys."""
     interpret: bool
@@ -188,7 +188,7 @@ def padded_length(length: int, tile: int = LANES) -> int:
 
 
 def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
-    """Returns an upper bound on the vector memory of the backward kernel, which needs more than the forward kernel.
+    """Returns an upper bound on the vector memory of the backward kernel (bytes). The forward kernel needs less memory.
 
     It adds up three parts. First, eight arrays [rows, length, lanes] of a grid step. Each has two copies, because the arrays of
     the next step are transferred in the meantime. Second, the accumulated query gradient, if a row has several blocks. Third,

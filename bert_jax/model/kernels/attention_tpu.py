@@ -347,7 +347,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
 
 
 def _initial_state(plan: TpuPlan) -> dict:
-    """Returns the running maximum, sum and context of a block of queries before its first block of keys."""
+    """Returns the initial running maximum, sum and context for a block of queries, before the first block of keys."""
     row = jnp.zeros((1, plan.queries), jnp.float32)
     start = (row + 2 * MASKED_SCORE, row, jnp.zeros((plan.head_width, plan.queries), jnp.float32))
     return {(q, h): start for q in range(0, plan.query_block, plan.queries) for h in range(plan.heads)}
@@ -403,7 +403,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 def _whole(plan: TpuPlan, parts: dict, name: str, block: int, size: int) -> Array:
     """Concatenates the `parts` [head width, size] of the gradient `name` to the gradient of a block, [lanes, block]."""
-    none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key of the block
+    none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key in the block
     starts = range(0, block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)

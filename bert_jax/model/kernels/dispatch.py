@@ -32,14 +32,14 @@ from bert_jax.model.kernels import Spread
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
-if TYPE_CHECKING:  # the kernels are loaded for devices that have them
+if TYPE_CHECKING:  # kernels are only loaded for devices that have them
     from bert_jax.model.kernels.attention import QKV
 
 Chip: TypeAlias = jax.Device | AbstractDevice
 """An attached device, or the description of a device."""
 
 LONGEST = 8_192
-"""The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
+"""The length of the longest rows for which the TPU attention kernels have been compiled (bfloat16 on v5e, v5p and v6e)."""
 
 SELECTED_FROM = 1_024
 """If only some tokens of a layer are queries, the TPU kernel is used for rows of at least this many tokens. The plain path is

@@ -29,7 +29,8 @@ def fused_residual_norm(
     spread: Spread = on_one_device,
     interpret: bool = False,
 ) -> Float[Array, "B L D"]:
-    """Computes LayerNorm(x + dropout(y)) with a TPU kernel, like `plain_residual_norm`, with the same dropout mask on any mesh.
+    """Computes LayerNorm(x + dropout(y)) with a TPU kernel. `plain_residual_norm` computes the same function. The dropout mask
+    is the same on any mesh.
 
     x and y are in bfloat16 or float32. The arithmetic is float32. The sum, the result and the gradients are rounded to the
     dtype of x. The sum and the random dropout word of each row are saved for the backward pass, which computes the dropout mask
@@ -96,7 +97,7 @@ class _Call:
     interpret: bool
     parts: Parts
     adds: bool
-    """Whether there is a y."""
+    """Whether the call has a y."""
     returns_sum: bool
 
     def plan(self, x: Float[Array, "B L D"]) -> NormPlan:
@@ -110,7 +111,7 @@ class _Call:
 Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"] | None, Float[Array, " D"], Float[Array, " D"]]
 """(the random dropout word of each row, x, y or None, scale, bias)."""
 Results = tuple[Float[Array, "B L D"], Float[Array, "B L D"]]
-"""x + dropout(y), and its LayerNorm."""
+"""(x + dropout(y), LayerNorm(x + dropout(y)))."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
 """The arrays saved for the backward pass: the random words, x + dropout(y), and the scale."""
 
@@ -167,5 +168,5 @@ def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, "R *s
 
 
 def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
-    """The inverse of `_flat`: restores the shape of `x`."""
+    """Removes the padding of `flat` and restores the shape of `x`. This is the inverse of `_flat`."""
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

@@ -32,8 +32,8 @@ LANES = 128
 PIECE = 16
 """The number of rows in a piece, which is the height of a bfloat16 tile."""
 UNROLL = 4
-"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows, the
-compiler can use the instructions of another piece."""
+"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows,
+another piece can be computed."""
 BYTES_PER_STEP = 8 << 20
 """The maximum bytes of the four arrays in a grid step. Each array counts twice, because one copy is used while the next is
 transferred."""
@@ -52,7 +52,7 @@ class NormPlan:
     """A multiple of 128."""
     row_bytes: int
     rate: float
-    """The dropout rate; 0 for no dropout."""
+    """The dropout rate. 0: no dropout."""
     epsilon: float
     interpret: bool
     adds: bool = True
@@ -91,7 +91,7 @@ def backward(
     scale: Float[Array, " D"],
     of_sum: Float[Array, "R D"] | None = None,
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Returns the gradients of x and y, and of scale and bias (float32).
+    """Returns the gradients of x, y, scale and bias. The last two are float32.
 
     `words` and `scale` are the arguments of `forward`, and `z` is its first result. `g` is the gradient of LayerNorm(z). With
     `returns_sum`, `of_sum` is the gradient of z."""
@@ -134,10 +134,10 @@ def _call(
 
 
 def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Array], Array], tuple[Ref, ...]]:
-    """Returns (a dropout function, the other references of the kernel).
+    """Returns (a dropout function, the references of the kernel that are not for dropout).
 
-    The function takes the rows of a piece and its float32 array [PIECE, width], and returns the array with the dropped elements
-    set to zero. With dropout, the first reference holds the random words, and the last is scratch memory for them.
+    The function takes the rows of a piece and a float32 array [PIECE, width]. It returns the array with the dropped elements
+    set to zero. With dropout, the first of `refs` holds the random words, and the last is scratch memory for these words.
     """
     if not plan.rate:
         return lambda rows, x: x, refs

@@ -33,7 +33,7 @@ KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
-"""The files of bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
+"""The files in bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
 Gather = Callable[[JsonObject], Sequence[JsonObject]]
@@ -95,7 +95,7 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
         found = [agreement.compare(operation, device.platform, device=device) for device in devices]
-    except BaseException:  # e.g. Ctrl-C, which is not the kernel's fault
+    except BaseException:  # e.g. after Ctrl-C, which says nothing about the kernel
         _write(path, others)
         raise
     seconds = time.monotonic() - start
