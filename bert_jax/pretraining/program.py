@@ -78,8 +78,8 @@ EXPORTED: Mapping[str, Sequence[str]] = {
     **{name: ARCHITECTURES[name] for name in _OF_BERT},
     "MarianMTModel": ("decoder", "lm_head"),
 }
-"""A transformers class as which a pretrained model can be exported (`Objective.exported`) -> the parts that its files must
-have."""
+"""Name of a transformers class that a pretrained model can be exported as (`Objective.exported`) -> the parts that the files of
+this class must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:

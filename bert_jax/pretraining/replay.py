@@ -1,4 +1,5 @@
-"""Recomputes a training step of a pretraining run from the workdir, with the texts, losses and gradient norms."""
+"""Recomputes a training step of a pretraining run from the workdir and the corpus. Reports the texts, losses and gradient
+norms."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Replay:
     step: int
     """The number of the step in the log, counted from 1. The step reads the batch with index `step` - 1."""
     weights_of: int
-    """The weights are those after this many steps. This is `step` - 1, or more if no earlier state exists anymore."""
+    """The number of training steps that produced the weights. This is `step` - 1, or more if no earlier state exists
+    anymore."""
     learning_rate: float
     sums: Sums
     """The objective's sums and counts, computed with the dropout of the step, as in the log."""

@@ -128,8 +128,9 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the names of the parameter subtrees that are exported. They are the encoder, and the parts of the objective that
-    belong to its transformers class or only to this project's files."""
+    """Returns the names of the parameter subtrees that are exported. They are the encoder, the parts that belong to the
+    objective's transformers class, and the parts that belong to none of the classes in `EXPORTED`. Temporary parts are left
+    out."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}

@@ -15,9 +15,9 @@ def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *,
     """Returns the changes that make two phases predict every token. `lengths` are the lengths of the rows in the two phases.
 
     If a `learning_rate` is given, it applies to both phases, and the first phase has 28,000 steps of 32 rows instead of 7,000
-    steps of 128 rows. A row of 32 tokens has 31 targets instead of 5, so more and smaller steps learn more from the same rows
-    (`experiments/pretrain/left_to_right.py` does the same). With 128 rows and a learning rate of 1.5e-3, a left-to-right model
-    only learns word frequencies.
+    steps of 128 rows. A row of 32 tokens has 31 targets instead of 5, so many small steps learn more from the same rows than
+    few large steps (`experiments/pretrain/left_to_right.py` does the same). With 128 rows and a learning rate of 1.5e-3, a
+    left-to-right model only learns word frequencies.
 
     With `accumulation`, the second phase sums the gradients of this many microbatches. For BERT-Base, the logits of 64 rows of
     511 tokens and 30,522 pieces are 4 GB in float32. A chip with 16 GB has no room for these logits and everything else.
@@ -36,7 +36,8 @@ def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *,
 
 
 def modern_masks(length: int, packed: int = 1) -> JsonObject:
-    """Returns the mask settings of ModernBERT's recipe for a phase. Its rows have `length` tokens and up to `packed` examples.
+    """Returns the mask settings of ModernBERT's recipe for a phase. The rows of the phase have `length` tokens and up to
+    `packed` examples.
 
     >>> modern_masks(128)
     {'masked_fraction': 0.3, 'max_predictions': 38}

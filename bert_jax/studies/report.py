@@ -10,7 +10,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted, duration, prefixed
 
 PAPERS_BASE = (110e6, 128e9)
-"""(the number of parameters of the paper's BERT-Base, the number of tokens that it was trained on). It was trained for
+"""(the number of parameters of the paper's BERT-Base, the number of tokens that it was trained on). The model was trained for
 1,000,000 steps of 128,000 tokens (appendix A.2)."""
 NOT_LOSSES = ("unigram_loss", "nsp_loss")
 

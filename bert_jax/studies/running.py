@@ -59,8 +59,9 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as separate processes, one after another. `run` is the run of the command `study`. Its workdir has the
-    experiment files and the logs of the commands. `hang_seconds` is the value of --hang-seconds for all commands that train."""
+    """Runs commands as separate processes, one after another. `run` is the run of the command `study`. The workdir of `run` has
+    the experiment files and the logs of the commands. `hang_seconds` is the value of --hang-seconds for all commands that
+    train."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds

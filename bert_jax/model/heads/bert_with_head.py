@@ -108,13 +108,14 @@ class BertWithHead(Bert):
 
     Call the model with a batch of int32 arrays. To train, also pass a uint32 scalar `dropout_seed`. The batch has:
 
-        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
-        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
-        word_starts [B, L] for a CRF: 1 on the first pieces of the words that have labels
+        input_ids, token_type_ids, position_ids [B, L]
+        sequence_ids [B, L]: p + 1 for the tokens of text p in the row, and 0 for padding
+        cls_positions [B, P], or read_positions [B, P, n] if the head reads n other tokens of each text
+        word_starts [B, L], only for a CRF: 1 for the first piece of each word that has a label
 
-    Returns a dict:
+    Returns a dict with:
 
-        logits float32 [B, P, C], or [B, L, C] for a head with logits per token
+        logits float32 [B, P, C], or [B, L, C] if the head has logits for every token
         last [B, L, D]        hidden_states [S, B, L, D]
 
     For multiple choice, each candidate is a text. C is 1, and `answer_scores` groups the candidates. The logits of empty slots

@@ -3,16 +3,16 @@
 In: the inputs of `model/attention.py` and `model/layers.py`. Out: the same results, computed without writing an array of length
 x length to memory.
 
-    dispatch.py            the choice of the implementation on a device, with its reason
-    attention_plan.py      the blocks, tiles and on-chip memory of a call, and the arguments of all kernels
+    dispatch.py            chooses the implementation for a device, and returns the reason
+    attention_plan.py      the blocks, tiles and on-chip memory of a TPU call, and the arguments of all kernels
     attention.py           fused attention with its gradient, over a mesh
     attention_tpu.py       the TPU kernels of fused attention
     attention_gpu.py       the GPU kernels of fused attention
     rotary_tpu.py          the TPU kernel that rotates queries and keys
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
-    agreement.py           compares each kernel with the plain path on the device at hand
-    self_test.py           compares the kernels once for each kind of chip and version of JAX, and remembers the verdict
+    agreement.py           compares each kernel with the plain path on the current device
+    self_test.py           compares the kernels once for each kind of chip and version of JAX, and caches the verdict
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Parts:
     `sharding.kernels.over_mesh` returns the distribution over a mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """Returns this device's shard index along a logical axis. Call it in code that runs on a device."""
+        """Returns this device's shard index along a logical axis. Call this method in code that runs on a device."""
         return jnp.uint32(0)
 
     def count(self, axis: str) -> int:

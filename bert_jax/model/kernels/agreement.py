@@ -151,7 +151,7 @@ def compare(
     device of this process). `platform` is "tpu" or "gpu". If the kernel does not compile or run, the `Comparison` holds the
     error.
 
-    With `interpret`, the kernel runs on any platform, but slowly; this is for tests.
+    `interpret` is for tests. It runs the kernel on any platform, but slowly.
     """
     of_case = {"attention": _attention_figures, "residual_norm": _norm_figures}[operation]
     cases = cases or {"attention": ATTENTION_CASES, "residual_norm": NORM_CASES}[operation]
@@ -317,7 +317,7 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """Yields a figure for the result and for each gradient that compares `fused` with `plain`."""
+    """Compares `fused` with `plain`. Yields one figure for the result and one for each gradient."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 

@@ -44,17 +44,17 @@ def fused_attention(
     the same function.
 
     A query attends to the keys with the same sequence id. With a `radius`, it only attends to keys that are at most `radius`
-    tokens away, and blocks of keys out of reach are skipped. By default every token is a query. `queried` selects the positions
-    of the queries instead; it requires a TPU and no `radius`. `platform` is "tpu" or "gpu". If `angles` are given (TPU only),
-    queries and keys are rotated by these angles first.
+    tokens away, and blocks of keys out of reach are skipped. By default every token is a query. On a TPU and without a
+    `radius`, `queried` may select the positions of the queries instead. `platform` is "tpu" or "gpu". If `angles` are given
+    (TPU only), queries and keys are rotated by these angles first.
 
     The softmax runs in float32. Products use the input dtype and accumulate in float32. The forward pass saves the context and
     one float32 per query and head. The backward pass draws the dropout mask again. Each device of `spread` runs the kernel on
     its own rows and heads. On a GPU the dropout mask equals the mask of plain attention, bit for bit, on any mesh. On a TPU,
     each element of the mask is drawn from 16 random bits of the chip's generator. `dropout.rate` is therefore rounded to a
     multiple of 2**-16 (0.1 becomes 0.100006), and the kept probabilities are scaled for the rounded rate. Every device draws
-    its own mask. With `interpret`, the kernel runs on any platform, but slowly; this is for tests. An interpreted TPU kernel
-    uses a counter hash instead of the generator.
+    its own mask. `interpret` is for tests. It runs the kernel on any platform, but slowly. An interpreted TPU kernel uses a
+    counter hash instead of the generator.
 
     Raises ValueError if the kernel does not support the width or dtype of the heads. To choose an implementation first, call
     `dispatch.choose_attention`.

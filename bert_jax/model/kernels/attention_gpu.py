@@ -131,8 +131,8 @@ def forward(plan: GpuPlan, inputs: Inputs) -> Results:
 
 
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
-    """Returns the gradients of query, key and value. `inputs` and `results` are those of `forward`, and `gradient` is the
-    gradient of the context."""
+    """Returns the gradients of query, key and value. `inputs` and `results` are the inputs and results of `forward`, and
+    `gradient` is the gradient of the context."""
     *qkv, (ids,), seeds = inputs
     query, *_ = qkv
     context, sums = results

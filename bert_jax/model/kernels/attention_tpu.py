@@ -65,8 +65,8 @@ def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
 
 
 def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B Q D"]) -> Sequence[Float[Array, "B _ D"]]:
-    """Returns the gradients of query, key and value. `inputs` and `results` are those of `forward`, and `gradient` is the
-    gradient of the context."""
+    """Returns the gradients of query, key and value. `inputs` and `results` are the inputs and results of `forward`, and
+    `gradient` is the gradient of the context."""
     *qkv, ids, seeds = inputs
     context, sums = results
     of_queries, of_keys, statistics = _specs(plan)

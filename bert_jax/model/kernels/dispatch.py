@@ -319,7 +319,7 @@ def compute_capability(kind: str) -> str | None:
 
 
 def _number(capability: str) -> float:
-    """Returns a compute capability as a number, or NaN if it is not numeric. NaN is not at least any limit."""
+    """Returns a compute capability as a number, or NaN if it is not numeric. NaN counts as lower than any limit."""
     try:
         return float(capability)
     except ValueError:

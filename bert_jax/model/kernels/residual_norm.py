@@ -1,5 +1,5 @@
 """LayerNorm(x + dropout(y)), the residual of a post-norm block, as one kernel for the forward pass and one for the backward
-pass. Each kernel makes one pass over memory. For a pre-norm block, the kernel also returns the sum."""
+pass. Each kernel makes one pass over memory. For a pre-norm block, the forward kernel also returns the sum."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def fused_residual_norm(
 
     x and y are in bfloat16 or float32. The arithmetic is float32. The sum, the result and the gradients are rounded to the
     dtype of x. The sum and the random dropout word of each row are saved for the backward pass, which computes the dropout mask
-    again. Each device of `spread` runs the kernels on its own rows. With `interpret`, the kernels run on any platform, but
-    slowly; this is for tests.
+    again. Each device of `spread` runs the kernels on its own rows. `interpret` is for tests. It runs the kernels on any
+    platform, but slowly.
 
     Raises ValueError if the width or the dtype is not supported. To choose an implementation first, call
     `dispatch.choose_residual_norm`.
