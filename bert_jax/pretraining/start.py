@@ -84,8 +84,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 
     Parts that the model lacks must be named in `init_new`. Heads that pretraining does not use must be named in `init_drop`. A
     run without sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the
-    model's parameters. Raises UserError if the model has a different architecture or vocabulary, or if such parts are not
-    named."""
+    model's parameters. Raises UserError if the model has a different architecture or vocabulary, or if a part must be named in
+    `init_new` or `init_drop` and is not."""
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
     wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}

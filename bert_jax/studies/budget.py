@@ -53,8 +53,8 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
 
 
 def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """Returns {name: step} for each arm that uses an earlier state from the run of `arm`. It is the step of the evaluation that
-    is nearest to the fraction `ArmConfig.at` of the run."""
+    """Returns {name: step} for each arm that uses an earlier state from the run of `arm`. The state is saved at the evaluation
+    nearest to the fraction `ArmConfig.at` of the run."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}

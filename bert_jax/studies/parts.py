@@ -35,7 +35,8 @@ MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a study. `name` is "pretraining", "model" (an earlier state of another arm's run), or the name of a task."""
+    """A part of a study. `name` is "pretraining", "model" (an earlier state from the run of another arm), or the name of a
+    task."""
 
     arm: str
     seed: int

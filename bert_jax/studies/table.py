@@ -185,7 +185,7 @@ def is_untrained(arm: ArmConfig) -> bool:
 
 def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
     """Returns {name of an arm: steps of each phase} for each pretraining that led to the model of `arm`. If `arm` uses an
-    earlier state, the steps after this state are not counted."""
+    earlier state of a run, the steps after this state are not counted."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)

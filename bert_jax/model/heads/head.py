@@ -69,12 +69,12 @@ class TaskHead:
     dropout: Dropout | None = None
     """Dropout before the layer. None: the model's `hidden_dropout`, or no dropout for a span head."""
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
-    """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
-    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm`, the final states
-    of both directions replace the pooler's output and the [CLS], and the pooler is not used. "last_token": the hidden state of
-    the last token of the text, its [SEP], without the pooler; use it for left-to-right models, whose [CLS] sees no text (GPT,
-    Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`; for a model that already has
-    one of these, "pooler" keeps it."""
+    """The input of a sequence head. "pooler": the output of the pooler for [CLS]. "concat": the concatenation of the [CLS], the
+    mean over the tokens of the text and the maximum over these tokens (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm`,
+    the final states of both directions replace the pooler's output and the [CLS], and the pooler is not used. "last_token": the
+    hidden state of the text's last token, [SEP], without the pooler. Use "last_token" for left-to-right models, because their
+    [CLS] sees no text (GPT, Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`.
+    If the model already has one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings": the input of the first layer.
     "last_four_sum", "all_sum": the sum of the last four or of all layers. "last_four_concat": the concatenation of the last

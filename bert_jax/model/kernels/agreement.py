@@ -1,12 +1,12 @@
 """Compares each kernel with the plain path on the current device. The comparison covers values, gradients, packed and padded
 rows, windows and dropout.
 
-A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
-as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs in
-the same dtype. (The TPU compiler needs four times as long to compile a float32 reference for a long row.) The TPU attention
-kernel draws its own dropout masks, so no reference has the same mask. Instead, the rate, the scale and the independence of the
-masks are measured, and a finite difference along the gradient shows whether the backward pass drops the same elements as the
-forward pass."""
+A kernel may be wrong on a kind of chip on which it was never run. `compare` runs the kernel on small arrays and returns the
+differences as `Figure`s. Each figure has a limit, above which the kernel counts as wrong. The reference is the plain path on
+the same inputs in the same dtype. (The TPU compiler needs four times as long to compile a float32 reference for a long row.)
+The TPU attention kernel draws its own dropout masks, so no reference has the same mask. Instead, the rate, the scale and the
+independence of the masks are measured, and a finite difference along the gradient shows whether the backward pass drops the
+same elements as the forward pass."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bert_jax.model.layers import Dropout, NormParameters, gather_positions, pla
 from bert_jax.model.positions import Angles, rotary_angles, rotate
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
-"""The largest accepted difference of a token's vector, relative to its norm. If the kernels are interpreted on a CPU, they
-differ by 1e-6 in float32 and by 0.016 in bfloat16, because both paths round to bfloat16. The limits leave a margin for the
+"""The largest accepted difference of a token's vector, relative to its norm. On a CPU, where the kernels are interpreted, the
+difference is 1e-6 in float32. It is 0.016 in bfloat16, because both paths round to bfloat16. The limits leave a margin for the
 exponentials and sums of other chips."""
 SLOPE_LIMIT = 0.03
 """The largest accepted relative difference between a slope and its finite difference. If the mask is wrong, they differ by

@@ -190,10 +190,10 @@ def padded_length(length: int, tile: int = LANES) -> int:
 def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
     """Returns an upper bound on the vector memory of the backward kernel (bytes). The forward kernel needs less memory.
 
-    It adds up three parts. First, eight arrays [rows, length, lanes] of a grid step. Each has two copies, because the arrays of
-    the next step are transferred in the meantime. Second, the accumulated query gradient, if a row has several blocks. Third,
-    the registers that the compiler spills (3.4 MiB in bfloat16 and up to 13 MiB in float32, compiled for v4 and v5p with 128
-    lanes; 5.4 MiB in bfloat16 with 256)."""
+    The bound is the sum of three parts. First, eight arrays [rows, length, lanes] of a grid step. Each has two copies, because
+    the arrays of the next step are transferred in the meantime. Second, the accumulated query gradient, if a row has several
+    blocks. Third, the registers that the compiler spills. Compiled for v4 and v5p, these are 3.4 MiB in bfloat16 and up to 13
+    MiB in float32 with 128 lanes, and 5.4 MiB in bfloat16 with 256 lanes."""
     rows, groups = plan.step
     size = jnp.dtype(dtype).itemsize
     wide = rows * groups * plan.length * plan.lanes

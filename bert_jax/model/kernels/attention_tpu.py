@@ -1,6 +1,6 @@
 """The TPU kernels of fused attention. The scores of a row stay on the chip.
 
-All intermediate matrices are transposed. Keys are along the sublanes, and queries are along the lanes:
+All intermediate matrices are transposed. Keys are along the sublanes, and queries are along the lanes. The products are:
 
     scores  K Q^T [keys, queries]     context^T = V^T P     dQ^T = K^T dS     dK^T = Q^T dS^T     dV^T = dO^T P^T
 
@@ -50,7 +50,7 @@ State = TypeVar("State")
 Refs = TypeVar("Refs", "ForwardRefs", "BackwardRefs")
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
-"""The number of tiles whose first products are issued ahead of time."""
+"""The first products of a tile are issued this many tiles ahead."""
 VMEM_LEAST = 16 << 20
 """The minimum bytes of vector memory that a kernel requests. Every chip has this much. A kernel requests more only if it needs
 more, because XLA keeps its own arrays in the remaining memory."""
@@ -402,7 +402,8 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 
 def _whole(plan: TpuPlan, parts: dict, name: str, block: int, size: int) -> Array:
-    """Concatenates the `parts` [head width, size] of the gradient `name` to the gradient of a block, [lanes, block]."""
+    """Returns the gradient `name` of a block, [lanes, block]. The gradient is concatenated from its `parts` [head width,
+    size]."""
     none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key in the block
     starts = range(0, block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]

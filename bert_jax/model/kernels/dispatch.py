@@ -1,8 +1,8 @@
 """Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and returns the reason.
 
 The choice depends on `Execution.attention`, on `Execution.residual_norm`, and on the kind of device that a program is compiled
-for. The device need not be attached. When a run starts, it changes "auto" to "plain" for each kernel that disagrees with the
-plain path on that kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` stores the
+for. The device need not be attached. When a run starts, the run changes "auto" to "plain" for each kernel that disagrees with
+the plain path on that kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` stores the
 choice in `config.Target`, where the model reads it. `sharding.kernels.resolve` calls it with the mesh.
 
     operation        plain                                  fused                            kernels
@@ -146,8 +146,8 @@ class _ResidualNorm:
 
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
-    """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` distributes the kernels over
-    the devices. Without `spread`, no kernels are used.
+    """Returns `config` with the kernels that it uses in a program on `devices` devices of the same kind as `chip`. `spread`
+    distributes the kernel calls over the devices. Without `spread`, no kernels are used.
 
     The model later checks, from static shapes, whether a kernel supports the length and width of the rows. One program may
     therefore use both implementations. Raises UserError if `config` requires a kernel that cannot run.
