@@ -26,8 +26,8 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """Returns the program of `experiment` on `mesh`. The only arrays that are allocated are those of the `teacher`, which only
-    a distillation has."""
+    """Returns the program of `experiment` on `mesh`. Only the arrays of the `teacher` are allocated, and only a distillation
+    has a teacher."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()

@@ -1,4 +1,4 @@
-"""Reference curves. A curve has the held-out scores of an experiment over several seeds, and a run is compared with it.
+"""Reference curves. A curve has the held-out scores of an experiment over several seeds, and a run is compared with the curve.
 
 A curve is a JSON file in the folder `curves`, which is next to the folder of the experiment file. The curve has the name of the
 experiment file, followed by the argument, e.g. `experiments/curves/quickstart.json` or `laptop-more.json`.
@@ -191,8 +191,9 @@ def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> li
 def comparison(
     curve: ReferenceCurve, step: int, scores: Mapping[str, float], titles: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Returns (whether the held-out `scores` after `step` are within the band, a sentence that reports this). If the curve has
-    no band for this step, returns (True, ""). `titles` are the `losses` of the run."""
+    """Returns two values. The first is whether the held-out `scores` after `step` are within the band, and the second is a
+    sentence that reports this. If the curve has no band for this step, returns (True, ""). `titles` are the `losses` of the
+    run."""
     there = [name for name in titles if step in curve.measures.get(name, {}) and name in scores]
     if not there:
         return True, ""

@@ -263,8 +263,8 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
 
 
 def _labels(labels: Int[np.ndarray, " P"], objective: Objective) -> str:
-    """Returns a note that reports, for each pair of a row, whether the second text follows the first one. If the objective is
-    from the user's file, the note adds that the objective may still change the pairs."""
+    """Returns a note that shows for each pair of a row whether the second text follows the first text. If the objective is from
+    the user's file, the note adds that the objective may still change the pairs."""
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
     own = "" if type(objective).__module__.startswith("bert_jax.") else f" as read, before {type(objective).__name__}"
     return f" (second text{own}: {', '.join(names)})" if names else ""

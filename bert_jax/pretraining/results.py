@@ -185,7 +185,7 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
             steps.append(step)
             yield model
 
-    from bert_jax.interop.surgery import average  # imported here, since a run does not need it
+    from bert_jax.interop.surgery import average  # imported here because a run does not need it
 
     return average(models()), steps
 

@@ -125,8 +125,8 @@ class Runner:
         log.info("%s done", counted(len(parts), "part"))
 
     def _wait_for_earlier(self, workdir: AnyPath) -> None:
-        """Waits until no process uses the workdir of a part. An earlier start of the study that was killed may have left such a
-        process."""
+        """Waits until no process uses the workdir of a part. If an earlier start of the study was killed, it may have left such
+        a process."""
         while not is_remote(workdir) and (workdir / LOCK).exists():
             try:
                 with locked(workdir, LOCK):

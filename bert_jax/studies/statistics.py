@@ -44,8 +44,9 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
-    """Returns the mean of the differences `ours` - `theirs` over the seeds that both have, with its t interval, mean ± t(n - 1)
-    s / sqrt(n) (Student 1908, "The Probable Error of a Mean"). If the deviation is 0, the interval has width 0."""
+    """Returns the mean of the differences `ours` - `theirs` over the seeds that both have. The interval of the mean is the t
+    interval, mean ± t(n - 1) s / sqrt(n) (Student 1908, "The Probable Error of a Mean"). If the deviation is 0, the interval
+    has width 0."""
     differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     n, middle = len(differences), mean(differences)
     if middle is None or n < 2:

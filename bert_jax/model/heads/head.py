@@ -77,18 +77,18 @@ class TaskHead:
     If the model already has one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings": the input of the first layer.
-    "last_four_sum", "all_sum": the sum of the last four or of all layers. "last_four_concat": the concatenation of the last
-    four. "embeddings_and_last": the concatenation of the embeddings and the last layer (CoVe, arXiv:1708.00107, section 4).
-    "last_four_mix", "scalar_mix": a trained weighted average of the last four, or of the embeddings and all layers (ELMo,
-    arXiv:1802.05365, section 3.2)."""
+    "last_four_sum": the sum of the last four layers. "all_sum": the sum of all layers. "last_four_concat": the concatenation of
+    the last four layers. "embeddings_and_last": the concatenation of the embeddings and the last layer (CoVe, arXiv:1708.00107,
+    section 4). "last_four_mix": a trained weighted average of the last four layers. "scalar_mix": a trained weighted average of
+    the embeddings and all layers (ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence,
     token or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. The state of the LSTM is reset
     between texts."""
     mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
     """Where a token or span head with an `lstm` uses the hidden states of `layers`. "input": as the input of the LSTM.
-    "output": concatenated with the output of the LSTM, which then reads the encoder's embeddings. "both": at both places, each
-    with its own weighted average (TagLM, arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
+    "output": concatenated with the output of the LSTM. The LSTM then reads the encoder's embeddings. "both": at both places.
+    Each place has its own weighted average (TagLM, arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
     crf: Annotated[str, OneOf(CRFS)] = "none"
     """For token heads. "none": each word is predicted independently, as in the paper. "free": a conditional random field over the
     words of a text, trained by the log-likelihood of the label sequence and decoded with the Viterbi algorithm (arXiv:1508.01991;

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Float64, Num, Shaped
 from bert_jax.files import JsonObject
 
 Label = str | float | tuple[str, ...]
-"""A prediction in readable form: a label, a number, or several labels."""
+"""A prediction in readable form. It is a label, a number, or several labels."""
 
 EXCLUDED = -1e9
 """The logit of an answer that does not exist, such as a token of another sequence or a missing candidate."""
@@ -155,7 +155,7 @@ class MultiLabel(Outputs):
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """Returns the most frequent sets of labels, then the set with the highest micro F1."""
+        """Returns the most frequent sets of labels, followed by the set with the highest micro F1."""
         return np.concatenate([super().constants(labels), best_label_set(labels)[np.newaxis]])
 
 
@@ -183,7 +183,7 @@ class Regression(Outputs):
         return jnp.square(scores[..., 0] - teacher_scores[..., 0])
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Returns 0, since accuracy is not defined for regression."""
+        """Returns 0, because accuracy is not defined for regression."""
         return jnp.zeros(labels.shape, jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:

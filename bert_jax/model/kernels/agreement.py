@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def faults(self) -> list[Figure]:
-        """The figures above their limits."""
+        """The figures whose errors are above their limits, or NaN."""
         return [figure for figure in self.figures if not figure.agrees]
 
     @property
@@ -122,7 +122,8 @@ class Comparison:
 
     @property
     def worst(self) -> Figure | None:
-        """The figure with the largest error relative to its limit. None if there are no figures."""
+        """The figure that is closest to its limit. If figures are above their limits, this is the first of them. None if there
+        are no figures."""
         return max(self.figures, key=lambda figure: figure.error / figure.limit if figure.agrees else np.inf, default=None)
 
 
@@ -222,7 +223,7 @@ def plain_attention(
 
 
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
-    """Yields the mean, the spread and the independence of dropout masks.
+    """Yields figures for the mean, the spread and the independence of dropout masks.
 
     All scores are equal and all values are 1. Suppose a query sees N keys (all L keys, or the keys in its window). The context
     of the query is then (number of kept keys) / (N (1 - rate)). Over L x B x H queries, the context has mean 1 and variance

@@ -150,7 +150,8 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
 
 
 def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Returns two shapes: [B, L, H, K] of query, key, value, context and their gradients, and [B, H, L] of the softmax sums."""
+    """Returns two shapes. [B, L, H, K] is the shape of query, key, value, context and their gradients. [B, H, L] is the shape
+    of the softmax sums."""
     b, length, heads = plan.rows, plan.length, plan.heads
     return (
         jax.ShapeDtypeStruct((b, length, heads, plan.head_width), dtype),

@@ -34,7 +34,7 @@ Inputs = tuple[
 lengths and width. The sequence ids are those of the keys and, if only some tokens are queries, also those of the queries.
 `ids_shapes` has the shapes of the ids, and `seeds` returns the seeds."""
 Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
-"""The results of the forward kernel: the context, and log2 of the softmax sums in float32."""
+"""The results of the forward kernel: (the context, log2 of the softmax sums in float32)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,7 +113,7 @@ Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"
 Results = tuple[Float[Array, "B L D"], Float[Array, "B L D"]]
 """(x + dropout(y), LayerNorm(x + dropout(y)))."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
-"""The arrays saved for the backward pass: the random words, x + dropout(y), and the scale."""
+"""The arrays that are saved for the backward pass: (the random words, x + dropout(y), the scale)."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
