@@ -30,12 +30,12 @@ from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums
 
 EVAL_SEED = 20_181_011
-"""The seed of held-out pairs and masks, which do not depend on the experiment's seed."""
+"""The seed of held-out pairs and masks. It does not depend on the experiment's seed."""
 
 
 class Evaluation:
-    """Computes held-out scores on rows of a phase's length, and the objective's baselines on the same rows. `plan` is the phase's
-    plan of the training split, or of a block of it."""
+    """Computes held-out scores on rows of a phase's length. Also computes the objective's baselines on the same rows. `plan` is
+    the phase's plan for the training split, or for a block of this split."""
 
     def __init__(
         self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
@@ -64,7 +64,7 @@ class Evaluation:
         further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
-        self._count = int((predicted >= 0).any(1).sum())  # excluding the empty rows that pad the last batch
+        self._count = int((predicted >= 0).any(1).sum())  # does not count the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
         self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
@@ -72,12 +72,12 @@ class Evaluation:
         require_memory(needs, mesh, self._memory_advice)
 
     def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
-        """Returns the number of words that the predicted pieces form."""
+        """Returns the number of words to which the predicted pieces belong."""
         plan, tables = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus)
         first = words = 0
         for batch in self._batches():
             end = first + len(batch["masked_targets"])
-            rows = np.minimum(np.arange(first, end), plan.num_rows - 1)  # rows from here on are empty
+            rows = np.minimum(np.arange(first, end), plan.num_rows - 1)  # rows after the last one are empty
             words += int(words_begun(corpus, plan, rows, batch, tables).sum())
             first = end
         return words
@@ -86,7 +86,7 @@ class Evaluation:
         """Returns the scores of `params` and of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._memory_advice), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
-            params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis
+            params = self._program.gathered(params)  # gathered once per evaluation if they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
                 if self._program.is_new("evaluation", batch):  # the call below then finds it in JAX's cache
@@ -97,7 +97,7 @@ class Evaluation:
                 progress(min(number * self._batch_size, self._count), self._count)
             sums = jax.device_get(total)
             scores = self._objective.summarise(sums)
-            if next(iter(self._objective.named_scores())) not in scores:  # e.g. skip-gram, whose pairs are made on the device
+            if next(iter(self._objective.named_scores())) not in scores:  # e.g. skip-gram, which makes its pairs on the device
                 raise UserError(_nothing_to_predict(self._length))
             further = {name: value for name, formula in self._formulas.items() if (value := formula(scores)) is not None}
             return scores | further | self._baseline | self._objective.baseline_scores(sums)

@@ -1,10 +1,10 @@
-"""Infers an experiment's model configuration from the corpus or from `init_from`, removes sentence pairs for left-to-right
-models, and shortens warmups that are too long.
+"""Infers an experiment's model configuration from the corpus or from `init_from`. Also removes sentence pairs if the model does
+not learn from them, and shortens warmups that are too long.
 
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
-A key set on the command line is never changed. If it contradicts the corpus or `init_from`, a later check raises a UserError with
-the right value.
+A key that is set on the command line is never changed. If its value contradicts the corpus or `init_from`, a later check raises
+a UserError with the right value.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def infer_settings(
     workdir: AnyPath | None = None,
     download: bool = True,
 ) -> tuple[JsonObject, list[str]]:
-    """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
+    """Returns (the `values` of a pretraining experiment with the inferred keys added, notes for the log about changed keys).
 
-    The model configuration comes from the model in `init_from`, or from the run in `workdir` that already started from it. With
-    `init_tiled`, the sizes come from the experiment. Without `init_from`, only the vocabulary size is inferred, from the corpus.
-    `given` are the dotted keys set on the command line. `download` allows downloading a model from the hub for its configuration.
-    Raises UserError if `init_from` is not a model.
+    The model configuration is read from the model in `init_from`. If `workdir` holds a run that has started from this model,
+    the configuration is read from the run instead. With `init_tiled`, the experiment sets the sizes. Without `init_from`, only
+    the vocabulary size is inferred, and it is read from the corpus. `given` are the dotted keys that are set on the command
+    line. With `download`, a model may be downloaded from the hub to read its configuration. Raises UserError if `init_from` is
+    not a model.
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []
@@ -100,16 +101,16 @@ def infer_settings(
 
 
 def _as_list(value: Any) -> Any:
-    """Returns a tuple as a list, as an experiment file has it."""
+    """Converts a tuple to a list, as in an experiment file."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _long_warmups(values: JsonObject) -> list[str]:
-    """Returns a note for each schedule whose warmup takes more than half of its steps."""
+    """Returns a note for each schedule in which the warmup takes more than half of the steps."""
     notes = []
     try:
         schedules = PretrainingExperiment.from_dict(values).schedules()
-    except UserError:  # reported when the experiment is made
+    except UserError:  # this error is reported when the experiment is made
         return []
     for schedule in schedules:
         if 2 * schedule.warmup_steps > schedule.steps:
@@ -121,7 +122,8 @@ def _long_warmups(values: JsonObject) -> list[str]:
 
 
 def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
-    """Returns (the architecture fields of the model `init_from`, its name for messages), or ({}, "") without one."""
+    """Returns (the architecture fields of the model `init_from`, the model's name for messages). Returns ({}, "") if
+    `init_from` is not set, or if the model would have to be downloaded and `download` is False."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):
         return {}, ""
@@ -129,7 +131,7 @@ def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple
     if workdir is not None:
         with explained(workdir):
             if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-                stored = stored_config(workdir)  # a resumed run does not read `init_from`, so it may have been removed
+                stored = stored_config(workdir)  # a resumed run does not need the model, which may be gone
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
             fields = {field.name for field in dataclasses.fields(Architecture)}
             return {field: value for field, value in stored["model"].items() if field in fields}, name

@@ -1,4 +1,4 @@
-"""The log of a pretraining run: log lines, records in `metrics.jsonl`, and the plot of the training curves."""
+"""The log of a pretraining run. It has log lines, records in `metrics.jsonl`, and a plot of the training curves."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from bert_jax.training.steps import Program
 log = logging.getLogger(__name__)
 
 CONSTANT = 0.01
-"""If less than this fraction of the NSP labels has the rarer value, the labels count as constant."""
+"""If the rarer value has less than this fraction of the NSP labels, the labels count as constant."""
 
 
 class PretrainingLog(RunLog):
-    """The log of a run that starts or resumes at `step`, with the experiment file `config` (FILE[:ARG]), if any.
+    """The log of a run that starts or resumes at `step`. `config` is the experiment file of the run (FILE[:ARG]), or "" if
+    there is none.
 
-    A run that starts at step 0 drops all records of an earlier start, including the evaluation of step 0, which it repeats.
+    A run that starts at step 0 drops all records of earlier starts. This includes the evaluation of step 0, because the run
+    evaluates step 0 again.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class PretrainingLog(RunLog):
         self.open(step or -1, experiment)
 
     def phase(self, index: int, source: BatchSource) -> None:
-        """Logs a line about the rows of a phase that starts or resumes, and restarts the rate measurement."""
+        """Logs a line about the rows of a phase that starts or resumes. Restarts the measurement of the throughput."""
         self._phase, config = index, self._experiment.phases[index]
         plan = source.plan(0).summary()
         random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
@@ -81,7 +83,8 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
-        """If a phase and the held-out rows have different masked fractions, returns a note with both; otherwise returns ""."""
+        """Returns a note with both masked fractions if a phase and the held-out rows have different ones. Otherwise returns
+        ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
@@ -92,17 +95,17 @@ class PretrainingLog(RunLog):
         return self._objective.summarise(window)
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Returns the scores of the objective that log lines show."""
+        """Returns the objective's scores as texts for a log line."""
         return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns the rows, their FLOPs, and the FLOPs of all later steps."""
+        """Returns (the number of rows, the FLOPs of these rows, the FLOPs of all later steps)."""
         rows = float(window["rows"])
         flops = rows * phase_row_flops(self._experiment, self._phase, self._teacher)
         return rows, flops, flops_left(self._experiment, step, self._teacher)
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
-        """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
+        """Writes held-out scores to the log and to `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
         log.info("held out after step %s: %s", f"{step:,}", self._objective.eval_line(scores))
@@ -112,7 +115,7 @@ class PretrainingLog(RunLog):
             self.draw()
 
     def _compare(self, step: int, scores: dict[str, float]) -> None:
-        """Logs whether held-out scores are within the band of the experiment's reference curve, if there is one."""
+        """If the experiment has a reference curve, logs whether the held-out scores are within the band of the curve."""
         if self._curve is None:
             return
         inside, line = comparison(self._curve, step, scores, losses(self._objective))
@@ -124,8 +127,8 @@ class PretrainingLog(RunLog):
             log.warning("%s; %s", line, causes)
 
     def draw_to(self, path: pathlib.Path) -> None:
-        """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
-        from bert_jax.training.curves import draw_curves  # imports matplotlib, which would delay the start of a run
+        """Draws losses, accuracies and the learning rate. A line marks the start of each phase."""
+        from bert_jax.training.curves import draw_curves  # matplotlib would delay the start of a run
 
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
@@ -136,7 +139,7 @@ class PretrainingLog(RunLog):
 def _log_start(
     experiment: PretrainingExperiment, mesh: Mesh, splits: Splits, step: int, rejected: Mapping[str, str]
 ) -> None:
-    """Logs lines about the model, the corpus and the devices, and the first step of the run."""
+    """Logs lines about the model, the corpus, the devices, and the step at which the run starts."""
     m, devices = experiment.model, mesh.devices.flat
     log.info(
         "model: %s, vocabulary %s: %s, %s",

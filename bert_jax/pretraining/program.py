@@ -1,4 +1,4 @@
-"""The program of a pretraining run, made from its experiment: the steps, the objective and the teacher."""
+"""Makes the program of a pretraining run from its experiment. The program has the steps, the objective and the teacher."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """Returns the program of `experiment` on `mesh`. It allocates no arrays, except the arrays of a `teacher`, which only
-    distillation steps need."""
+    """Returns the program of `experiment` on `mesh`. Only the arrays of the `teacher` are allocated, and only a distillation
+    has a teacher."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()
@@ -58,7 +58,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
-    """Returns the program of a phase: the run's `program` with the settings of the phase. Its state is the same in all phases."""
+    """Returns the run's `program` with the settings of a phase. The state has the same structure in all phases."""
     own = experiment.for_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
@@ -69,7 +69,7 @@ def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) 
 
 
 def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
-    """Returns the scalars of every step of a run."""
+    """Returns the scalars that every step of a run receives."""
     return {"seed": np.uint32(experiment.seed)}
 
 
@@ -78,12 +78,13 @@ EXPORTED: Mapping[str, Sequence[str]] = {
     **{name: ARCHITECTURES[name] for name in _OF_BERT},
     "MarianMTModel": ("decoder", "lm_head"),
 }
-"""The transformers classes that a pretrained model can be exported as (`Objective.exported`) -> the parts that their files must
-have."""
+"""Name of a transformers class that a pretrained model can be exported as (`Objective.exported`) -> the parts that the files of
+this class must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
-    """Raises UserError if the objective of a user's file breaks its contract; the message names the violation."""
+    """Raises UserError if an objective from a user's file breaks the contract of an objective. The message names the
+    violation."""
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
@@ -105,8 +106,8 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """Returns `teacher` with the kernels for the devices of `mesh`. Its arrays (or their shapes) are sharded like the arrays of
-    a student without ZeRO."""
+    """Returns `teacher` with the kernels for the devices of `mesh`. The teacher's arrays (or their shapes) are sharded like the
+    arrays of a student without ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
@@ -118,8 +119,8 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 
 def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """Returns the teacher's architecture with the execution settings of the student, in `distillation.dtype` and without
-    remat."""
+    """Returns the teacher's configuration. It has the teacher's architecture and the student's execution settings, but the
+    dtype is `distillation.dtype` (if set) and there is no remat."""
     student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
@@ -127,14 +128,16 @@ def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> Mo
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
-    """Raises UserError if the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
+    """Raises UserError if the rows of a batch, in a phase or in the evaluation, cannot be divided equally among the devices of
+    `mesh`."""
     for i, phase in enumerate(experiment.phases):
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of the forward and backward pass of one row of a phase, and of the forward pass of a `teacher`."""
+    """Returns the model FLOPs for one row of a phase. They include the forward and backward pass and, if there is a `teacher`,
+    its forward pass."""
     phase, objective = experiment.phases[i], experiment.trained_objective
     if teacher is not None:
         objective = objective.with_teacher(Teacher(teacher, {}))
@@ -142,7 +145,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of all steps after `step`, including the FLOPs of a `teacher`."""
+    """Returns the model FLOPs of all steps after `step`. They include the FLOPs of the `teacher`, if there is one."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

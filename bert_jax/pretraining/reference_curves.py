@@ -1,7 +1,8 @@
-"""Reference curves: the held-out scores of an experiment over several seeds, for comparison with a run.
+"""Reference curves. A curve has the held-out scores of an experiment over several seeds, and a run is compared with the curve.
 
-A curve is a JSON file in the folder `curves` next to the folder of the experiment file, named like that file and its argument:
-`experiments/curves/quickstart.json`, `laptop-more.json`. `tests/golden/make_reference_curve.py` makes it from workdirs.
+A curve is a JSON file in the folder `curves`, which is next to the folder of the experiment file. The curve has the name of the
+experiment file, followed by the argument, e.g. `experiments/curves/quickstart.json` or `laptop-more.json`.
+`tests/golden/make_reference_curve.py` makes a curve from workdirs.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ WITHOUT_EFFECT = (
     *(f"model.{field.name}" for field in dataclasses.fields(Execution)),
     "phases.*.accumulation",
 )
-"""Keys in which a run may differ from the curve's runs, since they affect scores less than the seed does."""
+"""A run may differ from the curve's runs in these keys, because the keys affect scores less than the seed does."""
 LIKE_SIZE = 0.1
-"""A run is compared with a curve if the numbers of tokens of their corpora differ by at most this fraction. The size of the
-embedded corpus depends on the versions of the Python packages."""
+"""A run is compared with a curve if the number of tokens in its corpus differs from the curve's corpus by at most this
+fraction. The fraction is not 0 because the size of the embedded corpus depends on the versions of the Python packages."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
 
@@ -53,7 +54,7 @@ class Band:
     mean: float
     low: float
     high: float
-    """`low` to `high` is the 95 % prediction interval of a further run, assuming normally distributed scores."""
+    """`low` to `high` is the 95 % prediction interval of a further run. It assumes that scores are normally distributed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,23 +64,24 @@ class ReferenceCurve:
     name: str
     seeds: tuple[int, ...]
     settings: JsonObject
-    """The configuration of the curve's runs as a nested dictionary; the keys `WITHOUT_EFFECT` are from the first run."""
+    """The configuration of the curve's runs as a nested dictionary. The values of the keys in `WITHOUT_EFFECT` are from the
+    first run."""
     corpus_tokens: int
     corpus_fingerprint: str
     measures: Mapping[str, Mapping[int, Band]]
-    """The name of a held-out loss -> step -> band."""
+    """Name of a held-out loss -> step -> band."""
 
 
 def prediction_band(values: Sequence[float]) -> Band:
-    """Returns the mean of the losses, and the interval mean -+ t s sqrt(1 + 1/n) in which another loss is expected. The lower end
-    of the interval is at least 0. Needs two to ten values."""
+    """Returns the mean of the losses `values`, and the interval mean ± t s sqrt(1 + 1/n) in which another loss is expected. The
+    lower end of the interval is at least 0. `values` must have two to ten losses."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return Band(mean, max(0.0, mean - reach), mean + reach)
 
 
 def read_curve(path: pathlib.Path) -> ReferenceCurve:
-    """Reads a curve written by `as_json`. Raises UserError for other files."""
+    """Reads a curve that `as_json` has written. Raises UserError if the file is not a curve."""
     values = read_object(path, "restore it from the repository, or remove it")
     try:
         measures = {name: {int(step): Band(**band) for step, band in bands.items()} for name, bands in values["measures"].items()}
@@ -107,8 +109,9 @@ def as_json(curve: ReferenceCurve) -> str:
 
 
 def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
-    """Returns the curve of the runs in `workdirs`, which differ only in their seeds. Raises UserError for fewer than two or more
-    than ten runs, for runs with different settings, and for runs without a common evaluation."""
+    """Returns the curve of the runs in `workdirs`, which differ only in their seeds. Raises UserError if there are fewer than
+    two or more than ten runs, if the runs have different settings or corpora, if two runs have the same seed, or if the runs
+    have no evaluation in common."""
     if not 2 <= len(workdirs) <= len(_T_95) + 1:
         raise UserError(f"{counted(len(workdirs), 'run')} given; a band needs 2 to {len(_T_95) + 1} runs of different seeds")
     stored = [run_config(workdir, "pretrain") for workdir in workdirs]
@@ -135,13 +138,13 @@ def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: 
 
 
 def losses(objective: Objective) -> dict[str, str]:
-    """Returns the held-out scores that are compared, and their names in log lines."""
+    """Returns {name: title in log lines} for the held-out scores that are compared."""
     scores = objective.named_scores().items()
     return {name: score.title for name, score in scores if isinstance(score, Score) and not score.is_share}
 
 
 def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
-    """Returns step -> held-out scores of a run."""
+    """Returns {step: held-out scores} of a run."""
     found = {}
     for record in read_metrics(workdir / METRICS):
         scores = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
@@ -153,8 +156,8 @@ def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
 def find_curve(
     config: str, experiment: PretrainingExperiment, corpus_tokens: int, fingerprint: str
 ) -> tuple[ReferenceCurve | None, str]:
-    """Returns (the curve for a run of `--config=config`, a log line), or (None, the reason) if its settings differ, or (None, "")
-    if the experiment has no curve."""
+    """Returns (the curve for a run of `--config=config`, a log line). If the settings or the corpus of the run differ from the
+    curve's, returns (None, a log line with the reason). If the experiment has no curve, returns (None, "")."""
     file, _, argument = config.partition(":")
     path = pathlib.Path(file)
     path = path.parent.parent / FOLDER / ("-".join(filter(None, (path.stem, argument))) + ".json")
@@ -176,7 +179,7 @@ def find_curve(
 
 
 def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> list[tuple[str, object, object]]:
-    """Returns (key, value of `one`, value of `other`) for every differing key that is not `WITHOUT_EFFECT`."""
+    """Returns (key, value of `one`, value of `other`) for every key that differs and is not in `WITHOUT_EFFECT`."""
     ours, theirs = (dict(flatten(experiment.to_dict())) for experiment in (one, other))
     return [
         (key, ours.get(key), theirs.get(key))
@@ -188,8 +191,9 @@ def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> li
 def comparison(
     curve: ReferenceCurve, step: int, scores: Mapping[str, float], titles: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Returns two values: whether the held-out `scores` after `step` are within the band, and a sentence that reports this. If
-    the curve has no such step, returns (True, ""). `titles` are the `losses` of the run."""
+    """Returns two values. The first is whether the held-out `scores` after `step` are within the band, and the second is a
+    sentence that reports this. If the curve has no band for this step, returns (True, ""). `titles` are the `losses` of the
+    run."""
     there = [name for name in titles if step in curve.measures.get(name, {}) and name in scores]
     if not there:
         return True, ""
@@ -215,8 +219,9 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """Returns the usual causes of scores outside the band. Causes for which there is evidence in this run come first: `skipped`
-    steps, another dtype, another `fingerprint` of the corpus. All other settings are the same as the curve's (`find_curve`)."""
+    """Returns a sentence that lists the usual causes of scores outside the band. The causes for which this run has evidence
+    come first. These are `skipped` steps, a different dtype, and a different `fingerprint` of the corpus. All other settings
+    are the same as the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")

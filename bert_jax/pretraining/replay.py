@@ -1,4 +1,5 @@
-"""Recomputes a training step of a pretraining run from its workdir: texts, losses, gradient norms."""
+"""Recomputes a training step of a pretraining run from the workdir and the corpus. Reports the texts, losses and gradient
+norms."""
 
 from __future__ import annotations
 
@@ -48,21 +49,21 @@ ROWS = 32
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replay:
-    """A recomputed training step: its batch, losses and gradient norms."""
+    """A recomputed training step, with its batch, losses and gradient norms."""
 
     step: int
-    """The step's number in the log, counted from 1. The step reads batch `step` - 1, counted from 0."""
+    """The number of the step in the log, counted from 1. The step reads the batch with index `step` - 1."""
     weights_of: int
-    """The number of steps after which the weights were saved or recomputed: `step` - 1, or more if earlier states no longer
-    exist."""
+    """The number of training steps that produced the weights. This is `step` - 1, or more if no earlier state exists
+    anymore."""
     learning_rate: float
     sums: Sums
-    """The objective's sums and counts with the step's dropout, as in the log."""
+    """The objective's sums and counts, computed with the dropout of the step, as in the log."""
     norms: dict[str, float]
-    """Parameter name -> the L2 norm of its gradient before clipping; layers are numbered from 0."""
+    """Parameter name -> the L2 norm of the parameter's gradient before clipping. Layers are numbered from 0."""
     batch: Batch
     losses: dict[str, Float[np.ndarray, " B"]]
-    """The losses of each row without dropout: see `Objective.row_losses`."""
+    """The losses of each row without dropout (see `Objective.row_losses`)."""
     objective: Objective
 
     @property
@@ -87,9 +88,9 @@ def load_experiment(
 ) -> tuple[PretrainingExperiment, Corpus]:
     """Returns (the experiment of the run in `workdir`, its training corpus).
 
-    Relative paths in its configuration are relative to the directory in which the run was started. `overrides` are pairs of
-    dotted key and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, or if
-    the corpus differs.
+    Relative paths in the run's configuration are relative to the directory in which the run was started. `overrides` are pairs
+    (dotted key, text). Raises UserError if a key does not match the patterns `may_change`, if `workdir` holds no run, or if the
+    corpus differs from the run's corpus.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), extra_key=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
@@ -117,9 +118,9 @@ def load_experiment(
 def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, step: int) -> Replay:
     """Recomputes training step `step` of the run in `workdir` without writing anything.
 
-    The weights are recomputed by training from the newest state before the step. That state is a checkpoint, or the initial state
-    if it is less than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises
-    UserError if the run has no such step or no state exists."""
+    The weights are recomputed by training from the newest checkpoint before the step. If there is no such checkpoint, and the
+    step is among the first `checkpoints.every` steps, the initial state is used. Otherwise the earliest remaining checkpoint is
+    used. Raises UserError if the run has no such step, or if no state exists."""
     last = experiment.phase_starts()[-1]
     if not 1 <= step <= last:
         raise UserError(f"--replay={step} is not a step of this run; give one from 1 to {last:,}")
@@ -146,7 +147,8 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
 
 
 class Batches:
-    """The batches of all phases of a run, by the number of finished steps, shifted by `skipped_batches`."""
+    """The batches of all phases of a run, indexed by the number of finished steps. The index is shifted by
+    `skipped_batches`."""
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
@@ -163,7 +165,7 @@ class Batches:
 def _nearest_state(
     experiment: PretrainingExperiment, program: Program, workdir: AnyPath, corpus: Corpus, step: int
 ) -> TrainState:
-    """Returns the newest state up to `step`; if there is none, the earliest state."""
+    """Returns the newest state that is not after `step`. If there is none, returns the earliest state."""
     directory = workdir / "checkpoints"
     there: list[int] = []
     if directory.is_dir():
@@ -180,7 +182,7 @@ def _nearest_state(
 def _trained_on(
     experiment: PretrainingExperiment, program: Program, state: TrainState, batches: Batches, step: int
 ) -> TrainState:
-    """Trains an earlier state until `step` and returns it. A later state is returned unchanged."""
+    """Trains `state` until `step` and returns the result. If `state` is not before `step`, it is returned unchanged."""
     first = int(state.step)
     if first >= step:
         return state
@@ -195,7 +197,7 @@ def _trained_on(
 
 
 def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
-    """Returns the norms by parameter name, e.g. "encoder/layers/0/attention/query/kernel"; the layer's number follows
+    """Returns the norms by parameter name, e.g. "encoder/layers/0/attention/query/kernel". The index of the layer follows
     "layers"."""
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
@@ -208,8 +210,8 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """Returns the losses of each row. They are computed for `ROWS` rows at a time if the batch and the mesh allow this,
-    otherwise for all rows at once."""
+    """Returns the losses of each row. The losses are computed for `ROWS` rows at a time if the sizes of the batch and the mesh
+    allow this. Otherwise they are computed for all rows at once."""
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -226,7 +228,8 @@ def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> di
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Yields the lines that the command prints: the step, the norm of every gradient, and the rows, largest loss first."""
+    """Yields the lines that the command prints. They report the step, the norm of every gradient, and the rows. The rows are
+    sorted by loss, the largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the original weights"
@@ -260,15 +263,15 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
 
 
 def _labels(labels: Int[np.ndarray, " P"], objective: Objective) -> str:
-    """Returns whether the second text of each pair follows the first one. The user's own objective may change the pairs after
-    they are read."""
+    """Returns a note that shows for each pair of a row whether the second text follows the first text. If the objective is from
+    the user's file, the note adds that the objective may still change the pairs."""
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
     own = "" if type(objective).__module__.startswith("bert_jax.") else f" as read, before {type(objective).__name__}"
     return f" (second text{own}: {', '.join(names)})" if names else ""
 
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Yields each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
+    """Yields each pair of a row as "text -> translation". Without a `tokenizer`, ids are shown."""
 
     def spell(some: Sequence[int], *, target: bool = False) -> str:
         return tokenizer.decode(some, target=target) if tokenizer else " ".join(map(str, some))
@@ -280,8 +283,8 @@ def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
-    """Returns the text of a row, with each predicted token as "[shown -> predicted]" and each centre as "[shown]". Without a
-    `tokenizer`, ids are shown."""
+    """Returns the text of a row. Each predicted token is written as "[shown -> predicted]" and each centre as "[shown]".
+    Without a `tokenizer`, ids are shown."""
     ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
     predicted: dict[int, int | None] = dict.fromkeys(batch["centres"][row].tolist()) if "centres" in batch else {}
     if "masked_targets" in batch:

@@ -1,4 +1,5 @@
-"""The results of a pretraining run: `results.json`, and the model to export, from the last step or an earlier one."""
+"""The results of a pretraining run. They are `results.json` and the model to export, from the last step or from an earlier
+step."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from bert_jax.training.exporting import on_host
 from bert_jax.training.steps import TrainState
 
 SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
-"""If a run has a spike policy, these numbers of its state (`spikes.WatchedTrainState`) belong to its results."""
+"""If a run has a spike policy, its results include these counts from the state (`spikes.WatchedTrainState`)."""
 
 
 def results(
@@ -51,10 +52,10 @@ def results(
     splits: Splits,
     seconds: float,
 ) -> JsonObject:
-    """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
+    """Returns the content of `results.json`, the final numbers of a run. `seconds` is the time since the last start of the run.
 
-    `times_unigram_accuracy` is None if there is no baseline, or if its accuracy is 0. This happens if there are few held-out
-    rows and none of them contains the most frequent token.
+    `times_unigram_accuracy` is None if there is no baseline, or if the accuracy of the baseline is 0. The accuracy is 0 if
+    there are few held-out rows and none of their predicted tokens is the most frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
@@ -80,8 +81,8 @@ def results(
 def training_section(
     experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
-    """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
-    the user's files that the run used, by key."""
+    """Returns the training section of the model card for a run that ended with these held-out `scores`. `files` maps a
+    configuration key to the user's file that the run used."""
     train, start = splits.train, Training()
     sources = corpus_sources(train)
     with contextlib.suppress(UserError, OSError):  # the model may have been removed during the run
@@ -114,7 +115,7 @@ def training_section(
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Returns the held-out scores for a card: (name, score, baseline or None)."""
+    """Returns the held-out scores for a card as (name, score, baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []
@@ -127,8 +128,9 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the exported subtrees of the parameters. These are the encoder and the parts of the objective that belong to its
-    transformers class, or to files of this project."""
+    """Returns the names of the parameter subtrees that are exported. They are the encoder, the parts that belong to the
+    objective's transformers class, and the parts that belong to none of the classes in `EXPORTED`. Temporary parts are left
+    out."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
@@ -136,8 +138,8 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """Returns the model to export: the encoder, the parts of the objective that belong to its exported class, and the tokenizer
-    of the corpus. `params` are whole numpy arrays (not sharded)."""
+    """Returns the model to export. It has the `exported_parts` and the tokenizer of the corpus. `params` are whole numpy
+    arrays, not shards."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}
@@ -145,10 +147,10 @@ def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], 
 
 
 def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
-    """Loads the model that the pretraining run in `workdir` had after `step` steps. The run may still be training.
+    """Loads the model of the pretraining run in `workdir` after `step` steps. The run may still be training.
 
-    Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
-    one.
+    Raises UserError if `workdir` holds no pretraining run, or no checkpoint of this step. The message lists the steps that have
+    a checkpoint.
     """
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
@@ -164,8 +166,9 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
-    """Returns two values: the model with the mean weights of the last `count` checkpoints of the pretraining run in `workdir`,
-    and the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and `load_checkpointed_model`."""
+    """Returns (a model, a list of steps). The model has the mean weights of the last `count` checkpoints of the pretraining run
+    in `workdir`, and the list has the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and
+    `load_checkpointed_model`."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:
@@ -182,13 +185,13 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
             steps.append(step)
             yield model
 
-    from bert_jax.interop.surgery import average  # imported here, since a run does not need it
+    from bert_jax.interop.surgery import average  # imported here because a run does not need it
 
     return average(models()), steps
 
 
 def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
-    """Yields (step, model) for the `chosen` checkpoints of a run, with one model in memory at a time."""
+    """Yields (step, model) for the `chosen` checkpoints of a run. Only one model is in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), extra_key=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
@@ -207,8 +210,8 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """Returns the tokenizer of the run. It is read from the exported model, which is smaller than the corpus. If the run has
-    not ended, there is no exported model, and it is read from the corpus."""
+    """Returns the tokenizer of the run. The tokenizer is read from the exported model, which is smaller than the corpus. If the
+    run has not ended and there is no exported model, the tokenizer is read from the corpus."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

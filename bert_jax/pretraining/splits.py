@@ -1,5 +1,5 @@
-"""The two splits of a pretraining corpus: their batches, their checks against the experiment, and their fingerprint for resumed
-runs."""
+"""The two splits of a pretraining corpus. This module makes their batches, checks them against the experiment, and computes the
+fingerprint that a resumed run compares."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
 
 FINGERPRINT = "corpus_fingerprint"
-"""The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
+"""The key in a workdir's config.json whose value is the `fingerprint` of the run's corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """The two splits of a corpus, and the verification of its checksums, which runs in the background during training."""
+    """The two splits of a corpus, and the verification of the corpus checksums. The verification runs in the background during
+    training."""
 
     train: Corpus
     eval: Corpus
     verification: Verification | Verifications
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
-    """Phase -> training split, for the phases that have their own corpus."""
+    """Index of a phase -> training split, for each phase that has its own corpus."""
 
     def for_phase(self, phase: int) -> Corpus:
         """Returns the split that a phase trains on."""
@@ -39,10 +40,9 @@ class Splits:
 
 
 class PhaseBatches:
-    """The batches of a phase as a function of the step of the run. `source` numbers its batches from the first step of the
-    phase.
+    """The batches of a phase, indexed by the step of the run. `source` indexes the batches from the first step of the phase.
 
-    `shard` is the part of a batch that this process holds. Step n reads batch n plus `skipped_batches`."""
+    `shard` selects the part of a batch that this process holds. Step n reads the batch with index n plus `skipped_batches`."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class PhaseBatches:
         self.source = BatchSource(corpus, examples, size, experiment.phase_seed(phase))
 
     def rows(self, step: int) -> Batch:
-        """Returns the rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
+        """Returns this process's rows of the batch for `step`. Checks on the host that the ids in the rows are within the
+        model's embedding tables."""
         batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
         for prefix in ("", DECODER):
             names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
@@ -67,9 +68,9 @@ class PhaseBatches:
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
-    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. With
-    `init_from`, the model may have more word embeddings than pieces in its vocabulary; `pretraining_start` then compares the
-    vocabularies."""
+    """Raises UserError if the corpus and the model have different vocabulary sizes, or if examples cannot be built from one of
+    the splits. With `init_from`, the model may have more word embeddings than the corpus has pieces, because
+    `pretraining_start` compares the vocabularies."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(
@@ -92,8 +93,8 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
 
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
-    """Returns the training splits of the phases that have their own corpus. Raises UserError if one of them has a different
-    vocabulary than `train`, or if no examples can be built from it."""
+    """Opens the training splits of the phases that have their own corpus. Raises UserError if such a split has a different
+    vocabulary than `train`, or if examples cannot be built from the split."""
     found: dict[int, Corpus] = {}
     for i, phase in enumerate(experiment.phases):
         if not phase.corpus:
@@ -111,8 +112,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares this hash: a
-    corpus may have moved, but must have the same tokens."""
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A resumed run compares this hash.
+    The corpus may have moved, but it must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -1,5 +1,6 @@
-"""Makes the initial state of a pretraining run: random weights, the weights of a model (`config.init_from`), or the state of
-another run with its optimizer state and step (`config.init_state`). Also loads the teacher of a distillation."""
+"""Makes the initial state of a pretraining run. The state has random weights or the weights of a model (`config.init_from`), or
+it is the whole state of another run, including the optimizer state and the step (`config.init_state`). Also loads the teacher
+of a distillation."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run. This is `init_state`, or a state before step 0 with random weights or the weights of
-    `init_from`. If the model stores counts or characters of words, they are computed from `corpus`."""
+    """Returns the initial state of a run. If `init_state` is set, it is that state. Otherwise it is a state at step 0 with the
+    weights of `init_from` or with random weights. Parameters that hold facts about the corpus or its vocabulary, e.g. token
+    counts or the characters of words, are computed from `corpus`."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -67,22 +69,23 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
 
 def initial_parameters(experiment: PretrainingExperiment) -> Params:
-    """Returns random parameters, which depend only on the seed, not on the mesh."""
+    """Returns random parameters. They depend on the seed, but not on the mesh."""
     found: Params = nn.unbox(experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed)))
     return found
 
 
 # ------------------------------------------------------------------------------------------------- an existing model
 PAIR_PARTS = ("pooler", "nsp_head")
-"""The parts that are only trained if examples are sentence pairs."""
+"""The parts of the model that are trained only if examples are sentence pairs."""
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
+    """Returns the parameters of `experiment.init_from` as float32 numpy arrays, for a run on a corpus with this `vocabulary`.
 
-    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run
-    without sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the
-    model's. Raises UserError for a model with another architecture, another vocabulary or undeclared parts."""
+    Parts that the model lacks must be named in `init_new`. Heads that pretraining does not use must be named in `init_drop`. A
+    run without sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the
+    model's parameters. Raises UserError if the model has a different architecture or vocabulary, or if a part must be named in
+    `init_new` or `init_drop` and is not."""
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
     wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}
@@ -103,7 +106,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         vocab_multiple=experiment.model.vocab_multiple,
     )
     if tiling:
-        from bert_jax.interop.tiling import tiled  # imported here, so that other runs do not load it
+        from bert_jax.interop.tiling import tiled  # imported here so that other runs do not load it
 
         log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
         model = tiled(model, experiment.model)
@@ -135,8 +138,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:
-    """Raises UserError naming every field in which the architecture of `wanted`, the run's `config.model`, differs from
-    `model`."""
+    """Raises UserError if the architecture of `wanted`, the run's `config.model`, differs from the architecture of `model`. The
+    message names every field that differs."""
     asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
@@ -153,10 +156,11 @@ STATE = "config.init_state"
 
 
 def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
-    """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+    """Loads the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
-    Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
-    phases of the experiment up to the state's step differ from the phases of the state's run.
+    Raises UserError if the state does not exist, or if it belongs to a different model, objective, optimizer or vocabulary.
+    Also raises UserError if, up to the step of the state, the phases of the experiment differ from the phases of the run that
+    saved the state.
     """
     workdir, step = _workdir_and_step(experiment.init_state)
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), extra_key=FINGERPRINT)
@@ -180,7 +184,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
 
 
 def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
-    """Returns the workdir and the step of WORKDIR@STEP."""
+    """Splits WORKDIR@STEP into the workdir and the step. Raises UserError if `text` does not have this form."""
     workdir, _, number = text.rpartition("@")
     step = whole_number(number)
     if not workdir or step is None:
@@ -189,7 +193,7 @@ def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
-    """Returns the settings that determine the arrays of a state and their meaning."""
+    """Returns the settings that determine the arrays of a state and the meaning of these arrays."""
     model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
     return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
         "model.vocab_multiple": experiment.model.vocab_multiple,
@@ -215,7 +219,8 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
 def _require_same_vocabulary(
     experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
 ) -> None:
-    """Raises UserError if the corpus of that run still exists and has a different vocabulary."""
+    """Raises UserError if the corpus of the run `trunk` still exists and has a different vocabulary. A remote corpus is not
+    checked."""
     directory = from_start(workdir, trunk.corpus.directory)
     if is_remote(directory):
         return
@@ -231,7 +236,7 @@ def _require_same_vocabulary(
 
 
 def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExperiment, step: int) -> None:
-    """Raises UserError unless the phases of both runs are the same up to `step`, and `experiment` has further steps after it."""
+    """Raises UserError if the phases of the two runs differ up to `step`, or if `experiment` has no steps after `step`."""
     if experiment.phase_starts()[-1] <= step:
         raise UserError(
             f"{STATE}={experiment.init_state} is a state after step {step:,}, but config.phases have only "
@@ -260,11 +265,11 @@ def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExpe
 
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
-    """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
-    one.
+    """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`. The parameters are float32 numpy
+    arrays. Returns None if there is no teacher.
 
-    Raises UserError if the model has no trained masked-language-model head, if it has a different vocabulary or number of heads
-    than the run needs, or if it has fewer positions or token types than the run's rows."""
+    Raises UserError if the model is not a BERT with a trained masked-language-model head, if it has a different vocabulary or
+    number of heads than the run needs, or if it has fewer positions or token types than the rows of the run."""
     if not experiment.teacher:
         return None
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
@@ -274,7 +279,8 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError if other values were given."""
+    """Returns the experiment with the width and the hash of its `teacher` filled in. Raises UserError if the experiment has
+    different values."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}
@@ -330,7 +336,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
 
 
 def _sha256(params: PyTree[np.ndarray]) -> str:
-    """Returns a hash of all arrays of `params` and of their places in the tree."""
+    """Returns a hash of all arrays in `params` and of their paths in the tree."""
     digest = hashlib.sha256()
     for path, leaf in sorted(jax.tree_util.tree_leaves_with_path(params), key=lambda item: jax.tree_util.keystr(item[0])):
         digest.update(jax.tree_util.keystr(path).encode())

@@ -1,4 +1,5 @@
-"""The experiments of a study's arms: the base experiment with each arm's changes, and the runs that several arms share."""
+"""Builds the experiments of a study's arms. An experiment is the base experiment with the changes of the arm. Several arms may
+share a run."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
-"""The value of `init_from` while a fine-tuning experiment is checked, before its model exists."""
+"""The value of `init_from` when a fine-tuning experiment is checked before its model exists."""
 
 
 def merged(*trees: Mapping[str, Any]) -> JsonObject:
-    """Merges trees of nested groups. Later values replace earlier ones; lists are replaced as a whole. A group whose keys are
-    numbers changes single items of a list.
+    """Merges trees of nested groups. Later values replace earlier values, and a list is replaced as a whole. To change single
+    items of a list, pass a group whose keys are the indices of the items.
 
     >>> merged({"model": {"num_layers": 2, "hidden_size": 64}}, {"model": {"num_layers": 4}})
     {'model': {'num_layers': 4, 'hidden_size': 64}}
@@ -56,7 +57,8 @@ def merged(*trees: Mapping[str, Any]) -> JsonObject:
 
 
 def _changed(there: Any, value: Any, key: str) -> Any:
-    """Returns `there` with the changes in `value`. Raises UserError if the changed item of a list does not exist."""
+    """Returns `there` with the changes in `value`. Raises UserError if `value` changes an item of a list that does not
+    exist."""
     if isinstance(value, Mapping) and isinstance(there, Mapping):
         return merged(there, value)
     if isinstance(value, Mapping) and isinstance(there, list):
@@ -68,19 +70,20 @@ def _changed(there: Any, value: Any, key: str) -> Any:
 
 @functools.cache
 def _file(given: str) -> JsonObject:
-    """Returns the values of an experiment file. They are cached, since all arms start from the same file, so they must not be
+    """Returns the values of an experiment file. All arms start from the same file, so the values are cached and must not be
     modified."""
     return python_files.load(given, "--config: the experiment")
 
 
 def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
-    """Returns the values of an arm's pretraining experiment, with the steps of its experiment file."""
+    """Returns the values of an arm's pretraining experiment. The steps are those of the experiment file, not the planned
+    steps."""
     own = {"corpus": {"directory": study.corpus}}
     return merged(_file(study.pretraining), own, study.pretrain, arm.pretrain)
 
 
 def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskConfig, seed: int) -> JsonObject:
-    """Returns the values of the fine-tuning experiment of an arm on a task, without `init_from`."""
+    """Returns the values of an arm's fine-tuning experiment on a task, without `init_from`."""
     given = _file(task.experiment)
     values = merged(given, study.finetune, task.finetune, arm.finetune)
     kind = task_head_class(task_config(values)).kind
@@ -92,7 +95,8 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
 
 
 def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Returns dotted key -> (the arm's value, the task's value) for keys that both set to different values."""
+    """Returns {dotted key: (the arm's value, the task's value)} for each key that the arm and the task set to different
+    values."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in arm.keys() & task.keys():
         ours, its = arm[key], task[key]
@@ -104,7 +108,7 @@ def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str 
 
 
 def task_config(values: JsonObject) -> TaskConfig:
-    """Returns the task of a fine-tuning experiment's values."""
+    """Returns the task settings in the values of a fine-tuning experiment."""
     return FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).task
 
 
@@ -115,8 +119,8 @@ def data_directory(study: StudyExperiment, task: StudyTaskConfig) -> str:
 
 
 def families(study: StudyExperiment) -> list[list[ArmConfig]]:
-    """Returns groups of arms that depend on each other's models. One process trains a group, starting with the arms that
-    pretrain."""
+    """Returns groups of arms. The arms of a group depend on each other's models, so one process trains the whole group. The
+    arms that pretrain come first."""
 
     def root(name: str) -> str:
         arm = study.arm(name)
@@ -129,7 +133,7 @@ def families(study: StudyExperiment) -> list[list[ArmConfig]]:
 
 
 def _chain(study: StudyExperiment, arm: ArmConfig) -> Iterator[ArmConfig]:
-    """Yields the arms whose pretraining led to the model of an arm, the last one first."""
+    """Yields the arms whose pretraining led to the model of `arm`, in reverse order of training."""
     here: ArmConfig | None = study.trainer(arm)
     while here is not None:
         yield here
@@ -143,21 +147,21 @@ def chain(study: StudyExperiment, arm: ArmConfig) -> list[ArmConfig]:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A study whose experiments have all been built."""
+    """A study, after all its experiments have been built and checked."""
 
     study: StudyExperiment
     pretraining: Mapping[str, PretrainingExperiment]
-    """The pretraining experiment of each arm that pretrains, with the steps of the experiment files."""
+    """Name of an arm that pretrains -> its pretraining experiment, with the steps of the experiment file."""
     tasks: Mapping[str, Task]
     teachers: Mapping[str, ModelConfig]
-    """The teachers of the arms that are pretrained with one."""
+    """Name of an arm that is pretrained with a teacher -> the configuration of the teacher."""
 
 
 def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     """Builds every experiment of the study, and reads every corpus and task.
 
-    This happens before anything is trained: raises UserError for every error that a run would raise, with the arm and the
-    task."""
+    This happens before anything is trained. If a run of the study would fail because of its settings or data, raises UserError
+    now, with the arm or the task in the message."""
     pretraining: dict[str, PretrainingExperiment] = {}
     teachers: dict[str, ModelConfig] = {}
     words: dict[str, str] = {}
@@ -188,7 +192,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
 
 
 def _plain(study: StudyExperiment) -> ArmConfig:
-    """Returns an arm without changes to any task."""
+    """Returns an arm that does not change the settings of any task."""
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
@@ -213,8 +217,8 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
-    """Raises UserError for a score that the task does not have: the split does not exist, or the name is not among the
-    baseline's scores."""
+    """Raises UserError if the task does not have the score `metric` of the study. Either the split does not exist, or the
+    baseline has no score with this name."""
     splits = [split for split in loaded.splits if split.startswith("dev")]
     split, slash, metric = task.metric.partition("/")
     if task.metric and (not slash or not metric or split not in splits):
@@ -225,8 +229,8 @@ def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
 
 
 def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:
-    """Builds the fine-tuning experiment `values` for the model of a pretraining experiment and the task's `own` head, and returns
-    it.
+    """Builds and returns the fine-tuning experiment `values` for the model of a pretraining experiment and the task's `own`
+    head.
 
     Raises UserError if this model cannot do the task.
     """
@@ -244,7 +248,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
 
 
 def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
-    """Raises UserError if the head reads a [CLS] token that does not represent the text."""
+    """Raises UserError if the head reads the [CLS] token and this token does not represent the text."""
     if not head.reads_pooler:
         return
     other = "" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
@@ -258,14 +262,14 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
 
 @functools.cache
 def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
-    """Returns the shapes of the parameters of a model with a head. Raises UserError if the head does not support the model."""
+    """Returns the parameter shapes of a model with a head. Raises UserError if the head does not support the model."""
     return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
 
 
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
-    """Returns `values`. If the head reads a pooler that pretraining has not trained, a pooler with random weights is added. With
-    a `classifier_pooling` other than BERT's, the pooler is initialised from layers of the MLM head, so these layers must be
-    trained."""
+    """Returns `values`. If the head reads a pooler that pretraining does not train, the returned values add a pooler with
+    random weights (`init_new`). If `classifier_pooling` is not "pooler", the pooler is initialised from layers of the MLM head,
+    so it counts as trained if the MLM head has these layers."""
     experiment = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL})
     head, config = experiment.head_config(own), experiment.model_config(model.model, "cpu")
     own_pooler = config.classifier_pooling == "pooler"
@@ -277,7 +281,7 @@ def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHe
 
 @contextlib.contextmanager
 def _named(subject: str) -> Iterator[None]:
-    """If the context raises a UserError, or an error in a user's file, adds a subject to the start of the message."""
+    """If the context raises a UserError, or an error in a user's file, puts `subject` at the start of the message."""
     try:
         with python_files.file_errors_explained():
             yield

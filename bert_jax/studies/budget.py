@@ -1,7 +1,8 @@
-"""Computes the steps of every arm, from equal numbers of tokens or from equal seconds at a measured speed.
+"""Computes the steps of every arm, so that all arms read equally many tokens, or train for equally many seconds at a measured
+speed. Arms may also keep the steps of their experiments.
 
-The phases of an experiment and their warmups keep their proportions. An arm that continues another one, as in ULMFiT's second
-stage, keeps its own steps: the budget only applies to the first pretraining."""
+The phases of an experiment and their warmups keep their proportions. If an arm continues another arm, as in ULMFiT's second
+stage, it keeps its own steps, because the budget only applies to the first pretraining."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import MAX_COUNT
 
 Speed = Sequence[float]
-"""The seconds of a training step, for every phase."""
+"""The time of a training step in each phase (seconds)."""
 
 
 def count_tokens(phases: Sequence[PhaseConfig]) -> int:
@@ -24,9 +25,10 @@ def count_tokens(phases: Sequence[PhaseConfig]) -> int:
 
 
 def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
-    """Returns the steps of every phase of an arm, according to the budget of the study. `speed` is only needed for equal seconds.
+    """Returns the number of steps in each phase of an arm, according to the budget of the study. `speed` is only needed for
+    equal seconds.
 
-    Raises UserError if there are more steps than a run can count."""
+    Raises UserError if there are more than `MAX_COUNT` steps."""
     phases, budget = experiment.phases, study.budget
     steps = [phase.steps for phase in phases]
     if arm.continues or budget.equal == "steps":
@@ -46,20 +48,20 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
 
 
 def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
-    """Returns the steps between two held-out evaluations of a pretraining run, and between two checkpoints."""
+    """Returns the number of steps between two held-out evaluations of a pretraining run. Checkpoints have the same interval."""
     return max(1, math.ceil(sum(steps) / study.evaluations))
 
 
 def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """Some arms use the model of `arm` from before the end of its run. Returns the step that each of them uses, by name: the
-    step of the nearest evaluation."""
+    """Returns {name: step} for each arm that uses an earlier state from the run of `arm`. The state is saved at the evaluation
+    nearest to the fraction `ArmConfig.at` of the run."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}
 
 
 def run_values(study: StudyExperiment, arm: ArmConfig, values: JsonObject, steps: Sequence[int], seed: int) -> JsonObject:
-    """Returns the values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its
+    """Returns the values of one pretraining run of an arm. They set the steps, the seed, the checkpoints and the interval of
     evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
     kept = sorted({*exported_steps(study, arm, steps).values()})

@@ -1,5 +1,5 @@
-"""Determines the steps of every arm once, and stores them in WORKDIR/plan.json. For equal seconds, they are computed from the
-speed of a short run of every arm."""
+"""Determines the steps of every arm once, and stores them in WORKDIR/plan.json. For equal seconds, the steps are computed from
+the speed of the arm, which a short run measures."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ log = logging.getLogger(__name__)
 PLAN = "plan.json"
 CALIBRATION = "calibration"
 WINDOWS = 6
-"""The number of log lines per phase. The first one includes the compilation and does not count."""
+"""The number of log lines per phase. The first line does not count, because it includes the compilation."""
 LONG_ENOUGH = 30.0
-"""The speed of a phase is measured over steps that take this many seconds. On a shared machine, the speed changes by 10 % from
-one period of 20 seconds to the next."""
+"""The speed of a phase is measured over steps that take this many seconds. Shorter measurements are not exact enough, because
+the speed of a shared machine changes by 10 % from one period of 20 seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
-"""Runs a command to its end. The arguments are the command with its flags, the log file and a title."""
+"""A function that runs a command to its end. The arguments are the command with its flags, the log file and a title."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the index of this
-    process."""
+    """The settings for measuring the speed of arms. They are the directories, the function that runs commands, and the index of
+    this process."""
 
     root: AnyPath
     """The workdir of the study."""
     local: pathlib.Path
-    """The directory for experiment files and logs of this process."""
+    """The directory for this process's experiment files and logs."""
     run: Run
     index: int = 0
     """The index of this process in the study."""
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:
-    """Returns the steps of the arms that are already in plan.json, by name.
+    """Returns {name: steps} for the arms that are already in plan.json.
 
-    Raises UserError if an arm was planned with another budget or configuration."""
+    Raises UserError if an arm was planned with a different budget or configuration."""
     found = _read(root)
     steps = {}
     for name in experiments:
@@ -69,8 +69,8 @@ def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperim
 def plan(
     study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], measurement: Measurement
 ) -> dict[str, list[int]]:
-    """Returns the steps of every arm that pretrains. Steps that are missing in plan.json are computed, or measured, and added to
-    it."""
+    """Returns the steps of every arm that pretrains. If an arm is missing in plan.json, its steps are computed (for equal
+    seconds, from a measured speed) and added to the file."""
     root = measurement.root
     steps = planned(study, experiments, root)
     for name, experiment in experiments.items():
@@ -92,13 +92,13 @@ def awaited_plan(
     measurement: Measurement,
     wait: Callable[[], None],
 ) -> dict[str, list[int]]:
-    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them. Every process except process 0
-    calls this function.
+    """Waits until process 0 has planned the steps of every arm that pretrains, and returns these steps. Every process except
+    process 0 calls this function.
 
     While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during
-    the study. If a core of the machine is idle, the measured speed is higher than the speed in training: by 10 % for a biLM,
-    and by 35 % for static vectors. If nothing is measured, this function only calls `wait` until the plan exists. Raises the
-    exceptions of `measurement.run` and `wait`."""
+    the study. If a core of the machine were idle, the measured speed would be too high: 10 % higher than in training for a
+    biLM, and 35 % higher for static vectors. If no arm is measured, this function only calls `wait` until the plan exists.
+    Raises the exceptions of `measurement.run` and `wait`."""
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index
     while len(steps := planned(study, experiments, measurement.root)) < len(experiments):
@@ -118,9 +118,9 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Measures the seconds of a training step in every phase of an arm, in a short run. If the steps of a phase take less than
-    `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run follows. Raises UserError if there are too few steps to
-    measure the speed."""
+    """Measures the time of a training step in each phase of an arm (seconds) with a short run. If the steps of a phase take
+    less than `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run follows. Raises UserError if
+    `calibration_steps` is too small to measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)
@@ -140,8 +140,8 @@ def _measure_speed(
     counts: Sequence[int],
     measurement: Measurement,
 ) -> list[float]:
-    """Returns the seconds of a training step of every phase: the median over the log lines of a run with `counts` steps of the
-    phases."""
+    """Returns the median time of a training step in each phase (seconds), from the log lines of a run. `counts` has the number
+    of steps in each phase of this run."""
     every = max(1, min(counts) // WINDOWS)
     values = with_steps(pretraining_values(study, arm), counts) | {
         "log_every": every,
@@ -184,6 +184,6 @@ def _read(root: AnyPath) -> JsonObject:
 
 
 def _identity(study: StudyExperiment, arm: ArmConfig) -> str:
-    """Returns a hash of everything that determines the steps of an arm, except the paths in its experiment."""
+    """Returns a hash of everything that determines the steps of an arm. The paths in the arm's experiment are left out."""
     budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 0)}
     return digest({"budget": budget, "arm": digest(pretraining_values(study, arm)), "continues": arm.continues})

@@ -1,7 +1,8 @@
-"""Runs the commands of a study's parts as separate processes, one after another. Each process has the whole machine.
+"""Runs the commands of a study's parts as separate processes, one after another. Each process has the whole machine to itself.
 
-This module is also the program of the child process, with the arguments PID, COMMAND and flags. The child gets SIGTERM when the
-process PID, which started it, has ended. If a study is killed, its training processes therefore end too."""
+This module is also the program of the child process, with the arguments PID, COMMAND and flags. PID is the process that started
+the child. When this process has ended, the child sends itself SIGTERM. If a study is killed, its training processes therefore
+end too."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 
 POLL = 0.5
-"""Seconds between two checks: of a part by the study, and of the study's process by the part."""
+"""The interval in seconds at which the study checks the part, and at which the part checks the process of the study."""
 LAST_LINES = 12
 
 
@@ -25,7 +26,7 @@ def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], boo
 
     `watch` is called regularly. Once it returns True, the child gets SIGTERM."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    isolated = ["-P"] if sys.flags.safe_path else []  # like this process: without the current directory in the module path
+    isolated = ["-P"] if sys.flags.safe_path else []  # if this process does not search the current directory for modules
     started = [sys.executable, *isolated, "-m", __name__, str(os.getpid()), *command]
     with log.open("ab") as output, subprocess.Popen(started, stdout=output, stderr=subprocess.STDOUT) as process:
         asked = False
@@ -34,11 +35,11 @@ def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], boo
                 asked = True
                 process.terminate()
             time.sleep(POLL)
-    return status if status >= 0 else 128 - status  # the status that a shell shows for an end by a signal
+    return status if status >= 0 else 128 - status  # if a signal ended the process, this is the status that a shell reports
 
 
 def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
-    """Returns the last lines of a log, at most `count`; [] if there is no log."""
+    """Returns at most `count` lines from the end of a log, without empty lines. Returns [] if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
@@ -49,7 +50,7 @@ def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
 
 
 def _stop_with(parent: int) -> None:
-    """Sends SIGTERM to this process once its parent process is no longer `parent`."""
+    """Waits until the parent of this process is no longer `parent`, and then sends SIGTERM to this process."""
     while os.getppid() == parent:
         time.sleep(POLL)
     os.kill(os.getpid(), signal.SIGTERM)

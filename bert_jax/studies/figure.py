@@ -1,5 +1,5 @@
-"""Draws `figure.png`. It shows the scores of every arm with their deviation, or curves over the tokens read in pretraining
-(Figure 5)."""
+"""Draws `figure.png`. The figure shows the scores of every arm with their deviation. If a study has earlier states of a run, it
+shows curves over the tokens read in pretraining, as in the paper's Figure 5."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bert_jax.training.curves import BASELINE, EVAL, FAINT, INK, TRAIN, draw_pan
 COLOURS = (EVAL, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 EVAL_LOSS = ""
-"""The column of the held-out loss, next to the columns with scores."""
+"""The column name for the held-out loss. The other columns are scores."""
 _CUT = "the axis does not start at 0"
 
 
 def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, formats: Sequence[str] = ("png",)) -> None:
-    """Draws the figure of a study; `content` is the content of `table.json`. If arms are states of the same run, they form a
+    """Draws the figure of a study. `content` is the content of `table.json`. If arms are states of the same run, they form a
     curve."""
     table = content["table"]
     title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
@@ -41,7 +41,7 @@ def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, format
 
 
 def _arms(table: JsonObject, column: str, axes: Axes) -> None:
-    """Draws the scores of a task with one row per arm: a dot for each seed, and mean ± deviation."""
+    """Draws the scores of a task with one row per arm. A row has a dot for each seed, and mean ± deviation."""
     axes.set_title(_title(table, column))
     for place, arm in enumerate(table["arms"]):
         found = arm["scores"][column]
@@ -62,14 +62,14 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
     said = [f"dotted: {_single(baseline)}"] if baseline is not None else []
     if axes.get_xlim()[0] > 0:
         said.append(_CUT)
-    axes.set_xlabel("\n".join(said), color=INK, fontsize=8)  # on one line, it would overlap its neighbour or the edge
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # with more, numbers of four digits overlap
+    axes.set_xlabel("\n".join(said), color=INK, fontsize=8)  # a single line would overlap the next panel or the edge
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # with more ticks, numbers of four digits overlap
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
 
 
 def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) -> None:
-    """Draws one curve per run over the tokens read, with a bar for the deviation over seeds. Steps of different arms may have
-    different numbers of tokens, so curves over steps would not be comparable."""
+    """Draws one curve per run over the number of tokens read, with a bar for the deviation over seeds. The x axis is not the
+    number of steps, because steps of different arms may have different numbers of tokens."""
     axes.set_title(_title(table, column))
     runs = [arm.name for arm in study.arms if not arm.shares]
     for run, colour, marker in zip(runs, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
@@ -97,7 +97,8 @@ def _single(baseline: float) -> str:
 
 
 def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:
-    """Returns (tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None if it was not measured."""
+    """Returns (tokens, score, deviation) of an arm. For the held-out loss, returns (tokens, loss, 0). Returns None if the value
+    was not measured."""
     if column == EVAL_LOSS:
         loss = eval_loss(arm)
         return (arm["tokens"], loss[1], 0.0) if loss else None

@@ -1,9 +1,9 @@
-"""The parts of a study, their files and their records. A part is the pretraining of an arm with one seed, an earlier state of
-that pretraining, or its fine-tuning on one task.
+"""The parts of a study, with their files and records. A part is the pretraining of an arm with one seed, an earlier state of
+such a pretraining, or the fine-tuning of its model on one task.
 
-The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), its workdir
-(`NAME/`), its output (`NAME.log`), and its record (`NAME.json`). The record is written last. A part is done when it has a
-record."""
+The files of a part are in DIR/ARM/seed-N. They are the experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), the
+workdir (`NAME/`), the output (`NAME.log`), and the record (`NAME.json`). The record is written last, so a part is done when it
+has a record."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from bert_jax.tasks.task import Task
 PRETRAINING, STATE = "pretraining", "model"
 CHECKPOINTS = "checkpoints"
 MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
-"""Keys of a part's experiment that hold paths; they may change when a study is resumed."""
+"""The keys of a part's experiment whose values are paths. The paths may change when a study is resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part. `name` is "pretraining", "model" (an earlier state of another arm's run), or the name of a task."""
+    """A part of a study. `name` is "pretraining", "model" (an earlier state from the run of another arm), or the name of a
+    task."""
 
     arm: str
     seed: int
@@ -45,42 +46,42 @@ class Part:
         return f"{self.arm}, seed {self.seed}, {self.name}"
 
     def directory(self, root: AnyPath) -> AnyPath:
-        """Returns the directory with the files of all parts of this arm and seed."""
+        """Returns the directory with the files of all parts that have this arm and seed."""
         return root / self.arm / f"seed-{self.seed}"
 
     def workdir(self, root: AnyPath) -> AnyPath:
-        """Returns the workdir of its run; for an earlier state, the directory of the model."""
+        """Returns the workdir of the part's run. For an earlier state, returns the directory of the model."""
         return self.directory(root) / self.name
 
     def record(self, root: AnyPath) -> AnyPath:
-        """Returns the file that marks the part as done and holds its numbers."""
+        """Returns the path of the part's record, which marks the part as done and has its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
     def experiment(self, root: pathlib.Path) -> pathlib.Path:
-        """Returns its experiment file."""
+        """Returns the path of the part's experiment file."""
         return pathlib.Path(self.directory(root)) / f"{self.name}.py"
 
     def log(self, root: pathlib.Path) -> pathlib.Path:
-        """Returns the file with its output."""
+        """Returns the path of the file with the part's output."""
         return pathlib.Path(self.directory(root)) / f"{self.name}.log"
 
 
 def family_parts(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
-    """Returns the parts of a family of arms with one seed, in the order in which they are run."""
+    """Returns the parts of a family of arms for one seed, in the order in which they run."""
     trained = [Part(arm.name, seed, PRETRAINING) for arm in family if not arm.shares]
     states = [Part(arm.name, seed, STATE) for arm in family if arm.at < 1]
     return [*trained, *states, *(Part(arm.name, seed, task.name) for arm in family for task in study.tasks)]
 
 
 def part_groups(study: StudyExperiment) -> list[list[Part]]:
-    """Returns groups of parts; each group is run by one process, in order. They are sorted by seed, then by family, so that the
-    first results have one seed of every arm."""
+    """Returns groups of parts. One process runs the parts of a group in order. The groups are sorted by seed and then by
+    family, so that the first results have one seed of every arm."""
     return [family_parts(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A study with the planned steps of every arm that pretrains, and with its models and tasks."""
+    """A study, with its models and tasks and with the planned steps of every arm that pretrains."""
 
     study: StudyExperiment
     steps: Mapping[str, Sequence[int]]
@@ -89,10 +90,10 @@ class Planned:
     root: AnyPath
     """The workdir of the study, possibly remote."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
-    """The teachers of the arms that are pretrained with one."""
+    """Name of an arm that is pretrained with a teacher -> the configuration of the teacher."""
 
     def values(self, part: Part) -> JsonObject:
-        """Returns the values of the part's experiment; for an earlier state, its run and its step."""
+        """Returns the values of the part's experiment. For an earlier state, returns the workdir and the step of the state."""
         study, arm = self.study, self.study.arm(part.arm)
         trainer = study.trainer(arm)
         trained = Part(trainer.name, part.seed, PRETRAINING).workdir(self.root)
@@ -111,7 +112,8 @@ class Planned:
         return merged(values, {"init_from": str(model)})
 
     def command(self, part: Part, local: pathlib.Path) -> list[str]:
-        """Returns the command and flags of the part. Its experiment file is written to the directory `local` of this process."""
+        """Returns the command that runs the part, with its flags. Writes the part's experiment file to `local`, a directory of
+        this process."""
         values, workdir = self.values(part), part.workdir(self.root)
         if part.name == STATE:
             return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
@@ -120,7 +122,7 @@ class Planned:
         return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Returns whether the part has a record. Raises UserError if the record was made with another configuration."""
+        """Returns whether the part has a record. Raises UserError if the record was made with a different configuration."""
         record = self.record(part)
         if record is None:
             return False
@@ -132,7 +134,7 @@ class Planned:
         return True
 
     def record(self, part: Part) -> JsonObject | None:
-        """Returns the numbers of a part; None if it is not done."""
+        """Returns the numbers of a part, or None if the part is not done."""
         try:
             found = parse_json(read_bytes(part.record(self.root)))
         except (OSError, ValueError):
@@ -146,8 +148,9 @@ class Planned:
         write_json(part.record(self.root), {"part": digest(values), **numbers})
 
     def clean_up(self, part: Part) -> None:
-        """Removes files that no later part needs: the checkpoints of a finished run, and its fine-tuned model if the study does
-        not keep these models."""
+        """Removes the files of a finished part that no later part needs. They are the checkpoints, the best weights of a
+        fine-tuning and, if the study does not keep fine-tuned models, the fine-tuned model. The checkpoints of a pretraining
+        are kept until its earlier states are exported."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
             states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]
@@ -164,7 +167,7 @@ class Planned:
 
 
 def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None:
-    """Writes an experiment file with these values, unless it already exists."""
+    """Writes an experiment file with these values, unless the file already has this content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'"""{title}."""\n\n\ndef get_config():\n    return {pprint.pformat(values, width=120, sort_dicts=False)}\n'
     if not (path.is_file() and path.read_text(encoding="utf-8") == text):
@@ -172,7 +175,7 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
 
 
 def digest(values: JsonObject) -> str:
-    """Returns a SHA-256 of the values of a part's experiment, without its paths."""
+    """Returns a SHA-256 of the values in a part's experiment. The paths are left out (`MAY_MOVE`)."""
     kept = merged(values)
     for *groups, name in MAY_MOVE:
         node = kept
@@ -183,9 +186,9 @@ def digest(values: JsonObject) -> str:
 
 
 def read_numbers(workdir: AnyPath) -> JsonObject:
-    """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
+    """Reads the numbers that the table needs from the results.json and metrics.jsonl of a finished run.
 
-    The numbers under "measured" depend on time and machine. All other numbers are the same each time the part is run."""
+    The numbers under "measured" depend on the time and the machine. All other numbers are the same each time the part runs."""
     results = read_json(workdir / RESULTS)
     seconds = results.get("ledger", {}).get("seconds", {})
     measured = {"seconds": seconds, "devices": results.get("devices", ""), "jax": results.get("jax", "")}

@@ -1,4 +1,5 @@
-"""Writes `table.md`, the same table as plain text for a terminal, and sentences that fixed rules derive from the numbers."""
+"""Writes `table.md`, and the same table as plain text for a terminal. Both end with sentences that fixed rules derive from the
+numbers."""
 
 from __future__ import annotations
 
@@ -9,28 +10,30 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted, duration, prefixed
 
 PAPERS_BASE = (110e6, 128e9)
-"""The parameters of the paper's BERT-Base, and the tokens that it was trained on: 1,000,000 steps of 128,000 (appendix A.2)."""
+"""(the number of parameters of the paper's BERT-Base, the number of tokens that it was trained on). The model was trained for
+1,000,000 steps of 128,000 tokens (appendix A.2)."""
 NOT_LOSSES = ("unigram_loss", "nsp_loss")
 
 
 def score(value: float | None) -> str:
-    """Formats a score with three decimals; "-" for None."""
+    """Formats a score with three decimals. Returns "-" for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def signed(value: float | None) -> str:
-    """Formats a difference of scores with its sign."""
+    """Formats the difference of two scores with its sign."""
     return "-" if value is None else f"{value:+.3f}"
 
 
 def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
-    """Returns (name of the arm's held-out loss without "_loss", its value), e.g. "mlm" for masked words; None if it has none."""
+    """Returns (the name of the arm's held-out loss without "_loss", the value of the loss). The name is e.g. "mlm" for masked
+    words. Returns None if the arm has no held-out loss."""
     losses = [(name, value) for name, value in arm["eval"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
     return (losses[0][0].removesuffix("_loss"), losses[0][1]) if losses else None
 
 
 def budget_sentence(table: JsonObject) -> str:
-    """Returns the sentence about the amount of pretraining."""
+    """Returns the sentence that describes how much every arm pretrains."""
     amount = table["amount"]
     match table["equal"]:
         case "tokens":
@@ -44,7 +47,7 @@ def budget_sentence(table: JsonObject) -> str:
 
 
 def findings(table: JsonObject) -> list[str]:
-    """Returns sentences that state the findings of a study and their limits."""
+    """Returns sentences that state the findings of a study and the limits of these findings."""
     return [*_differences(table), *_orders(table), *_limits(table)]
 
 
@@ -116,7 +119,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(content: JsonObject) -> str:
-    """Returns the text of `table.md`; `content` is the content of `table.json`."""
+    """Returns the text of `table.md`. `content` is the content of `table.json`."""
     table = content["table"]
     parts = [f"# {table['title']}" + (f" ({table['setting']})" if table["setting"] else ""), budget_sentence(table)]
     parts.append(_markdown_table(main_rows(content)))
@@ -140,7 +143,8 @@ def plain(content: JsonObject) -> str:
 
 
 def main_rows(content: JsonObject) -> Rows:
-    """Returns the header and one row per arm: its costs, its held-out loss, and its scores as mean ± deviation."""
+    """Returns the header and one row per arm. A row has the arm's costs, the held-out loss, and the scores as mean ±
+    deviation."""
     table, measured = content["table"], content["measured"]
     columns = _columns(table)
     baselines = table["baselines"]
@@ -162,7 +166,7 @@ def main_rows(content: JsonObject) -> Rows:
 
 
 def difference_rows(table: JsonObject) -> Rows:
-    """Returns the header and one row per arm except the reference: paired differences with their intervals."""
+    """Returns the header and one row per arm except the reference. A row has the paired differences with their intervals."""
     columns = _columns(table)
     rows = [["arm", *columns]]
     for arm in table["arms"]:
@@ -172,7 +176,7 @@ def difference_rows(table: JsonObject) -> Rows:
 
 
 def paper_rows(table: JsonObject) -> Rows:
-    """Returns the header and the paper's scores for each arm that has them."""
+    """Returns the header and one row with the paper's scores for each arm that has such scores."""
     columns = list(dict.fromkeys(column for arm in table["arms"] for column in arm["paper"]))
     rows = [["arm", *columns]]
     rows += [
@@ -184,7 +188,7 @@ def paper_rows(table: JsonObject) -> Rows:
 
 
 def expected_rows(table: JsonObject) -> Rows:
-    """Returns the header and one row for each expected order on each task."""
+    """Returns the header and one row for each combination of an expected order and a task."""
     rows = [["expected", "on", "came out", "means", "pairs beyond chance"]]
     for one in table["expected"]:
         shown = sum(pair["verdict"] == "as expected" for pair in one["pairs"])

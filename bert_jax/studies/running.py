@@ -1,4 +1,4 @@
-"""Runs the parts of a study that are not done yet, shows the total progress, and stops when asked to."""
+"""Runs the parts of a study that are not done yet, shows the progress of the whole study, and stops when it is asked to."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
 
 def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
-    """Returns the expected time of a part. This is the mean over the same part with other seeds or, if there is none, over parts
-    of the same kind with other arms. Returns None if no such part is done."""
+    """Returns the expected time of a part (seconds). This is the mean time of the same part with other seeds. If there is none,
+    it is the mean time of parts with the same name in other arms. If there is none either, and the part is not a pretraining,
+    it is the mean time of all parts that are not pretrainings. Returns None if no such part is done."""
     same = [seconds for other, seconds in spent.items() if (other.arm, other.name) == (part.arm, part.name)]
     kind = [seconds for other, seconds in spent.items() if other.name == part.name]
     tasks = [seconds for other, seconds in spent.items() if PRETRAINING not in (other.name, part.name)]
@@ -29,8 +30,8 @@ def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
 
 
 def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_current: float) -> float | None:
-    """Returns the time until all parts in `waiting` are done. The first of them has been running for `of_current` seconds.
-    Returns None if it is unknown."""
+    """Returns the time until all parts in `waiting` are done (seconds). The first part has been running for `of_current`
+    seconds. Returns None if the time is unknown."""
     if not waiting:
         return 0.0
     expected = [expected_seconds(part, spent) for part in waiting]
@@ -45,12 +46,12 @@ def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_curren
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY = 60.0
-"""Seconds between two progress lines if stderr is not a terminal."""
+"""The interval between two progress lines if stderr is not a terminal (seconds)."""
 
 
 class Stopped(Exception):
-    """Raised if a part stopped early: the part or the study was asked to stop, or the part ended with an exit status after
-    which the same command resumes it."""
+    """Raised if a part stopped early. Either the part or the study was asked to stop, or the part ended with an exit status
+    after which the same command resumes the part."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")
@@ -58,8 +59,9 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds`
-    is the value of --hang-seconds for all runs."""
+    """Runs commands as separate processes, one after another. `run` is the run of the command `study`. The workdir of `run` has
+    the experiment files and the logs of the commands. `hang_seconds` is the value of --hang-seconds for all commands that
+    train."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds
@@ -69,8 +71,8 @@ class Runner:
     ) -> None:
         """Runs `command` to its end. `shown` is called regularly with the last line that the command printed.
 
-        Raises Stopped if the study was asked to stop or the command ended with a status after which a restart resumes it. Raises
-        UserError, with the last lines of the output, if the command failed.
+        Raises Stopped if the study was asked to stop, or if the command ended with an exit status after which a restart resumes
+        the command. Raises UserError with the last lines of the output if the command failed.
         """
 
         def watch() -> bool:
@@ -95,9 +97,9 @@ class Runner:
             )
 
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:
-        """Runs those `parts` that have no record yet, in order, and calls `done` after each.
+        """Runs the `parts` that have no record yet, in order, and calls `done` after each part.
 
-        Raises Stopped and UserError like `command`."""
+        Raises Stopped and UserError as `command` does."""
         waiting = [part for part in parts if not planned.is_done(part)]
         for part in parts:
             if part not in waiting:
@@ -123,7 +125,8 @@ class Runner:
         log.info("%s done", counted(len(parts), "part"))
 
     def _wait_for_earlier(self, workdir: AnyPath) -> None:
-        """Waits until no process of an earlier, killed start uses the workdir of a part."""
+        """Waits until no process uses the workdir of a part. If an earlier start of the study was killed, it may have left such
+        a process."""
         while not is_remote(workdir) and (workdir / LOCK).exists():
             try:
                 with locked(workdir, LOCK):
@@ -136,8 +139,8 @@ class Runner:
 
 
 def _seconds(planned: Planned, part: Part) -> float | None:
-    """Returns the seconds that a part has taken over all its starts. Returns None for a part that is not done, and for a state,
-    since saving a state takes only seconds."""
+    """Returns the seconds that a part has taken in all its starts together. Returns None if the part is not done. Also returns
+    None for an earlier state, because its record has no times."""
     record = planned.record(part)
     spent = (record or {}).get("measured", {}).get("seconds", {})
     return sum(seconds for name, seconds in spent.items() if name != "between_starts") if spent else None

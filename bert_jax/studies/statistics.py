@@ -1,4 +1,4 @@
-"""Means, deviations and paired differences over seeds, and comparisons of expected orders with the results."""
+"""Computes means, deviations and paired differences over seeds, and compares expected orders with the results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bert_jax.configs.study import OrderConfig
 
 LEVEL = 0.95
 BySeed = Mapping[int, float]
-"""The score of every seed that is done."""
+"""Seed -> score, for every seed that is done."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences over `n` seeds, with its interval. The mean is None without seeds; the interval is None for
-    fewer than two."""
+    """The mean of paired differences over `n` seeds, with the interval of the mean. The mean is None if there are no seeds. The
+    interval is None if there are fewer than two seeds."""
 
     mean: float | None
     low: float | None
@@ -29,23 +29,24 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
+        """Whether the whole interval is above 0 or below 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Returns the mean; None without values."""
+    """Returns the mean, or None if there are no values."""
     return statistics.fmean(values) if values else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Returns the sample standard deviation; None for fewer than two values."""
+    """Returns the sample standard deviation, or None if there are fewer than two values."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
-    """Returns the differences `ours` - `theirs` over the seeds of both, and the t interval of their mean (Student 1908, "The
-    Probable Error of a Mean"): mean ± t(n - 1) s / sqrt(n). If the deviation is 0, the interval has width 0."""
+    """Returns the mean of the differences `ours` - `theirs` over the seeds that both have. The interval of the mean is the t
+    interval, mean ± t(n - 1) s / sqrt(n) (Student 1908, "The Probable Error of a Mean"). If the deviation is 0, the interval
+    has width 0."""
     differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     n, middle = len(differences), mean(differences)
     if middle is None or n < 2:
@@ -56,7 +57,7 @@ def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A pair of arms; `higher` was expected to score above `lower`."""
+    """A pair of arms. The arm `higher` was expected to score above the arm `lower`."""
 
     higher: str
     lower: str
@@ -64,8 +65,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict: "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided".
-        Without scores, it is "not measured"."""
+        """The verdict is "as expected" or "opposite" if the interval excludes 0. If the interval contains 0, or if there is
+        only one seed, it is "undecided". If there are no scores, it is "not measured"."""
         if self.difference.mean is None:
             return "not measured"
         if not self.difference.excludes_zero:
@@ -75,14 +76,14 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An expected order on one task, and the result."""
+    """An expected order of arms on one task, and the measured order."""
 
     order: str
     task: str
     came_out: tuple[str, ...]
-    """The arms of the order by their means, the highest first."""
+    """The arms of the order, sorted by their mean scores, the highest first."""
     pairs: tuple[Comparison, ...]
-    """Each arm of a rank paired with each arm of the next rank."""
+    """All pairs of an arm in one rank and an arm in the next rank."""
 
     @property
     def holds(self) -> bool:
@@ -91,7 +92,7 @@ class Outcome:
 
 
 def outcome(expected: OrderConfig, task: str, scores: Mapping[str, BySeed]) -> Outcome:
-    """Returns the result of an expected order on a task. `scores`: by arm, then by seed."""
+    """Compares an expected order with the results on a task. `scores` maps an arm to its scores by seed."""
     named = [name for rank in expected.ranks for name in rank]
     means = {name: mean([*scores.get(name, {}).values()]) for name in named}
     order = sorted((name for name in named if means[name] is not None), key=lambda name: -(means[name] or 0.0))

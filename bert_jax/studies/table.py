@@ -1,7 +1,7 @@
-"""Collects the numbers of a study by arm, from the records of its parts to `table.json`.
+"""Collects the numbers of a study from the records of its parts, and arranges them by arm for `table.json`.
 
-"table" holds the reproducible numbers: they are the same whenever the study is run on the same kind of machine, even if it was
-killed in between. "measured" holds seconds and devices, which differ between runs of the study."""
+"table" has the reproducible numbers. They are the same whenever the study runs on the same kind of machine, even if the study
+was killed and resumed. "measured" has seconds and devices, which differ between runs of the study."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The time categories of a run that count as its training time. The time of repeated steps does not count."""
+"""The time categories that count as the training time of a run. The time of repeated steps does not count."""
 
 
 def table(planned: Planned) -> JsonObject:
-    """Returns the content of `table.json`: {"table": ..., "measured": ...}; see the module."""
+    """Returns the content of `table.json`, {"table": ..., "measured": ...}. The docstring of this module describes both."""
     study = planned.study
     scores = all_scores(planned)
     columns = [task.name for task in study.tasks] + ([AVERAGE] if len(study.tasks) > 1 else [])
@@ -74,8 +74,8 @@ def table(planned: Planned) -> JsonObject:
 
 # ---------------------------------------------------------------------------------------------------------------------- scores
 def all_scores(planned: Planned) -> dict[str, dict[str, BySeed]]:
-    """Returns, by arm and column, the score of every seed whose part is done, as a fraction. For a seed with restarts, it is the
-    mean over the restarts."""
+    """Returns arm -> column -> seed -> score, as a fraction, for every part that is done. If a seed has restarts, the score is
+    the mean over the restarts."""
     study = planned.study
     found: dict[str, dict[str, BySeed]] = {}
     for arm in study.arms:
@@ -98,27 +98,29 @@ def _score(planned: Planned, part: Part, metric: str) -> float | None:
 
 
 def _whole(planned: Planned, task: str) -> float:
-    """Returns the score that equals the fraction 1: 100 for a task with scores in percent, otherwise 1. A mean over tasks needs
-    equal units."""
+    """Returns the score that corresponds to the fraction 1. It is 100 if the task has scores in percent, and otherwise 1.
+    Scores are converted to fractions because a mean over tasks needs equal units."""
     return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # a user's task may not have this attribute
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
-    """Returns the number of runs of an arm on a task that are of this `kind`: "failed" or "degenerate". A degenerate run gives
-    every example the same answer, or nearly the same."""
+    """Returns how many runs of an arm on a task are of this `kind`, "failed" or "degenerate". A degenerate run gives the same
+    answer, or nearly the same, to every example."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
     return sum(record[kind] for record in found if record is not None)
 
 
 def task_metric(planned: Planned, task: str) -> str:
-    """Returns the metric of a task, SPLIT/METRIC: the metric that the study names, or the task's own."""
+    """Returns the metric of a task as SPLIT/METRIC. It is the metric that the study names or, if there is none, the task's own
+    metric on the dev split."""
     own = next(one for one in planned.study.tasks if one.name == task)
     loaded = planned.tasks[task]
     return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
 
 
 def task_baseline(planned: Planned, task: str) -> float | None:
-    """Returns the score of the best constant answer for a task, as a fraction; None until a part is done."""
+    """Returns the score of the best constant answer for a task, as a fraction. Returns None until a part of this task is done,
+    and for a metric that the baseline does not have."""
     split, _, name = task_metric(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
@@ -152,11 +154,12 @@ def _as_json(found: Outcome) -> JsonObject:
 
 # ----------------------------------------------------------------------------------------------------------------- pretraining
 def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """Returns the costs and held-out scores of an arm's model: steps, tokens, FLOPs, parameters, and held-out scores as means
-    over seeds.
+    """Returns the costs and held-out scores of an arm's model. They are the steps, tokens, FLOPs and parameters, and the
+    held-out scores as means over seeds.
 
-    Costs include all pretraining that led to the model. The held-out loss is the loss of the arm's own objective;
-    losses of masked words and losses of next tokens are not comparable."""
+    Tokens and FLOPs include all pretraining that led to the model, but steps are only those of the last pretraining. The
+    held-out loss is the loss of the arm's own objective. For example, a loss on masked words cannot be compared with a loss on
+    next tokens."""
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
     steps = trained_steps(planned, arm)
@@ -181,8 +184,8 @@ def is_untrained(arm: ArmConfig) -> bool:
 
 
 def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
-    """Returns, by arm, the steps of every phase of each pretraining that led to the arm's model, up to the state that the arm
-    uses."""
+    """Returns {name of an arm: steps of each phase} for each pretraining that led to the model of `arm`. If `arm` uses an
+    earlier state of a run, the steps after this state are not counted."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)
@@ -204,14 +207,14 @@ def _parameters(planned: Planned, arm: ArmConfig) -> int | None:
 
 
 def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
-    """Returns the pretraining records of the arm's model, for all seeds that are done."""
+    """Returns the pretraining records of the arm's model, one for each seed that is done."""
     trainer = planned.study.trainer(arm).name
     found = [planned.record(Part(trainer, seed, PRETRAINING)) for seed in planned.study.seeds]
     return [record for record in found if record is not None]
 
 
 def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
-    """Returns the means over seeds of all held-out scores at a step."""
+    """Returns the held-out scores at a step as means over seeds."""
     found = []
     for record in _records(planned, arm):
         at_step: Mapping[str, Any] | None = record["eval"]
@@ -224,8 +227,9 @@ def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
 
 
 def measured(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """Returns the mean seconds of pretraining over seeds (of the training steps alone, and of everything), and the devices.
-    Returns {} for a state and for random weights, which have no pretraining run of their own."""
+    """Returns the seconds of pretraining (for the training steps alone, and for everything) as means over seeds, and the
+    devices. Returns {} for an earlier state and for random weights, because they have no pretraining run of their own. Also
+    returns {} until the pretraining of a seed is done."""
     if is_untrained(arm) or arm.at < 1:
         return {}
     training, whole, devices = [], [], set()

@@ -1,4 +1,4 @@
-"""The tasks of the studies in experiments/studies/. Some of these tasks distinguish small models; the others are the tasks of the
+"""The tasks of the studies in experiments/studies/. Some of these tasks distinguish small models. The other tasks are from the
 paper's ablations."""
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ SMALL: JsonObject = {
     "selection": {"select": "last"},
     "task": {"length": 64},
 }
-"""The fine-tuning settings for models with a few layers. The learning rate is ten times BERT-Base's. The last weights are used,
-since choosing them on dev would raise the scores of every arm. With a vocabulary of 8,192 pieces, 64 tokens are enough for 96
-to 99.8 % of the rows of the small tasks, and 96 tokens for 99 % of STS-B's rows; tagging divides longer sentences."""
+"""The fine-tuning settings for models with a few layers. The learning rate is ten times the learning rate for BERT-Base. The
+last weights are used, because choosing the weights on dev would raise the dev scores of every arm. With a vocabulary of 8,192
+pieces, 64 tokens are enough for 96 to 99.8 % of the rows in the small tasks, and 96 tokens are enough for 99 % of the rows in
+STS-B. Tagging tasks divide longer sentences."""
 
 TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 1e-3}}
-"""The fine-tuning settings for a model of BERT-Tiny's shape, `laptop.py:tiny`. At a learning rate of 2e-4, it only reaches the
-scores of always giving the most frequent answer (experiments/results/studies.md, "The learning rates of the arms")."""
+"""The fine-tuning settings for a model of BERT-Tiny's shape, `laptop.py:tiny`. At a learning rate of 2e-4, such a model is not
+better than always giving the most frequent answer (experiments/results/studies.md, "The learning rates of the arms")."""
 
 
 def small_tasks(*names: str) -> list[JsonObject]:
-    """Returns the tasks with these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
+    """Returns the tasks with these names. Without names, returns all four tasks, which are STS-B, SICK, WNUT-17, and
+    part-of-speech tagging of UD English EWT.
 
     SST-2, MRPC, RTE and CoLA are not included. After minutes of pretraining, their scores are within 0.04 of the scores with
     random weights (experiments/results/studies.md), so they cannot rank arms."""
@@ -41,7 +43,8 @@ def small_tasks(*names: str) -> list[JsonObject]:
 
 
 def paper_tasks(*names: str) -> list[JsonObject]:
-    """Returns the tasks of the paper's ablations (section 5.1 and Table 5) with these names, or all."""
+    """Returns the tasks of the paper's ablations (section 5.1 and Table 5) with these names. Without names, returns all tasks
+    except "ner" (CoNLL-2003)."""
     known: dict[str, JsonObject] = {
         "mnli": {"experiment": f"{GLUE}:mnli", "data_dir": "glue"},
         "qnli": {"experiment": f"{GLUE}:qnli", "data_dir": "glue"},

@@ -1,14 +1,14 @@
-"""Task heads: the layer that a labelled task puts on top of the encoder, and its loss.
+"""Task heads. A task head is the layer that a labelled task puts on top of the encoder, with its loss.
 
 In: hidden states of packed rows, and their labels. Out: logits, the loss and the accuracy of every label.
 
-Each kind of head is a class in its own file. It defines the positions that it reads, its label arrays, its loss and accuracy, and
-its name in original checkpoints. Code in other folders only calls the methods of a head and never checks its kind. To add a kind,
-write a file such as `token.py` and add a line to the map below and one to `KINDS`.
+Each kind of head is a class in its own file. The class defines the positions that the head reads, the label arrays, the loss
+and accuracy, and the name of the layer in original checkpoints. Code in other folders only calls the methods of a head and
+never checks its kind. To add a kind, write a file such as `token.py`, and add it to the list below and to `KINDS`.
 
-    pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
-    outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions
-    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text
+    pretraining.py      the pooler, and the heads for masked language modelling and next sentence prediction
+    outputs.py          Outputs: the loss, accuracy and predictions of classification, multi-label classification and regression
+    head.py             TaskHead: the interface of all kinds; the defaults are for a head that reads the [CLS] of each text
     sequence.py         SequenceHead: classification or regression of a text or a pair
     token.py            TokenHead: a label for every token
     span.py             SpanHead: the first and the last token of an answer
@@ -35,7 +35,7 @@ KINDS: Mapping[str, str] = {
     "choice": "bert_jax.model.heads.choice:ChoiceHead",
     "mention": "bert_jax.model.heads.mention:MentionHead",
 }
-"""Kind of head -> location of its class."""
+"""Kind of head -> location of the class."""
 HEAD_PARTS = tuple(f"{kind}_head" for kind in KINDS)
 """The branches of the parameter tree that are task heads (`TaskHead.subtree`)."""
 PROBLEMS = ("classification", "regression", "multi_label")
@@ -45,7 +45,7 @@ PROBLEMS = ("classification", "regression", "multi_label")
 POOLINGS = ("pooler", "concat", "last_token", "cls", "mean", "late")
 CRFS = ("none", "free", "iob2")
 INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
-"""The fields by which the head's layer or its input may differ from the paper."""
+"""The fields that make the head's layer or the input of the layer differ from the paper."""
 MIX_PLACES = ("input", "output", "both")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
@@ -66,6 +66,6 @@ def head_classes() -> dict[str, type[TaskHead]]:
 
 
 def make_head(kind: str, **fields: Any) -> TaskHead:
-    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
-    fields that the kind does not support."""
+    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError if the kind is unknown, or if it does not
+    support the combination of fields."""
     return head_class(kind)(**fields)

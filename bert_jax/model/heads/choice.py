@@ -1,4 +1,4 @@
-"""The head of multiple choice (paper section 4.4): a score for each candidate, with a softmax over the candidates."""
+"""The head for multiple choice (paper section 4.4). It has a score for each candidate, with a softmax over the candidates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceHead(TaskHead):
-    """A choice between several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
+    """Chooses between several candidates. Each candidate is a sequence. The logits are [B, P, 1] with P = U x candidates."""
 
     kind = "choice"
     action = "choose"
@@ -23,21 +23,21 @@ class ChoiceHead(TaskHead):
 
     @property
     def num_outputs(self) -> int:
-        """C = 1: one score per candidate."""
+        """C = 1, because a candidate has one score."""
         return 1
 
     @property
     def reads_pooler(self) -> bool:
-        """True: the input is the pooled [CLS] of each candidate."""
+        """True, because the input is the pooled [CLS] of each candidate."""
         return True
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, U]: the index of the right candidate."""
+        """labels int32 [B, U]. A label is the index of the right candidate."""
         return LabelLayout(logits_per_candidate=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """Returns the logits [B, P, 1] as [B, U, candidates]; the logits of candidates that do not exist are EXCLUDED."""
+        """Returns the logits [B, P, 1] as [B, U, candidates]. Candidates that do not exist have the logit EXCLUDED."""
         features = batch["label_weights"].shape[1]
         exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
         return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

@@ -18,19 +18,19 @@ from jaxtyping import Array, Bool, Float, Float64, Num, Shaped
 from bert_jax.files import JsonObject
 
 Label = str | float | tuple[str, ...]
-"""A prediction in readable form: a label, a number, or several labels."""
+"""A prediction in readable form. It is a label, a number, or several labels."""
 
 EXCLUDED = -1e9
-"""The logit of an answer that does not exist: a token of another sequence, or a missing candidate."""
+"""The logit of an answer that does not exist, such as a token of another sequence or a missing candidate."""
 
 
 MOST_CONSTANTS = 10
-"""The number of most frequent labels that are tried as constant predictions. The most frequent label alone is not enough, since
+"""This many of the most frequent labels are tried as constant predictions. The most frequent label alone is not enough, because
 a metric such as the F1 of one class may be higher for a rarer label."""
 
 
 class Outputs:
-    """Classification into one of several labels, with a softmax. The other problem types are subclasses."""
+    """Classification into one of several labels, with a softmax. The other problem types are subclasses of this class."""
 
     name: ClassVar[str] = "classification"
     """`TaskHead.problem`."""
@@ -42,7 +42,7 @@ class Outputs:
     """Whether a prediction is either correct or wrong, so that accuracy is defined."""
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """Returns the shape of one label in a batch for a head with `labels` labels."""
+        """Returns the shape of one label in a batch. `labels` is the number of labels of the head."""
         return ()
 
     def loss(
@@ -54,8 +54,8 @@ class Outputs:
     ) -> Float[Array, "*shape"]:
         """Returns the cross-entropy of float32 scores [..., C] against int32 labels [...].
 
-        The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
-        The C `class_weights` multiply the terms of their classes, including the smoothing terms, as in PyTorch's
+        The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section
+        7). Each of the C `class_weights` multiplies the terms of its class, including the smoothing terms, as in PyTorch's
         CrossEntropyLoss. () weighs all classes equally.
         """
         weighted = jax.nn.log_softmax(scores, axis=-1)
@@ -76,42 +76,43 @@ class Outputs:
         return kl_divergence(teacher_scores, scores, temperature)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Returns 1 where the label has the highest of the C scores, otherwise 0; float32."""
+        """Returns 1 if the label has the highest of the C scores, otherwise 0, as float32."""
         return (scores.argmax(-1) == labels).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Shaped[np.ndarray, "E ..."]:
-        """Returns the predicted labels: int64 [E]; bool [E, C] for multi-label classification; float [E] for regression."""
+        """Returns the predicted labels as int64 [E]. They are bool [E, C] for multi-label classification and float [E] for
+        regression."""
         return logits.argmax(-1)
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
-        """Returns the probability of each label, float64; None for a regression."""
+        """Returns the probability of each label in float64. Returns None for a regression."""
         return softmax(logits)
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
-        """Converts one of the `predictions` to its label; `names` are the labels by id."""
+        """Converts one of the `predictions` to a label. `names` are the labels by id."""
         return names[int(prediction)]
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """Returns the JSON answer of `predict`: the most probable label and the probabilities of all labels."""
+        """Returns the JSON answer of `predict`, with the most probable label and the probabilities of all labels."""
         p = softmax(logits)
         best = int(p.argmax())
         return {"label": names[best], "probability": float(p[best]), "probabilities": _by_name(names, p)}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """Returns the candidates for the best constant prediction on `labels`, in the format of `predictions`, most frequent
-        first."""
+        """Returns the candidates for the best constant prediction on `labels`. They have the format of `predictions` and are
+        sorted by frequency, the most frequent one first."""
         return by_frequency(labels)[:MOST_CONSTANTS]
 
 
 class MultiLabel(Outputs):
-    """Multi-label classification: any number of labels, each with a sigmoid."""
+    """Multi-label classification. Any number of labels may apply, and each label has a sigmoid."""
 
     name = "multi_label"
     dtype = np.float32
     takes_class_weights = False
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """[C]: 1 for each label that applies, otherwise 0."""
+        """Returns [C]. In a batch, a label that applies is 1, and other labels are 0."""
         return (labels,)
 
     def loss(
@@ -133,7 +134,7 @@ class MultiLabel(Outputs):
         return kl_divergence(teacher, student, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
-        """Returns 1 where all C labels are predicted correctly, otherwise 0."""
+        """Returns 1 if all C labels are predicted correctly, otherwise 0."""
         return ((scores >= 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Bool[np.ndarray, "E C"]:
@@ -154,7 +155,7 @@ class MultiLabel(Outputs):
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """Returns the most frequent sets of labels, then the set with the highest micro F1."""
+        """Returns the most frequent sets of labels, followed by the set with the highest micro F1."""
         return np.concatenate([super().constants(labels), best_label_set(labels)[np.newaxis]])
 
 
@@ -182,7 +183,7 @@ class Regression(Outputs):
         return jnp.square(scores[..., 0] - teacher_scores[..., 0])
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Returns 0, since accuracy is not defined for regression."""
+        """Returns 0, because accuracy is not defined for regression."""
         return jnp.zeros(labels.shape, jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:
@@ -190,7 +191,7 @@ class Regression(Outputs):
         return logits[:, 0]
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
-        """Returns None: a regression has no probabilities."""
+        """Returns None, because a regression has no probabilities."""
         return None
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
@@ -198,7 +199,7 @@ class Regression(Outputs):
         return float(prediction)
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """Returns the prediction. For a head with several outputs, also returns each value by name."""
+        """Returns the prediction. If the head has several outputs, returns all values by name instead."""
         values = _by_name(names, logits)
         return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
 
@@ -212,14 +213,14 @@ OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(
 
 
 def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:
-    """Returns the softmax over the last axis in float64, with nan if a logit is nan or positive infinity."""
+    """Returns the softmax over the last axis in float64. The result is nan if a logit is nan or positive infinity."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def _sigmoid(logits: Float[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
-    with np.errstate(over="ignore"):  # exp overflows to infinity, and the probability is then 0
+    with np.errstate(over="ignore"):  # if exp overflows to infinity, the probability is 0
         return np.asarray(1 / (1 + np.exp(-np.float64(logits))))
 
 
@@ -228,8 +229,8 @@ def _by_name(names: Sequence[str], values: Float[np.ndarray, " C"]) -> dict[str,
 
 
 def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-    """Returns the distinct labels of [E], or distinct rows of [E, C], most frequent first. Ties are sorted by value. Raises
-    ValueError if there are no labels."""
+    """Returns the distinct labels [E], or the distinct rows of labels [E, C], sorted by frequency. The most frequent label
+    comes first, and ties are sorted by value. Raises ValueError if there are no labels."""
     if not len(labels):
         raise ValueError("there are no labels to count")
     values, counts = np.unique(labels, axis=0, return_counts=True)
@@ -237,7 +238,8 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
 
 
 def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
-    """Returns the label set, bool [C], that has the highest micro F1 when it is predicted for every row of the bool `labels`."""
+    """Returns the best constant label set, bool [C]. It has the highest micro F1 if it is predicted for every row of the bool
+    `labels`."""
     counts = labels.sum(0)
     order = np.argsort(-counts, kind="stable")
     sizes = np.arange(1, len(order) + 1)
@@ -250,6 +252,6 @@ def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
 def kl_divergence(
     teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
 ) -> Float[Array, "*shape"]:
-    """Computes KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
+    """Computes KL(teacher || student) of the probabilities softened by `temperature`, times temperature**2."""
     teacher, student = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
     return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)

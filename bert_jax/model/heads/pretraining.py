@@ -14,18 +14,19 @@ from bert_jax.model.layers import Dense, Norm, activation, initializer, paramete
 from bert_jax.model.matmul import matmul, sum_rows, transposed_matmul
 
 PADDED_LOGIT = -1e9
-"""The logit of a padded vocabulary row. Its probability and gradient are exactly zero in float32."""
+"""The logit of a padded vocabulary row. The probability and the gradient of such a row are exactly zero in float32."""
 
 
 class Pooler(nn.Module):
-    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, they are
-    the layers of the MLM head (ModernBERT) or, if the MLM head has no layers, a dense layer with GELU (EuroBERT)."""
+    """The layers before a classifier. By default, they are tanh(W h + b), where h is the hidden state of [CLS]. With another
+    `classifier_pooling`, they are the layers of the MLM head (ModernBERT). If the MLM head has no layers, they are a dense
+    layer with GELU (EuroBERT)."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, states: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
-        """Returns the pooled vectors of the hidden states."""
+        """Computes the pooled vectors from the hidden states."""
         c = self.config
         if c.classifier_pooling == "pooler":
             return jnp.tanh(_dense(c, "dense")(states))
@@ -44,7 +45,7 @@ def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
 def decode(
     x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"], one_cpu: bool
 ) -> Float[Array, "R V"]:
-    """Returns the logits of every word of `table`, float32: x @ table.T + bias."""
+    """Returns the logits of every word in `table`, x @ table.T + bias, in float32."""
     logits = matmul(x, table, (-1, -1), one_cpu, jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
@@ -62,11 +63,11 @@ decode.defvjp(lambda x, table, bias, one_cpu: (decode(x, table, bias, one_cpu), 
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """The MLM logits, float32, from the hidden states at the masked positions and the word-embedding table.
+    """Computes the float32 MLM logits from the hidden states at the masked positions and the word-embedding table.
 
-    The decoder is the word-embedding table (or, without `tied_decoder`, its own table) plus a bias per word. The logits are
-    computed only at the masked positions, since they need the largest matrix product of a small BERT: with 15 % masking, 85 %
-    of the logits of all positions would be unused."""
+    The decoder is the word-embedding table plus a bias per word. Without `tied_decoder`, the decoder has its own table. The
+    logits are computed only at the masked positions, because they need the largest matrix product of a small BERT. With 15 %
+    masking, 85 % of the logits at all positions would be unused."""
 
     config: ModelConfig
 
@@ -86,8 +87,8 @@ def word_logits(
     table: Float[Array, "V I"] | None,
     fixed_bias: Float[Array, " V"] | None = None,
 ) -> Float[Array, "B M V"]:
-    """Returns the logits of every word, float32: x @ table.T + bias. The bias (if any) and an untied table are parameters of
-    `head`; the argument `table` is only used if the decoder is tied, and `fixed_bias` replaces a learned bias."""
+    """Returns the logits of every word, x @ table.T + bias, in float32. The bias (if any) and an untied table are parameters of
+    `head`. The argument `table` is only used if the decoder is tied. `fixed_bias` replaces the learned bias."""
     c: ModelConfig = head.config
     bias = jnp.zeros(c.padded_vocab_size)  # XLA removes the addition of zeros
     if fixed_bias is not None:
@@ -107,31 +108,32 @@ def word_logits(
 
 
 def word_head(config: ModelConfig) -> str:
-    """Returns the key of the parameters that predict words: "softmax" for an LSTM language model, "lm_head" for an
-    encoder-decoder, otherwise "mlm_head"."""
+    """Returns the key of the parameters that predict words. It is "softmax" for an LSTM language model, "lm_head" for an
+    encoder-decoder, and otherwise "mlm_head"."""
     return {"bilm": "softmax", "flair": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
 
 class SoftmaxHead(nn.Module):
-    """The softmax layer of an LSTM: float32 logits of every word. It is tied to the word embeddings unless `tied_decoder` is
-    False."""
+    """The softmax layer of an LSTM, which returns float32 logits of every word. The layer is tied to the word embeddings unless
+    `tied_decoder` is False."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-        """Returns the logits of every word from each vector of `x`."""
+        """Computes the logits of every word from each vector of `x`."""
         return word_logits(self, x, table)
 
 
 class NextSentenceHead(nn.Module):
-    """The logits of next sentence prediction, float32; 0 is "B follows A", 1 is "B is random" (the original's labels)."""
+    """Computes the float32 logits of next sentence prediction. Label 0 is "B follows A" and label 1 is "B is random", as in the
+    original code."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
-        """Returns the logits of each example from its pooled vector."""
+        """Computes the logits of each example from the pooled vector."""
         c = self.config
         dtype = jnp.dtype(jnp.float32)
         dense = Dense((c.hidden_size,), (2,), ("embed", None), initializer(c), dtype, c.target, name="dense")

@@ -1,5 +1,5 @@
-"""The head for text classification and regression (paper Figure 4a, b), on the pooled [CLS] of a text or pair, on its last token,
-or on an LSTM over its tokens."""
+"""The head for text classification and regression (paper Figure 4a, b). It reads the pooled [CLS] of a text or pair, the last
+token, or the result of an LSTM over the tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceHead(TaskHead):
-    """One label, several labels or a number per text: logits [B, P, C]."""
+    """Predicts one label, several labels or a number for each text, with logits [B, P, C]."""
 
     kind = "sequence"
     has_labels = True
@@ -34,11 +34,11 @@ class SequenceHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, P]; float32 [B, P] for regression, float32 [B, P, C] for multi-label classification."""
+        """labels int32 [B, P]. They are float32 [B, P] for regression and float32 [B, P, C] for multi-label classification."""
         return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
 
     def input_width(self, hidden_size: int) -> int:
-        """O, the width of the input of the layer."""
+        """O, the width of the layer's input."""
         return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
@@ -48,9 +48,9 @@ class SequenceHead(TaskHead):
         return super().positions(batch)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, or the final
-        states of the LSTM. With pooling="concat", it is the `concat_pooling` of the final states or, without an LSTM, of the
-        unpooled [CLS]."""
+        """Computes the input of the layer from the features of all tokens. The input is the pooled [CLS], the last token, or
+        the final states of the LSTM. With pooling="concat", it is the `concat_pooling` of the final states, or of the unpooled
+        [CLS] if there is no LSTM."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]
@@ -61,11 +61,11 @@ class SequenceHead(TaskHead):
 def concat_pooling(
     x: Float[Array, "B L I"], cls: Float[Array, "B P I"], sequence_ids: Int[Array, "B L"]
 ) -> Float[Array, "B P 3*I"]:
-    """Returns the concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146,
-    section 3.3).
+    """Returns, for each text, the concatenation of [CLS], the mean over the tokens and the maximum over the tokens, in float32
+    (arXiv:1801.06146, section 3.3).
 
-    cls: the vectors of the [CLS] tokens, or the `final_states` of an LSTM, as in ULMFiT. The tokens of text p have sequence id p
-    + 1. Mean and maximum of a text without tokens are zero.
+    `cls` has the vectors of the [CLS] tokens or, as in ULMFiT, the `final_states` of an LSTM. The tokens of text p have
+    sequence id p + 1. If a text has no tokens, the mean and the maximum are zero.
     """
     texts = cls.shape[1] + 1  # padding is segment 0
 
@@ -79,11 +79,11 @@ def concat_pooling(
 
 
 def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B P O"]:
-    """Returns the final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last
-    token and the backward half at the first token.
+    """Returns the concatenated final states of a bidirectional LSTM for each text. These are the forward half of `x` at the
+    last token and the backward half at the first token.
 
-    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
-    Empty slots have a finite, meaningless vector.
+    `x` has the outputs of `Lstm`, and `first` has the position of the first token of each text. The tokens of text p have
+    sequence id p + 1. The vectors of empty slots are finite but meaningless.
     """
     forward, backward = jnp.split(x, 2, axis=-1)
     both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)
@@ -91,8 +91,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
 
 
 def last_positions(sequence_ids: Int[Array, "B L"], texts: int) -> Int[Array, "B {texts}"]:
-    """Returns the position of the last token of each text. The tokens of text p have sequence id p + 1; empty slots have position
-    0."""
+    """Returns the position of the last token of each text. The tokens of text p have sequence id p + 1. Empty slots have
+    position 0."""
     positions = jnp.arange(sequence_ids.shape[1], dtype=jnp.int32)
     last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts + 1)[1:])(sequence_ids)  # padding is segment 0
     return jnp.maximum(last, 0)

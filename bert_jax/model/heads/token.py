@@ -15,9 +15,9 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenHead(TaskHead):
-    """A label for every token: logits [B, L, C].
+    """Predicts a label for every token, with logits [B, L, C].
 
-    With crf="iob2", raises UserError if the labels follow another scheme, or if no label may start a text.
+    If crf is "iob2", raises UserError if the labels follow another scheme, or if no label may start a text.
     """
 
     kind = "token"
@@ -40,8 +40,8 @@ class TokenHead(TaskHead):
             raise UserError("head.crf='iob2' needs a label that may start a text, O or B-X; set head.crf='free'")
 
     def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
-        """Returns the labels excluded in prediction: (True where a label may not follow another [before, after], True where a
-        label may not start a text)."""
+        """Returns the transitions that a CRF never predicts. The first array is True if label `after` may not follow label
+        `before` [before, after]. The second array is True if a label may not start a text."""
         inside = np.array([self.crf == "iob2" and label.startswith("I-") for label in self.labels])
         types = np.array([label[2:] if label != "O" else None for label in self.labels])
         return inside & (types[:, None] != types), inside
@@ -52,5 +52,6 @@ class TokenHead(TaskHead):
         return LabelLayout(per_token=True, logits_per_token=True)
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """Returns the number of sequences in each row, [B]. Each sequence is a feature; ids start at 1."""
+        """Returns the number of sequences in each row, [B]. Each sequence is a feature. Sequence ids start at 1, so this number
+        is the largest id in the row."""
         return batch["sequence_ids"].max(axis=1)

@@ -1,9 +1,10 @@
-"""Compares each kernel with the plain path on the current device: values, gradients, packed and padded rows, windows, dropout.
+"""Compares each kernel with the plain path on the current device. The comparison covers values, gradients, packed and padded
+rows, windows and dropout.
 
-A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
-as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs in
-the same dtype. (With a float32 reference, the TPU's compiler would take four times as long for a long row.) The TPU attention
-kernel draws its own dropout masks, so there is no reference with the same mask. Instead, the rate, the scale and the
+A kernel may be wrong on a kind of chip on which it was never run. `compare` runs the kernel on small arrays and returns the
+differences as `Figure`s. Each figure has a limit, above which the kernel counts as wrong. The reference is the plain path on
+the same inputs in the same dtype. (The TPU compiler needs four times as long to compile a float32 reference for a long row.)
+The TPU attention kernel draws its own dropout masks, so no reference has the same mask. Instead, the rate, the scale and the
 independence of the masks are measured, and a finite difference along the gradient shows whether the backward pass drops the
 same elements as the forward pass."""
 
@@ -27,21 +28,21 @@ from bert_jax.model.layers import Dropout, NormParameters, gather_positions, pla
 from bert_jax.model.positions import Angles, rotary_angles, rotate
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
-"""The largest accepted difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6
-in float32 and by 0.016 in bfloat16, where both paths round. The limits leave a margin for the exponentials and sums of other
-chips."""
+"""The largest accepted difference of a token's vector, relative to its norm. On a CPU, where the kernels are interpreted, the
+difference is 1e-6 in float32. It is 0.016 in bfloat16, because both paths round to bfloat16. The limits leave a margin for the
+exponentials and sums of other chips."""
 SLOPE_LIMIT = 0.03
-"""The largest accepted relative difference between a slope and its finite difference. With a wrong mask they differ by the
-dropout rate."""
+"""The largest accepted relative difference between a slope and its finite difference. If the mask is wrong, they differ by
+about the dropout rate."""
 DEVIATIONS = 6
-"""The number of standard deviations by which a mean over random masks may be off."""
+"""A mean over random masks may differ from its expectation by this many standard deviations."""
 RATE = 0.25
 """The dropout rate of the cases with dropout."""
 EPSILON = 1e-12
 THETA = 10_000.0
 """The base of rotary positions."""
 SEEDS = tuple(range(7, 15))
-"""The dropout seeds whose masks are compared. The first one is used for the other figures."""
+"""The dropout seeds whose masks are compared. The other figures use the first seed."""
 
 Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B Q D"]]
 """(query, key, value) -> context, with fixed sequence ids, heads and dropout."""
@@ -55,17 +56,17 @@ class Case:
     length: int
     heads: int
     head_width: int
-    """For a residual norm, its width (with 1 head)."""
+    """The width of one head. A residual norm has 1 head, so this is the width of the rows."""
     dtype: str
     rate: float = 0.0
     radius: int | None = None
-    """For a sliding layer, the largest distance at which a query sees a key."""
+    """The largest distance at which a query sees a key in a sliding layer. None: no limit."""
     queries: int | None = None
-    """The number of queries, if only some tokens are queries (TPU)."""
+    """The number of queries if only some tokens are queries (TPU only). None: every token is a query."""
     rotated: bool = False
-    """Whether the kernel rotates queries and keys (TPU)."""
+    """Whether the kernel rotates queries and keys (TPU only)."""
     pre: bool = False
-    """Whether a residual norm is also compared in its pre-norm form, which returns the sum too."""
+    """Whether the pre-norm form of a residual norm is compared too. The pre-norm form also returns the sum."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
@@ -83,12 +84,12 @@ class Figure:
     case: str
     quantity: str
     error: float
-    """As a fraction: 0.01 is a difference of 1 %."""
+    """The error as a fraction: 0.01 is a difference of 1 %."""
     limit: float
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is within the limit; False for NaN."""
+        """Whether the error is within the limit. False if the error is NaN."""
         return self.error <= self.limit
 
     def __str__(self) -> str:
@@ -101,16 +102,16 @@ class Comparison:
 
     figures: tuple[Figure, ...]
     failure: str = ""
-    """The error and the case if the kernel does not compile or run, otherwise ""."""
+    """The error and the case, if the kernel does not compile or run. Otherwise ""."""
 
     @property
     def faults(self) -> list[Figure]:
-        """The figures above their limits."""
+        """The figures whose errors are above their limits, or NaN."""
         return [figure for figure in self.figures if not figure.agrees]
 
     @property
     def reason(self) -> str:
-        """The reason not to use the kernel, as a clause with the figures; "" if it agrees."""
+        """The reason not to use the kernel, as a clause with the figures. "" if the kernel agrees."""
         if self.failure:
             return f"the kernel does not run here: {self.failure}"
         if not self.faults:
@@ -121,7 +122,8 @@ class Comparison:
 
     @property
     def worst(self) -> Figure | None:
-        """The figure closest to its limit, or furthest beyond it; None without figures."""
+        """The figure that is closest to its limit. If figures are above their limits, this is the first of them. None if there
+        are no figures."""
         return max(self.figures, key=lambda figure: figure.error / figure.limit if figure.agrees else np.inf, default=None)
 
 
@@ -146,10 +148,11 @@ NORM_CASES = (
 def compare(
     operation: str, platform: str, cases: Sequence[Case] = (), *, interpret: bool = False, device: jax.Device | None = None
 ) -> Comparison:
-    """Compares the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device` (default: the first
-    device of this process). If the kernel does not compile or run, the `Comparison` holds the error.
+    """Compares the kernel of `operation` ("attention" or "residual_norm") with the plain path on `device` (default: the first
+    device of this process). `platform` is "tpu" or "gpu". If the kernel does not compile or run, the `Comparison` holds the
+    error.
 
-    `interpret` runs the kernel on any platform, slowly, for tests.
+    `interpret` is for tests. It runs the kernel on any platform, but slowly.
     """
     of_case = {"attention": _attention_figures, "residual_norm": _norm_figures}[operation]
     cases = cases or {"attention": ATTENTION_CASES, "residual_norm": NORM_CASES}[operation]
@@ -220,11 +223,11 @@ def plain_attention(
 
 
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
-    """Yields the mean, the spread and the independence of dropout masks.
+    """Yields figures for the mean, the spread and the independence of dropout masks.
 
-    All scores are equal and all values are 1. A query that sees N keys (all L, or the keys in its window) therefore has the
-    context (number of kept keys) / (N (1 - rate)). Over L x B x H queries, the mean is 1 and the variance is rate / ((1 - rate)
-    N).
+    All scores are equal and all values are 1. Suppose a query sees N keys (all L keys, or the keys in its window). The context
+    of the query is then (number of kept keys) / (N (1 - rate)). Over L x B x H queries, the context has mean 1 and variance
+    rate / ((1 - rate) N).
     """
     shape = (case.rows, case.length, case.heads * case.head_width)
     zeros, ones = jnp.zeros(shape, case.dtype), jnp.ones(shape, case.dtype)
@@ -280,8 +283,8 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
 
 # ------------------------------------------------------------------------------------------------------------------------ figures
 def packed_ids(rows: int, length: int) -> Int[Array, "B L"]:
-    """Returns sequence ids of rows with up to three examples of random lengths. A seventh of each row is padding, except in the
-    last row."""
+    """Returns the sequence ids of rows with up to three examples of random lengths. One seventh of each row is padding, but the
+    last row has no padding unless it is the only row."""
     ids = np.sort(np.random.default_rng(length).integers(1, 4, (rows, length)), axis=1)
     ids[: max(1, rows - 1), length - length // 7 :] = 0
     return jnp.asarray(ids, jnp.int32)
@@ -297,7 +300,8 @@ def _dropout(case: Case) -> Dropout:
 
 
 def _results(function: Callable[..., Array], arrays: Sequence[Float[Array, " ..."]]) -> list[np.ndarray]:
-    """Returns function(*arrays[:-1]) and its gradients, given the gradient arrays[-1] of its result, all in float32."""
+    """Returns the result of function(*arrays[:-1]) and the gradients of its arguments, in float32. arrays[-1] is the gradient
+    of the result."""
 
     @jax.jit
     def run(*arrays: Float[Array, " ..."]) -> tuple[Float[Array, " ..."], ...]:
@@ -314,13 +318,14 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """Yields figures that compare the result and gradients of `fused` with the result and gradients of `plain`."""
+    """Compares `fused` with `plain`. Yields one figure for the result and one for each gradient."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 
 
 def _worst_vector(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Returns the largest difference of a vector (the last axis), relative to its norm or the mean norm, whichever is larger."""
+    """Returns the largest relative difference of a vector (the last axis). The difference is divided by the norm of the vector
+    or by the root mean square of all norms, whichever is larger."""
     size = np.maximum(np.sqrt(np.square(wanted).mean(-1)), np.sqrt(np.square(wanted).mean()))
     return float((np.sqrt(np.square(found - wanted).mean(-1)) / size).max())
 
@@ -335,9 +340,9 @@ def _slope_figures(
 ) -> Iterator[Figure]:
     """Yields figures that compare the slopes of the loss <result, gradient> with finite differences of two forward passes.
 
-    For a fixed mask, the loss is a smooth function of each argument, and its gradient is its slope. A backward pass with a
-    different mask returns a different vector. The loss is linear in the argument `linear`, so its finite difference is exact for
-    a step of any size."""
+    For a fixed mask, the loss is a smooth function of each argument, and its slope is the gradient. If the backward pass uses a
+    different mask, it returns a different vector. The loss is linear in the argument `linear`, so the finite difference of this
+    argument is exact for a step of any size."""
     *inputs, gradient = arrays
     forward = jax.jit(function)
     slopes = dict(zip(names, _results(function, arrays)[1:], strict=True))

@@ -20,10 +20,10 @@ from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout
 from bert_jax.model.positions import Angles
 
-AXES = ("batch", None, "heads")  # whole rows: a query reads every key
-"""The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
+AXES = ("batch", None, "heads")  # rows are not split, because a query reads every key
+"""The logical axes of query, key, value and context [B, L, D]. D = H K is only split between heads, not within a head."""
 QKV = tuple[Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"]]
-"""(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
+"""(query, key, value) of all heads in bfloat16 or float32, as the projections return them. D = H K."""
 Plan = TpuPlan | GpuPlan
 
 
@@ -40,20 +40,24 @@ def fused_attention(
     queried: Int[Array, "B Q"] | None = None,
     angles: Angles | None = None,
 ) -> Float[Array, "B Q D"]:
-    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
+    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, on a TPU or GPU. `dot_product_attention` computes
+    the same function.
 
-    A query attends to the keys with the same sequence id and, with a `radius`, at most that many tokens away; blocks of keys out
-    of reach are skipped. By default every token is a query. On a TPU and without a `radius`, `queried` may select the columns
-    of the queries. `platform` is "tpu" or "gpu". On a TPU, queries and keys are rotated by their `angles` first.
+    A query attends to the keys with the same sequence id. With a `radius`, it only attends to keys that are at most `radius`
+    tokens away, and blocks of keys out of reach are skipped. By default every token is a query. On a TPU and without a
+    `radius`, `queried` may select the positions of the queries instead. `platform` is "tpu" or "gpu". If `angles` are given
+    (TPU only), queries and keys are rotated by these angles first.
 
-    The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
-    one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
-    kernel on its own rows and heads. On a GPU the dropout mask equals the mask of plain attention, bit for bit, on any
-    mesh. On a TPU it is drawn from 16 random bits of the chip's generator: `dropout.rate` is rounded to a multiple of 2**-16 (0.1
-    becomes 0.100006), the kept probabilities are scaled for the rounded rate, and every device draws its own mask. `interpret`
-    runs the kernel on any platform, slowly, for tests; the TPU kernel then uses a counter hash instead of the generator.
+    The softmax runs in float32. Products use the input dtype and accumulate in float32. The forward pass saves the context and
+    one float32 per query and head. The backward pass draws the dropout mask again. Each device of `spread` runs the kernel on
+    its own rows and heads. On a GPU the dropout mask equals the mask of plain attention, bit for bit, on any mesh. On a TPU,
+    each element of the mask is drawn from 16 random bits of the chip's generator. `dropout.rate` is therefore rounded to a
+    multiple of 2**-16 (0.1 becomes 0.100006), and the kept probabilities are scaled for the rounded rate. Every device draws
+    its own mask. `interpret` is for tests. It runs the kernel on any platform, but slowly. An interpreted TPU kernel uses a
+    counter hash instead of the generator.
 
-    Raises ValueError for heads that the kernel does not support; `dispatch.choose_attention` selects the implementation.
+    Raises ValueError if the kernel does not support the width or dtype of the heads. To choose an implementation first, call
+    `dispatch.choose_attention`.
     """
     _, key, _ = qkv
     shape = key.shape
@@ -99,8 +103,8 @@ def fused_attention(
 
 
 def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """If the attention kernel for "tpu" or "gpu" does not support heads of that width and dtype, returns the reason as a
-    clause; otherwise None."""
+    """Returns the reason, as a clause, if the attention kernel of the platform ("tpu" or "gpu") does not support heads of this
+    width and dtype. Otherwise returns None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"fused attention supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
@@ -111,10 +115,11 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
 
 
 def _attend_padded(plan: Plan, qkv: QKV, ids: Sequence[Int[Array, "B _"]], place: Placement) -> Float[Array, "B Q D"]:
-    """Computes the context of one device's rows and heads, padded to the blocks of `plan`. `ids` are the sequence ids of the keys
-    and, if only some tokens are queries, of the queries.
+    """Computes the context of one device's rows and heads. The inputs are padded to the blocks of `plan`, and the padding is
+    removed from the result. `ids` are the sequence ids of the keys. If only some tokens are queries, the sequence ids of the
+    queries follow.
 
-    Padding tokens have id -1, so they attend only to each other.
+    Padding tokens get the sequence id -1, so they attend only to each other.
     """
     _, length, width = qkv[0].shape
     seeds = plan.seeds(place)
@@ -148,7 +153,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B Q D"], 
 def _attend_backward(
     plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B Q D"]
 ) -> tuple[tuple[Num[Array, "B _ D"] | None, ...]]:
-    """Returns the gradients of `Inputs`: query, key and value have a gradient, ids and seeds do not."""
+    """Returns the gradients of `Inputs`. Query, key and value have a gradient. The gradients of ids and seeds are None."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 
 

@@ -1,16 +1,16 @@
-"""The GPU kernels of fused attention, in Triton. Scores stay in the registers of a thread block, tile by tile.
+"""The GPU kernels of fused attention, in Triton. Scores are computed tile by tile and stay in the registers of a thread block.
 
 Each program of the grid handles a block of one head of one row. The forward kernel and the query-gradient kernel hold a block
 of queries and loop over the keys, with a running softmax in float32. The kernel of the key and value gradients holds a block of
-keys and loops over the queries. Both backward kernels recompute the scores, so backward takes 7 products instead of 5. In
-return, no program adds to the result of another program, and results do not depend on the order of execution.
+keys and loops over the queries. Both backward kernels recompute the scores, so the backward pass takes 7 products instead of 5.
+In return, no program adds to the result of another program, so the results do not depend on the order of execution.
 
-Dropout uses the same random words as plain attention (`layers.random_words` of the whole batch's [B, H, L, L]), so the masks
-are the same, on one device and on any mesh. The hash takes about 10 integer operations per score.
+Dropout uses the same random words as plain attention (`layers.random_words` with the shape [B, H, L, L] of the whole batch).
+The masks are therefore the same on one device and on any mesh. The hash takes about 10 integer operations per score.
 
-cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe
-needs, and it would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs
-Hopper or later. JAX 0.11 warns that a later version will remove Triton."""
+cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's
+recipe needs. It would also require the mask of a packed row as an array of length x length. Mosaic GPU, the other GPU compiler
+of Pallas, needs Hopper or later. JAX 0.11 warns that a later version will remove Triton."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from bert_jax.model.matmul import dot
 HEAD_WIDTHS = (16, 32, 64, 128)
 """The supported head widths."""
 SHORTEST = 16
-"""The smallest dimension of a matrix that Triton multiplies."""
+"""The smallest size of a matrix dimension that Triton can multiply."""
 TILE = 64
-"""Rows longer than this are padded to multiples of it."""
+"""Rows longer than this are padded to a multiple of this length."""
 Ref = Any
-"""A reference to an array in memory, as Pallas passes it to a kernel."""
+"""A reference to an array in memory that Pallas passes to a kernel."""
 Positions = Any
 """Contiguous positions of a row, `pl.ds(start, size)`."""
 State = TypeVar("State")
@@ -49,11 +49,11 @@ class Tiles:
     """The tile sizes and the number of warps of a program."""
 
     held: int
-    """Number of positions that a program holds (queries or keys); a power of two."""
+    """The number of positions (queries or keys) that a program holds, a power of two."""
     passed: int
-    """Number of positions per loop iteration (keys or queries); a power of two."""
+    """The number of positions (keys or queries) per loop iteration, a power of two."""
     warps: int
-    """Groups of 32 threads of a program."""
+    """The number of groups of 32 threads in a program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class GpuPlan:
     heads: int
     head_width: int
     rate: float
-    """The dropout rate; 0 for no dropout."""
+    """The dropout rate. 0: no dropout."""
     radius: int | None
-    """The largest distance at which a query sees a key; None: no limit."""
+    """The largest distance at which a query sees a key. None: no limit."""
     interpret: bool
 
     @classmethod
@@ -79,12 +79,12 @@ class GpuPlan:
 
     @property
     def width(self) -> int:
-        """Columns of the arrays: all heads."""
+        """The number of columns of the arrays, which hold all heads."""
         return self.heads * self.head_width
 
     @property
     def query_length(self) -> int:
-        """The padded number of queries: every token is a query."""
+        """The padded number of queries. It is the padded length, because every token is a query."""
         return self.length
 
     @property
@@ -93,35 +93,35 @@ class GpuPlan:
         return [(self.rows, self.length)]
 
     def seeds(self, place: Placement) -> UInt32[Array, " 3"]:
-        """Returns the dropout seed and the indices of the first row and the first head in the whole batch."""
+        """Returns the dropout seed, the index of the device's first row in the whole batch, and the index of its first head."""
         return jnp.stack([place.seed, place.first_row, np.uint32(self.heads) * place.heads_shard])
 
     @property
     def scale(self) -> float:
-        """The factor of the scores: K**-0.5 times log2(e), since the hardware computes 2**x."""
+        """The factor of the scores, K**-0.5 times log2(e). It includes log2(e) because the hardware computes 2**x."""
         return self.head_width**-0.5 * LOG2E
 
 
 def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     """Returns the tiles of all three kernels.
 
-    Ten tile sizes from 32 x 64 to 128 x 128 with 4 or 8 warps were measured on an H200. 64 x 64 with 4 warps was within 6 % of
-    the fastest for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). At length 512, on compute
-    capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0, the chosen kernels spill no registers (in float32 at most 20 bytes) and fit
-    in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227 KiB on 10.0). float32 products do not use the matrix
-    unit and need many more registers."""
+    Ten tile sizes from 32 x 64 to 128 x 128 with 4 or 8 warps were measured on an H200. 64 x 64 with 4 warps was at most 6 %
+    slower than the fastest choice for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). At length 512,
+    on compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0, the chosen kernels spill no registers (in float32 at most 20
+    bytes) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227 KiB on 10.0). float32 products do not use
+    the matrix unit and need many more registers."""
     side = 32 if jnp.dtype(dtype) == jnp.float32 else 64
-    side = min(side, length & -length)  # the largest power of two that divides the row
+    side = min(side, length & -length)  # the largest power of two that divides the length
     return Tiles(side, side, 4 if head_width < 128 else 8)
 
 
 def padded_length(length: int) -> int:
-    """Rounds `length` up to whole tiles, or to a power of two if the row is short."""
+    """Rounds `length` up to whole tiles. A `length` of at most one tile is rounded up to a power of two."""
     return -(-length // TILE) * TILE if length > TILE else max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def forward(plan: GpuPlan, inputs: Inputs) -> Results:
-    """Returns the context [B, L, D] and, for `backward`, log2 of the softmax sums, float32 [B, H, L]."""
+    """Returns the context [B, L, D] and log2 of the softmax sums, float32 [B, H, L], which `backward` needs."""
     *qkv, (ids,), seeds = inputs
     query, *_ = qkv
     wide, sums = _shapes(plan, query.dtype)
@@ -131,14 +131,15 @@ def forward(plan: GpuPlan, inputs: Inputs) -> Results:
 
 
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
-    """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
-    context."""
+    """Returns the gradients of query, key and value. `inputs` and `results` are the inputs and results of `forward`, and
+    `gradient` is the gradient of the context."""
     *qkv, (ids,), seeds = inputs
     query, *_ = qkv
     context, sums = results
     wide, _ = _shapes(plan, query.dtype)
     arrays = [x.reshape(wide.shape) for x in (*qkv, gradient)]
-    # The sum over keys of weight x gradient is context . gradient of context. The kernels divide by 1 - rate at the end.
+    # The sum over keys of weight x gradient equals the dot product of the context and its gradient. The kernels divide by 1 -
+    # rate at the end.
     products = arrays[3].astype(jnp.float32) * context.reshape(wide.shape).astype(jnp.float32)
     drift = products.sum(-1).swapaxes(1, 2) * (1.0 - plan.rate)
     of_query = _call(plan, _query_kernel, "sums", ["block", "row", "row", "block", "sums", "sums"], [("block", wide)])
@@ -149,8 +150,8 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
 
 
 def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Returns the shapes of query, key, value, context and their gradients, [B, L, H, K], and of the softmax's sums, [B, H,
-    L]."""
+    """Returns two shapes. [B, L, H, K] is the shape of query, key, value, context and their gradients. [B, H, L] is the shape
+    of the softmax sums."""
     b, length, heads = plan.rows, plan.length, plan.heads
     return (
         jax.ShapeDtypeStruct((b, length, heads, plan.head_width), dtype),
@@ -159,10 +160,11 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """Returns the base words of `layers.random_words`, one for every query of these rows and heads; [] without dropout.
+    """Returns the base words of `layers.random_words`, one word for every query of these rows and heads. Returns [] without
+    dropout.
 
-    They are computed outside the kernels. Inside a kernel, every thread would compute the words that it needs, which would
-    double the instructions of the hash.
+    The words are computed outside the kernels. Inside a kernel, every thread would compute the words that it needs, and the
+    hash would take twice as many instructions.
     """
     if not plan.rate:
         return []
@@ -171,24 +173,24 @@ def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One program of a kernel's grid: the settings and references shared by all three kernels."""
+    """One program of a kernel's grid. It holds the settings and references that all three kernels share."""
 
     plan: GpuPlan
     tiles: Tiles
     words: Ref | None
-    """The random words of the queries that the program reads; None without dropout."""
+    """The random words of the queries that the program reads. None without dropout."""
     ids: Ref
     """The sequence ids of the row, [L]."""
 
     @property
     def held(self) -> Positions:
-        """The positions of the program's block."""
+        """The positions that the program holds."""
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """Applies state = body(positions, state) to one tile of `tiles.passed` positions after the other, and returns the final
-        state. Without a radius, it visits all tiles of the row. With a radius, it visits the tiles within reach of the
-        program's block `held`."""
+        """Applies state = body(positions, state) to each tile of `tiles.passed` positions in order, and returns the final
+        state. Without a radius, the loop visits all tiles of the row. With a radius, it visits only the tiles that the
+        program's block `held` can reach."""
         step, radius = self.tiles.passed, self.plan.radius
         start: Any = 0
         stop: Any = self.plan.length // step
@@ -198,7 +200,8 @@ class Program:
         return jax.lax.fori_loop(start, stop, lambda i, state: body(pl.ds(i * step, step), state), state)
 
     def seen(self, rows: Positions, columns: Positions) -> Bool[Array, "_ _"]:
-        """Returns the attention mask of a tile of scores: True for positions of the same example within the radius."""
+        """Returns the attention mask of a tile of scores. It is True if the two positions belong to the same example and are
+        within the radius."""
         same: Array = self.ids[rows][:, None] == self.ids[columns][None, :]
         if self.plan.radius is None:
             return same
@@ -206,12 +209,12 @@ class Program:
         return same & (abs(distance) <= self.plan.radius)
 
     def read_words(self, of: Positions | slice = slice(None)) -> UInt32[Array, " _"] | None:
-        """Returns the random words of these queries; None without dropout."""
+        """Returns the random words of these queries, or None without dropout."""
         return None if self.words is None else self.words[of]
 
     def kept(self, words: UInt32[Array, " _"] | None, keys: Positions, transposed: bool) -> Bool[Array, "_ _"] | None:
-        """Returns the dropout mask of a tile of scores [queries, keys], or [keys, queries] if `transposed`; None without
-        dropout."""
+        """Returns the dropout mask of a tile of scores [queries, keys], or [keys, queries] if `transposed`. Returns None
+        without dropout."""
         if words is None:
             return None
         columns = _numbers(keys) * COLUMN
@@ -225,8 +228,8 @@ def _call(
     """Returns a function that runs `kernel` over the grid of blocks, heads and rows.
 
     The function takes the random words (with dropout), the sequence ids, and an array for each of `inputs`. `words`, `inputs`
-    and `outputs` name the part of each array that a program gets. Of an array [B, L, H, K], this is its "block" or the whole
-    "row"; of an array [B, H, L], the "sums" of its block or "all sums" of the row.
+    and `outputs` name the part of each array that a program gets. For an array [B, L, H, K], the part is the program's "block"
+    or the whole "row". For an array [B, H, L], the part is the "sums" of the block or "all sums" of the row.
     """
     name = kernel.__name__.removeprefix("_").removesuffix("_kernel")
     cut = tiles(plan.length, plan.head_width, outputs[0][1].dtype)
@@ -239,7 +242,7 @@ def _call(
     }
 
     def run(*refs: Ref) -> None:
-        # Pallas passes references by position: the inputs, then the outputs
+        # Pallas passes the references by position. The inputs come first, then the outputs.
         drawn, ids, *others = refs if plan.rate else (None, *refs)
         kernel(Program(plan, cut, drawn, ids), others[: len(inputs)], others[len(inputs) :])
 
@@ -260,17 +263,18 @@ def _call(
 
 
 def _numbers(positions: Positions) -> UInt32[Array, " _"]:
-    """Returns `positions` as an array of numbers."""
+    """Returns `positions` as an array of indices."""
     return jnp.asarray(positions.start, jnp.uint32) + jax.lax.iota(jnp.uint32, positions.size)
 
 
 def _zeroed(x: Float[Array, "*shape"], kept: Bool[Array, "*shape"] | None) -> Float[Array, "*shape"]:
-    """Sets `x` to zero where the mask `kept` is False."""
+    """Sets the elements of `x` to zero where `kept` is False. Returns `x` unchanged if `kept` is None."""
     return x if kept is None else jnp.where(kept, x, 0.0)
 
 
 def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """Computes the context of a block of queries. References: query, context [block, K]; key, value [L, K]; sums [block]."""
+    """Computes the context of a block of queries. The references are query and context [block, K], key and value [L, K], and
+    sums [block]."""
     query, key, value = inputs
     context, sums = outputs
     plan, held = program.plan, program.held
@@ -294,8 +298,8 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
 
 
 def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """Computes the gradient of a block of queries. References: query, gradient, of_query [block, K]; key, value [L, K]; sums,
-    drift [block]."""
+    """Computes the gradient of a block of queries. The references are query, gradient and of_query [block, K], key and value
+    [L, K], and sums and drift [block]."""
     query, key, value, gradient, sums, drift = inputs
     (of_query,) = outputs
     plan, held = program.plan, program.held
@@ -313,8 +317,9 @@ def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref
 
 
 def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """Computes the gradients of a block of keys and values. References: key, value, of_key, of_value [block, K]; query, gradient
-    [L, K]; sums, drift [L]. Tiles of scores are [keys, queries], so that products do not transpose them."""
+    """Computes the gradients of a block of keys and values. The references are key, value, of_key and of_value [block, K],
+    query and gradient [L, K], and sums and drift [L]. Tiles of scores are [keys, queries], so that the products need not
+    transpose the tiles."""
     query, key, value, gradient, sums, drift = inputs
     of_key, of_value = outputs
     plan, held = program.plan, program.held

@@ -1,21 +1,22 @@
 """The TPU kernels of fused attention. The scores of a row stay on the chip.
 
-All intermediate matrices are transposed, keys along the sublanes and queries along the lanes:
+All intermediate matrices are transposed. Keys are along the sublanes, and queries are along the lanes. The products are:
 
     scores  K Q^T [keys, queries]     context^T = V^T P     dQ^T = K^T dS     dK^T = Q^T dS^T     dV^T = dO^T P^T
 
-so the softmax statistics are rows [1, queries], which broadcast for free. In every product with a matrix of scores, that matrix
-is stationary in the matrix unit while the 64 rows of a head stream through it. Without the transposition, all 512 rows of scores
-would stream through and fill only 64 of 128 columns of the result. On v5e, a product then takes 490 instruction bundles instead
-of 250.
+The softmax statistics are therefore rows [1, queries], which broadcast for free. In every product with a matrix of scores, the
+scores are stationary in the matrix unit while the 64 rows of a head stream through the unit. Without the transposition, all 512
+rows of scores would stream through and fill only 64 of 128 columns of the result. On v5e, a product would then take 490
+instruction bundles instead of 250.
 
-With a window (`TpuPlan.radius`), only the blocks and tiles within reach are computed. A row of 8,192 with 12 heads of 64, forward
-and backward on a v5e, takes 0.41 ms with a radius of 64 and 5.94 ms without (estimated: bundles of a block times the number of
-blocks). JAX's own `splash_attention` takes 3 ms, because its grid has a step for each head and block.
+With a window (`TpuPlan.radius`), only the blocks and tiles within reach are computed. A row of 8,192 with 12 heads of 64,
+forward and backward on a v5e, takes 0.41 ms with a radius of 64 and 5.94 ms without (estimated as the bundles of a block times
+the number of blocks). JAX's own `splash_attention` takes 3 ms with the window, because its grid has a step for each head and
+block.
 
 A head is selected by zeroing the other heads' lanes. The contraction is 128 deep anyway, so two heads of width 64 share a block
-in the layout of the projections, without a copy. The products of the next tiles are issued before the exponentials of the current
-tile: the compiler's scheduler mostly keeps the order of the program, so the products run during the exponentials.
+in the layout of the projections, without a copy. The products of the next tiles are issued before the exponentials of the
+current tile. The compiler's scheduler mostly keeps the order of the program, so these products run during the exponentials.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ from bert_jax.model.layers import hash_word, random_words
 from bert_jax.model.matmul import dot
 
 Ref = Any
-"""A reference to an array on the chip, as Pallas passes it to a kernel."""
+"""A reference to an array on the chip that Pallas passes to a kernel."""
 Positions = Any
-"""Contiguous positions of a row: a slice, or `pl.ds(start, size)`."""
+"""Contiguous positions of a row, either a slice or `pl.ds(start, size)`."""
 Index = int | Int[Array, ""]
-"""The index of a block: a loop index, or the constant 0 if there is only one block."""
+"""The index of a block. It is a loop index, or the constant 0 if there is only one block."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 State = TypeVar("State")
 Refs = TypeVar("Refs", "ForwardRefs", "BackwardRefs")
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
-"""The number of tiles whose first products are issued ahead of time."""
+"""The first products of a tile are issued this many tiles ahead."""
 VMEM_LEAST = 16 << 20
-"""The bytes of vector memory that a kernel may use on any chip. A kernel requests more only if it needs more, because XLA keeps
-its own arrays in the rest."""
+"""The minimum bytes of vector memory that a kernel requests. Every chip has this much. A kernel requests more only if it needs
+more, because XLA keeps its own arrays in the remaining memory."""
 
 
 def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
-    """Returns the context [B, Q, D] and, for `backward`, log2 of the softmax sums, float32 [B, G, J, Q]."""
+    """Returns the context [B, Q, D] and log2 of the softmax sums, float32 [B, G, J, Q], which `backward` needs."""
     *qkv, ids, seeds = inputs
     of_queries, of_keys, statistics = _specs(plan)
     read, written = [of_queries, of_keys, of_keys], [of_queries, statistics]
@@ -64,8 +65,8 @@ def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
 
 
 def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B Q D"]) -> Sequence[Float[Array, "B _ D"]]:
-    """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
-    context."""
+    """Returns the gradients of query, key and value. `inputs` and `results` are the inputs and results of `forward`, and
+    `gradient` is the gradient of the context."""
     *qkv, ids, seeds = inputs
     context, sums = results
     of_queries, of_keys, statistics = _specs(plan)
@@ -76,7 +77,7 @@ def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
 
 
 def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
-    """Returns (block, index map, shape) for arrays [B, Q, D], for arrays [B, L, D] and for the softmax sums."""
+    """Returns (block, index map, shape) three times: for arrays [B, Q, D], for arrays [B, L, D], and for the softmax sums."""
     rows, groups = plan.step
 
     def wide(length: int) -> tuple:
@@ -88,7 +89,8 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
 
 
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
-    """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
+    """Returns a function that runs `kernel` over the grid of rows and groups. The function takes the seeds, the sequence ids
+    and further arrays.
 
     `inputs` holds a block spec (from `_specs`) for each further array, and `outputs` holds one for each result.
     """
@@ -120,11 +122,12 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
 
 
 class RandomBits:
-    """The random bits of dropout: one stream per grid step, or one per block of scores if a row has several.
+    """The random bits of dropout. Each grid step has one random stream. If a row has several blocks of scores, each block has
+    its own stream instead.
 
-    Each 32-bit word decides two scores, with its upper and lower half, so rates are multiples of 2**-16. On the chip the words
-    come from the hardware generator, which has its own instruction slot. A counter hash would take 20 vector operations per
-    score, more than everything else; only interpreted kernels use it.
+    The upper and the lower half of a 32-bit word each decide whether one score is kept, so rates are multiples of 2**-16. On
+    the chip the words come from the hardware generator, which has its own instruction slot. A counter hash would take 20 vector
+    operations per score, more than everything else together, so only interpreted kernels use it.
     """
 
     def __init__(self, plan: TpuPlan, seeds: Ref):
@@ -136,8 +139,8 @@ class RandomBits:
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the random stream of block (i, j) of the `Unit` with index `unit`. If a row has one block, starts the grid
-        step's only stream."""
+        """Starts the random stream for block (i, j) of the `Unit` with index `unit`. If a row has only one block, the first
+        call starts the stream of the whole grid step, and later calls do nothing."""
         if not self.plan.rate or (self.plan.blocks * self.plan.query_blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
@@ -146,8 +149,8 @@ class RandomBits:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
     def draw(self, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-        """Draws the dropout mask of an array of `shape`. Returns a function that sets the dropped elements of such an array to
-        zero."""
+        """Draws a dropout mask of this `shape`. Returns a function that sets the dropped elements of an array of this `shape`
+        to zero."""
         if not self.plan.rate:
             return lambda x: x
         self.drawn += 1
@@ -168,7 +171,7 @@ class RandomBits:
 
 
 def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"]]:
-    """Returns, for each head of a group, `x` [L, lanes] with the lanes of the other heads set to zero."""
+    """Returns one copy of `x` [L, lanes] for each head of a group. In each copy, the lanes of the other heads are zero."""
     if plan.heads == 1:
         return [x]
     lane, width = jax.lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1), plan.head_width
@@ -178,8 +181,9 @@ def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"
 def _mask(
     unit: Unit, queries: Positions, keys: Positions, shift: int, there: Array | None
 ) -> Callable[[int, int, Array], Array]:
-    """Returns a function of (first query, first key, scores) that masks a tile of a block's scores. The keys are `shift` blocks
-    after the queries. If `there` is False, one of the two blocks is outside the row."""
+    """Returns a function (first query, first key, scores) -> scores that masks a tile of a block. The block of keys is `shift`
+    blocks after the block of queries. If `there` is False, one of the two blocks is outside the row, and all scores are
+    masked."""
     plan, of_queries, ids = unit.plan, unit.query_ids[:, queries], unit.key_ids[:, keys]
     row = ids if there is None else jnp.where(there, ids, -2)
     down = jnp.broadcast_to(row, (LANES, plan.block)).T
@@ -196,7 +200,7 @@ def _mask(
 
 
 def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterator[tuple[Item, Made]]:
-    """Yields (item, start(item)) for each item, with `start` called `by` items ahead."""
+    """Yields (item, start(item)) for each item. `start` is called `by` items ahead."""
     started = [start(item) for item in items[:by]]
     for i, item in enumerate(items):
         if i + by < len(items):
@@ -205,15 +209,15 @@ def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterato
 
 
 def _loop(times: int, body: Callable[[Index, State], State], state: State) -> State:
-    """Applies body(i, state) for each i and returns the final state. A single iteration runs without a loop, with the constant i
-    = 0."""
+    """Applies body(i, state) for each i and returns the final state. If there is only one iteration, it runs without a loop,
+    with the constant i = 0."""
     return body(0, state) if times == 1 else jax.lax.fori_loop(0, times, body, state)
 
 
 def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int, Array | None], State], state: State) -> State:
-    """Applies body(j, state, shift, there) to the blocks j that block `i` sees: all blocks, or the blocks within the radius.
-    Returns the final state. `sign` is 1 if `i` is a block of queries and -1 if it is a block of keys. `shift` is the number of
-    blocks from queries to keys. `there` is False if block j is outside the row."""
+    """Applies body(j, state, shift, there) to each block j that block `i` sees, and returns the final state. Block `i` sees all
+    blocks, or with a radius only the blocks within reach. `sign` is 1 if `i` is a block of queries and -1 if it is a block of
+    keys. `shift` is the offset in blocks from the queries to the keys. `there` is False if block j is outside the row."""
     if plan.radius is None:
         others = plan.blocks if sign == 1 else plan.query_blocks
         return _loop(others, lambda j, state: body(j, state, 0, None), state)
@@ -226,31 +230,32 @@ def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int,
 
 
 def _span(block: int, i: Index) -> Positions:
-    """Returns the positions of block number `i`, if every block has `block` positions."""
+    """Returns the positions of the block with index `i`, if every block has `block` positions."""
     return slice(0, block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * block, block), block)
 
 
 def _scaled(plan: TpuPlan, query: Float[Array, "Q D"]) -> Float[Array, "Q D"]:
-    """Scales `query` by K**-0.5 and log2(e), since the hardware's only exponential is 2**x."""
+    """Scales `query` by K**-0.5 log2(e). The factor log2(e) is needed because the hardware's only exponential is 2**x."""
     return query * np.asarray(plan.head_width**-0.5 * LOG2E, query.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One group of heads of one row, the part of a grid step that is computed at a time."""
+    """One group of heads in one row. A grid step computes one unit after another."""
 
     plan: TpuPlan
     random: RandomBits
     number: int
-    """Its index in the grid step."""
+    """The index of the unit in the grid step."""
     key_ids: Ref
     """The sequence ids of the row, [1, L]."""
     query_ids: Ref
-    """The sequence ids of the row's queries, [1, Q]; equal to `key_ids` if every token is a query."""
+    """The sequence ids of the row's queries, [1, Q]. Equal to `key_ids` if every token is a query."""
 
 
 class ForwardRefs(NamedTuple):
-    """The references of the forward kernel: arrays of a grid step or, without the leading axes, of a unit."""
+    """The references of the forward kernel. They refer to the arrays of a grid step, or to the arrays of one unit, which lack
+    the leading axes."""
 
     query: Ref
     key: Ref
@@ -275,7 +280,8 @@ class BackwardRefs(NamedTuple):
 
 
 def _units(plan: TpuPlan, seeds: Ref, ids: Sequence[Ref], refs: Refs) -> Iterator[tuple[Unit, Refs]]:
-    """Yields each unit of a grid step with its parts of `refs`: [Q or L, lanes], and [heads, Q] for the sums."""
+    """Yields each unit of a grid step with the unit's parts of `refs`. The parts have shape [Q or L, lanes], or [heads, Q] for
+    the sums."""
     random = RandomBits(plan, seeds)
     rows, groups = plan.step
     for row in range(rows):
@@ -287,8 +293,8 @@ def _units(plan: TpuPlan, seeds: Ref, ids: Sequence[Ref], refs: Refs) -> Iterato
 
 
 def _forward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
-    """Computes the context and the sums of a grid step. Pallas passes references by position: the sequence ids, then the fields
-    of `ForwardRefs`."""
+    """Computes the context and the sums of a grid step. Pallas passes the references by position. The sequence ids come first,
+    then the fields of `ForwardRefs`."""
     count = len(plan.ids_shapes)
     for unit, parts in _units(plan, seeds, refs[:count], ForwardRefs(*refs[count:])):
         _forward_unit(unit, parts)
@@ -341,7 +347,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
 
 
 def _initial_state(plan: TpuPlan) -> dict:
-    """Returns the running maximum, sum and context of a block of queries before its first block of keys."""
+    """Returns the initial running maximum, sum and context for a block of queries, before the first block of keys."""
     row = jnp.zeros((1, plan.queries), jnp.float32)
     start = (row + 2 * MASKED_SCORE, row, jnp.zeros((plan.head_width, plan.queries), jnp.float32))
     return {(q, h): start for q in range(0, plan.query_block, plan.queries) for h in range(plan.heads)}
@@ -350,8 +356,8 @@ def _initial_state(plan: TpuPlan) -> dict:
 def _backward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
     """Computes the gradients of query, key and value of a grid step.
 
-    Pallas passes references by position: the sequence ids, then the fields of `BackwardRefs`. If a row has several blocks of
-    keys, a reference to scratch memory follows.
+    Pallas passes the references by position. The sequence ids come first, then the fields of `BackwardRefs`. If a row has
+    several blocks of keys, a reference to scratch memory follows.
     """
     first = len(plan.ids_shapes)
     last = first + len(BackwardRefs._fields)
@@ -361,7 +367,8 @@ def _backward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
 
 
 def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
-    """Computes the gradients of a unit; `scratch` [Q, lanes] accumulates the query gradient over the blocks of keys."""
+    """Computes the gradients of a unit. If a row has several blocks of keys, `scratch` [Q, lanes] accumulates the query
+    gradient over these blocks."""
     plan = unit.plan
     scale = plan.head_width**-0.5 / (1.0 - plan.rate)
     if scratch is not None:
@@ -395,8 +402,9 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 
 def _whole(plan: TpuPlan, parts: dict, name: str, block: int, size: int) -> Array:
-    """Returns the gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
-    none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key of the block
+    """Returns the gradient `name` of a block, [lanes, block]. The gradient is concatenated from its `parts` [head width,
+    size]."""
+    none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key in the block
     starts = range(0, block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)
@@ -411,8 +419,8 @@ def _backward_block(
     masked: Callable[[int, int, Array], Array],
     totals: dict,
 ) -> dict:
-    """Returns `totals` plus a block's part of the gradients: ("query" | "key" | "value", first position, head) -> float32 [head
-    width, positions]."""
+    """Returns `totals` with the gradients of a block added. The dictionary maps ("query" | "key" | "value", first position,
+    head) -> float32 [head width, positions]."""
     plan = unit.plan
     h_w, totals = plan.head_width, dict(totals)
     q_rows, k_rows, g_rows = refs.query[queries], refs.key[keys], refs.gradient[queries]
@@ -420,7 +428,8 @@ def _backward_block(
     q_heads, g_heads = _each_head(plan, _scaled(plan, q_rows)), _each_head(plan, g_rows)
     sums_of_queries = refs.sums[:, queries]
     products = g_down.astype(jnp.float32) * refs.context[queries].T.astype(jnp.float32)
-    # The sum over keys of weight x gradient is context . gradient of context. `scale` divides by 1 - rate at the end.
+    # The sum over keys of weight x gradient equals the dot product of the context and its gradient. `scale` divides by 1 - rate
+    # at the end.
     drift = [products[h * h_w : (h + 1) * h_w].sum(axis=0, keepdims=True) * (1.0 - plan.rate) for h in range(plan.heads)]
 
     def start(tile: tuple[int, int, int]) -> tuple[Array, Array]:

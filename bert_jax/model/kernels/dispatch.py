@@ -1,10 +1,9 @@
-"""Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and gives the reason.
+"""Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and returns the reason.
 
-The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for,
-which need not be attached. At its start, a run changes "auto" to "plain" for kernels that disagree with the plain path on that
-kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` (called through
-`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads
-it.
+The choice depends on `Execution.attention`, on `Execution.residual_norm`, and on the kind of device that a program is compiled
+for. The device need not be attached. When a run starts, the run changes "auto" to "plain" for each kernel that disagrees with
+the plain path on that kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` stores the
+choice in `config.Target`, where the model reads it. `sharding.kernels.resolve` calls it with the mesh.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -33,18 +32,18 @@ from bert_jax.model.kernels import Spread
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
-if TYPE_CHECKING:  # the kernels are loaded for devices that have them
+if TYPE_CHECKING:  # kernels are only loaded for devices that have them
     from bert_jax.model.kernels.attention import QKV
 
 Chip: TypeAlias = jax.Device | AbstractDevice
-"""A device, attached or only described."""
+"""An attached device, or the description of a device."""
 
 LONGEST = 8_192
-"""The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
+"""The length of the longest rows for which the TPU attention kernels have been compiled (bfloat16 on v5e, v5p and v6e)."""
 
 SELECTED_FROM = 1_024
-"""If only some tokens of a layer are queries, the TPU kernel is used in rows of at least this many tokens. In shorter rows, the
-plain path is faster."""
+"""If only some tokens of a layer are queries, the TPU kernel is used for rows of at least this many tokens. The plain path is
+faster for shorter rows."""
 
 WIDEST = 2_048
 """The largest supported radius of a sliding layer. The TPU kernel unrolls the blocks of 512 keys that a window reaches."""
@@ -60,9 +59,9 @@ class Choice:
     """The chosen implementation of one operation, with the reason."""
 
     platform: str | None
-    """The platform of the chosen kernel, "tpu" or "gpu"; None: the plain implementation."""
+    """The platform of the chosen kernel ("tpu" or "gpu"). None: the plain implementation is chosen."""
     why: str
-    """The reason for the plain implementation, as a clause; "" for a kernel."""
+    """The reason for the plain implementation, as a clause. "" if a kernel is chosen."""
 
     @property
     def fused(self) -> bool:
@@ -72,16 +71,17 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class _Attention:
-    """The kernel of attention that a model calls, an `AttentionKernel`."""
+    """The attention kernel that a model calls. It implements `AttentionKernel`."""
 
     platform: str
     kind: str
     spread: Spread
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If they do not and the model
-        requires the kernel, raises UserError. Also returns False if the layer `selects` only some tokens as queries and the
-        plain path is faster."""
+        """Returns whether the kernel computes the attention of `model`. It returns False if the kernel does not support the
+        model, or if rows of `length` tokens do not fit on the chip. It also returns False if the layer `selects` only some
+        tokens as queries and the plain path is faster. Raises UserError if the model requires the kernel and the kernel does
+        not support the model or its rows."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
@@ -89,7 +89,7 @@ class _Attention:
         return reason is None and (not selects or (self.platform == "tpu" and length >= SELECTED_FROM))
 
     def rotates(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+        """Returns whether the kernel rotates the queries and keys of `model` if it is called with the angles."""
         if self.platform != "tpu" or positions_class(model) is not Rotary:
             return False
         from bert_jax.model.kernels.attention_plan import rotates_heads
@@ -116,13 +116,13 @@ class _Attention:
 
 @dataclasses.dataclass(frozen=True)
 class _ResidualNorm:
-    """The kernel of LayerNorm(x + dropout(y)) that a model calls, a `ResidualNormKernel`."""
+    """The LayerNorm(x + dropout(y)) kernel that a model calls. It implements `ResidualNormKernel`."""
 
     spread: Spread
 
     def computes(self, model: ModelConfig) -> bool:
-        """Returns whether the kernel supports the norm and the width of `model`. If the model requires an unsupported kernel,
-        raises UserError."""
+        """Returns whether the kernel supports the norm and the width of `model`. Raises UserError if the model requires the
+        kernel and the kernel does not support it."""
         from bert_jax.model.kernels.residual_norm import unsupported_width
 
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
@@ -146,11 +146,11 @@ class _ResidualNorm:
 
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
-    """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` distributes the kernels over
-    them; without it no kernels are used.
+    """Returns `config` with the kernels that it uses in a program on `devices` devices of the same kind as `chip`. `spread`
+    distributes the kernel calls over the devices. Without `spread`, no kernels are used.
 
-    Whether a kernel supports the length and width of rows is decided from static shapes, so one program may use both
-    implementations. Raises UserError if `config` requires a kernel that cannot run.
+    The model later checks, from static shapes, whether a kernel supports the length and width of the rows. One program may
+    therefore use both implementations. Raises UserError if `config` requires a kernel that cannot run.
     """
     attention, norm = None, None
     if spread is None:
@@ -169,7 +169,8 @@ def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | 
 
 
 def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
-    """Chooses the implementation of attention for rows of `length` tokens, all of them queries, according to `config.attention`.
+    """Chooses the implementation of attention according to `config.attention`, for rows of `length` tokens in which every token
+    is a query.
 
     Raises UserError if `config.attention` is "fused" and no kernel can run.
     """
@@ -189,7 +190,8 @@ def require_possible(config: ModelConfig) -> None:
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
-    """If no kernel supports the model's attention on any device, returns the reason as a clause; otherwise None."""
+    """Returns the reason, as a clause, if no device has a kernel that supports the model's attention. Otherwise returns
+    None."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
     if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
@@ -200,8 +202,8 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 
 
 def _unsupported_norm(config: ModelConfig) -> str | None:
-    """If the LayerNorm(x + dropout(y)) kernel does not support the model on any device, returns the reason as a clause;
-    otherwise None."""
+    """Returns the reason, as a clause, if no device has a LayerNorm(x + dropout(y)) kernel that supports the model. Otherwise
+    returns None."""
     if (config.norm, config.norm_scale) != ("layer_norm", True):
         return "the fused residual norm is a LayerNorm with a scale, and the model has a different norm"
     return None
@@ -217,7 +219,7 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
 
 def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`; it is
+    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`. It is
     None if the kernel can run."""
     if asked == "plain":
         return Choice(None, f"as set by model.{key}=plain")
@@ -231,8 +233,9 @@ def _refusal(key: str, reason: str) -> UserError:
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Returns a log line about attention (in rows of these lengths) and the residual norm on `mesh`: the implementation of
-    each, with the reason. `rejected` holds the reasons why "auto" was changed to "plain" in `config`.
+    """Returns a log line with the implementations of attention and of the residual norm on `mesh`, and the reasons for them.
+    Attention is reported for rows of these `lengths`. `rejected` maps a kernel to the reason why it was changed from "auto" to
+    "plain" in `config`.
 
     Raises the errors of `choose_attention` and `choose_residual_norm`.
     """
@@ -253,7 +256,8 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: 
 
 
 def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """If no kernel supports attention on a device of that platform and kind, returns the reason as a clause; otherwise None."""
+    """Returns the reason, as a clause, if no kernel supports attention on a device of this platform and kind. Otherwise returns
+    None."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention needs a TPU or GPU, and this is a {platform}"
     reason = _unsupported_rows(platform, kind, length, head_width, dtype)
@@ -261,8 +265,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """If the kernel of "tpu" or "gpu" does not support these rows, returns the reason as a clause; otherwise None. The device
-    must be able to run that kernel."""
+    """Returns the reason, as a clause, if the kernel of the platform ("tpu" or "gpu") does not support these rows. Otherwise
+    returns None. This function assumes that the device can run the kernel."""
     from bert_jax.model.kernels.attention import unsupported_heads
 
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
@@ -284,8 +288,8 @@ def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dt
 
 
 def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
-    """If no kernel supports LayerNorm(x + dropout(y)) on rows of `width` on that platform, returns the reason as a clause;
-    otherwise None."""
+    """Returns the reason, as a clause, if the platform has no kernel that supports LayerNorm(x + dropout(y)) on rows of this
+    `width`. Otherwise returns None."""
     if platform != "tpu":
         return f"the fused residual norm needs a TPU, and this is a {platform}"
     from bert_jax.model.kernels.residual_norm import unsupported_width
@@ -294,10 +298,10 @@ def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str 
 
 
 def _too_old(kind: str) -> str | None:
-    """If GPUs of that kind are too old for the kernel, returns the reason; otherwise None.
+    """Returns the reason if GPUs of this kind are too old for the kernel. Otherwise returns None.
 
-    If this machine has no such GPU, its capability is unknown. The result is then None, and the compiler rejects the kernel if
-    necessary.
+    If this machine has no GPU of this kind, the compute capability is unknown. The result is then None, and the compiler
+    rejects the kernel if the GPU is too old.
     """
     has = compute_capability(kind)
     if has is None or _number(has) >= CAPABILITY:
@@ -308,14 +312,14 @@ def _too_old(kind: str) -> str | None:
 
 
 def compute_capability(kind: str) -> str | None:
-    """Returns the compute capability of this machine's GPUs of that `device_kind`, e.g. "8.0" (NVIDIA) or "gfx942" (AMD), or None
-    if it has no such GPU."""
+    """Returns the compute capability of this machine's GPUs with this `device_kind`, e.g. "8.0" (NVIDIA) or "gfx942" (AMD).
+    Returns None if this machine has no such GPU."""
     here = (device for device in jax.local_devices() if device.device_kind == kind)
     return next((device.compute_capability for device in here), None)
 
 
 def _number(capability: str) -> float:
-    """Returns a compute capability as a number, or NaN (which compares as lower than any) if it is not numeric."""
+    """Returns a compute capability as a number, or NaN if it is not numeric. NaN counts as lower than any limit."""
     try:
         return float(capability)
     except ValueError:

@@ -1,5 +1,5 @@
-"""LayerNorm(x + dropout(y)), the residual of a post-norm block, in one kernel with one pass over memory in each direction. For a
-pre-norm block, the kernel also returns the sum."""
+"""LayerNorm(x + dropout(y)), the residual of a post-norm block, as one kernel for the forward pass and one for the backward
+pass. Each kernel makes one pass over memory. For a pre-norm block, the forward kernel also returns the sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.model.kernels.residual_norm_tpu import LANES, WIDEST, NormPlan
 from bert_jax.model.layers import Dropout, NormParameters, row_words
 
 AXES = ("batch", "length", None)
-"""The logical axes of x, y and the result; the width is not sharded."""
+"""The logical axes of x, y and the result. The width is not sharded."""
 WHOLE = (None,)
 
 
@@ -29,13 +29,16 @@ def fused_residual_norm(
     spread: Spread = on_one_device,
     interpret: bool = False,
 ) -> Float[Array, "B L D"]:
-    """Computes LayerNorm(x + dropout(y)) with a TPU kernel, like `plain_residual_norm`, with the same dropout mask on any mesh.
+    """Computes LayerNorm(x + dropout(y)) with a TPU kernel. `plain_residual_norm` computes the same function. The dropout mask
+    is the same on any mesh.
 
-    x and y are in bfloat16 or float32. The arithmetic is float32; the sum, the result and the gradients are rounded to the dtype
-    of x. The sum is saved for the backward pass, which draws the random words of dropout again. Each device of `spread` runs the
-    kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
+    x and y are in bfloat16 or float32. The arithmetic is float32. The sum, the result and the gradients are rounded to the
+    dtype of x. The sum and the random dropout word of each row are saved for the backward pass, which computes the dropout mask
+    again. Each device of `spread` runs the kernels on its own rows. `interpret` is for tests. It runs the kernels on any
+    platform, but slowly.
 
-    Raises ValueError for an unsupported width or dtype; `dispatch.choose_residual_norm` selects the implementation.
+    Raises ValueError if the width or the dtype is not supported. To choose an implementation first, call
+    `dispatch.choose_residual_norm`.
     """
     return _with_sum(False, x, y, norm, dropout, spread, interpret)[1]
 
@@ -49,7 +52,7 @@ def fused_pre_norm(
     spread: Spread = on_one_device,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-    """Computes (z, LayerNorm(z)) for z = x + dropout(y), as `fused_residual_norm` does; without y, z is x."""
+    """Computes (z, LayerNorm(z)) for z = x + dropout(y), with the kernels of `fused_residual_norm`. If y is None, z is x."""
     return _with_sum(True, x, y, norm, dropout, spread, interpret)
 
 
@@ -62,7 +65,7 @@ def _with_sum(
     spread: Spread,
     interpret: bool,
 ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-    """Computes z = x + dropout(y) and LayerNorm(z). Without `returns_sum`, the gradient of z is ignored."""
+    """Computes z = x + dropout(y) and LayerNorm(z). If `returns_sum` is False, the gradient of z is ignored."""
     reason = unsupported_width(x.shape[2], x.dtype)
     if reason:
         raise ValueError(reason)
@@ -76,8 +79,8 @@ def _with_sum(
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """If the fused residual norm does not support rows of that width and dtype, returns the reason as a clause; otherwise
-    None."""
+    """Returns the reason, as a clause, if the fused residual norm does not support rows of this width and dtype. Otherwise
+    returns None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if width % LANES or width > WIDEST:
@@ -94,7 +97,7 @@ class _Call:
     interpret: bool
     parts: Parts
     adds: bool
-    """Whether there is a y."""
+    """Whether the call has a y."""
     returns_sum: bool
 
     def plan(self, x: Float[Array, "B L D"]) -> NormPlan:
@@ -108,9 +111,9 @@ class _Call:
 Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"] | None, Float[Array, " D"], Float[Array, " D"]]
 """(the random dropout word of each row, x, y or None, scale, bias)."""
 Results = tuple[Float[Array, "B L D"], Float[Array, "B L D"]]
-"""x + dropout(y), and its LayerNorm."""
+"""(x + dropout(y), LayerNorm(x + dropout(y)))."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
-"""The arrays saved for the backward pass: the random words, x + dropout(y), and the scale."""
+"""The arrays that are saved for the backward pass: (the random words, x + dropout(y), the scale)."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -159,11 +162,11 @@ _residual_norm.defvjp(_forward, _backward)
 
 
 def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, "R *shape"]:
-    """Flattens the tokens of all rows of `x` into one axis, padded with zeros to the plan's rows."""
+    """Flattens the first two axes of `x` into one axis, and pads it with zeros to the plan's rows."""
     flat = x.reshape(-1, *x.shape[2:])
     return jnp.pad(flat, ((0, plan.rows - len(flat)), *((0, 0),) * (flat.ndim - 1)))
 
 
 def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
-    """The inverse of `_flat`: restores the shape of `x`."""
+    """Removes the padding of `flat` and restores the shape of `x`. This is the inverse of `_flat`."""
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

@@ -1,8 +1,9 @@
-"""The TPU kernels of `fused_residual_norm` and `fused_pre_norm`: each reads its arrays once and writes its results once.
+"""The TPU kernels of `fused_residual_norm` and `fused_pre_norm`. Each kernel reads its arrays once and writes its results once.
 
 A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from load to store. Dropout uses
-`layers.random_words`: the caller passes a random word for every row, and the kernel hashes it with the number of each column.
-The random words arrive along the lanes, [1, block]. The kernel transposes them to the sublanes and repeats them in every lane.
+the random words of `layers.random_words`. The caller passes a word for every row, and the kernel hashes this word with the
+index of each column. The random words arrive along the lanes, [1, block]. The kernel transposes the words to the sublanes and
+repeats each word in every lane.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from jaxtyping import Array, Float, UInt32
 from bert_jax.model.layers import COLUMN, hash_word
 
 Ref = Any
-"""A reference to an array on the chip, as Pallas passes it to a kernel."""
+"""A reference to an array on the chip that Pallas passes to a kernel."""
 Rows = Any
-"""Neighbouring rows, `pl.ds(start, size)`."""
+"""A range of rows, `pl.ds(start, size)`."""
 
 LANES = 128
 PIECE = 16
-"""Rows per piece: the height of a bfloat16 tile."""
+"""The number of rows in a piece, which is the height of a bfloat16 tile."""
 UNROLL = 4
-"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows, the
-compiler can use the instructions of another piece."""
+"""The number of pieces whose instructions the compiler may interleave. While one piece waits for the sums along its rows,
+another piece can be computed."""
 BYTES_PER_STEP = 8 << 20
-"""Bytes of the four arrays of a grid step, two copies of each: one is used while the next is transferred."""
+"""The maximum bytes of the four arrays in a grid step. Each array counts twice, because one copy is used while the next is
+transferred."""
 WIDEST = 1024
-"""The widest rows whose pieces fit in the registers. Pieces of width 2,048 spill, which takes four times the cycles per element
-on v4."""
+"""The largest width at which a piece fits in the registers. Pieces of width 2,048 spill, so that an element takes four times as
+many cycles on v4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,17 +52,18 @@ class NormPlan:
     """A multiple of 128."""
     row_bytes: int
     rate: float
-    """The dropout rate; 0 for no dropout."""
+    """The dropout rate. 0: no dropout."""
     epsilon: float
     interpret: bool
     adds: bool = True
-    """Whether there is a y, which is added to x."""
+    """Whether a y is added to x."""
     returns_sum: bool = False
-    """Whether the sum is a result too (pre-norm). The backward pass then receives the gradient of the sum."""
+    """Whether the sum is a result too (pre-norm). If so, the backward pass receives the gradient of the sum."""
 
     @property
     def block(self) -> int:
-        """Rows of a grid step: the largest multiple of 128 that divides `rows` and fits in `BYTES_PER_STEP`."""
+        """The number of rows in a grid step. It is the largest multiple of 128 that divides `rows` and fits in
+        `BYTES_PER_STEP`, but at least 128."""
         tiles, most = self.rows // LANES, BYTES_PER_STEP // (8 * LANES * self.row_bytes)
         return LANES * max(n for n in range(1, tiles + 1) if tiles % n == 0 and n <= max(1, most))
 
@@ -73,7 +76,7 @@ def forward(
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"]]:
-    """Computes z = x + dropout(y) and LayerNorm(z), in the dtype of x; without y, z is x."""
+    """Computes z = x + dropout(y) and LayerNorm(z) in the dtype of x. If y is None, z is x."""
     if y is None:
         return x, _call(plan, _forward_kernel, words, [x, scale, bias], results=1)[0]
     z, out = _call(plan, _forward_kernel, words, [x, y, scale, bias], results=2)
@@ -88,10 +91,10 @@ def backward(
     scale: Float[Array, " D"],
     of_sum: Float[Array, "R D"] | None = None,
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Returns the gradients of x and y, and of scale and bias (float32).
+    """Returns the gradients of x, y, scale and bias. The last two are float32.
 
-    `words` and `scale` are arguments of `forward`, which returns `z` and LayerNorm(z). `g` is the gradient of LayerNorm(z).
-    With `returns_sum`, `of_sum` is the gradient of z."""
+    `words` and `scale` are the arguments of `forward`, and `z` is its first result. `g` is the gradient of LayerNorm(z). With
+    `returns_sum`, `of_sum` is the gradient of z."""
     read = [z, g] if of_sum is None else [z, g, of_sum]
     *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)
@@ -108,8 +111,8 @@ def _call(
 ) -> Sequence[Float[Array, " ..."]]:
     """Runs `kernel` on every block of rows of `inputs`, which are arrays [R, D] followed by vectors [D].
 
-    Returns `results` arrays [R, D] in the dtype of the first input and, if `sums` is not 0, a float32 array [grid steps, sums, D]
-    of sums over the rows of each block.
+    Returns `results` arrays [R, D] in the dtype of the first input. If `sums` is not 0, also returns a float32 array [grid
+    steps, sums, D] with sums over the rows of each block.
     """
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
@@ -131,10 +134,10 @@ def _call(
 
 
 def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Array], Array], tuple[Ref, ...]]:
-    """Returns (a dropout function, the other references of the kernel).
+    """Returns (a dropout function, the references of the kernel that are not for dropout).
 
-    The function takes the rows of a piece and its float32 array [PIECE, width], and returns the array with the dropped elements
-    set to zero. With dropout, the first reference holds the random words, and the last is scratch memory for them.
+    The function takes the rows of a piece and a float32 array [PIECE, width]. It returns the array with the dropped elements
+    set to zero. With dropout, the first of `refs` holds the random words, and the last is scratch memory for these words.
     """
     if not plan.rate:
         return lambda rows, x: x, refs
@@ -154,7 +157,7 @@ def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Arr
 
 
 def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
-    """Computes z = x + dropout(y) and LayerNorm(z) of a block of rows. Pallas passes the references by position."""
+    """Computes z = x + dropout(y) and LayerNorm(z) for a block of rows. Pallas passes the references by position."""
     drop, others = _dropout(plan, refs)
     if plan.adds:
         x, y, scale, bias, z, out = others
@@ -172,8 +175,8 @@ def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
-    """Computes the gradients of x and y (one array if they are equal), and the sums over rows of the gradients of scale and
-    bias."""
+    """Computes the gradients of x and y for a block of rows, and the block's sums of the gradients of scale and bias. Without
+    dropout, x and y have the same gradient, which is written once."""
     drop, (z, g, *others) = _dropout(plan, refs)
     of_sum = others.pop(0) if plan.returns_sum else None
     scale, *gradients, sums, of_scale, of_bias = others
@@ -199,17 +202,17 @@ def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _eights(x: Float[Array, "R D"]) -> Float[Array, "8 D"]:
-    """Sums the rows of a piece that share a sublane: one addition per tile."""
+    """Sums the rows of a piece that share a sublane. This takes one addition per tile."""
     return x.reshape(PIECE // 8, 8, -1).sum(0)
 
 
 def _inverse(plan: NormPlan, dtype: DTypeLike) -> np.float32:
-    """Returns 1 / (1 - rate) in `dtype`, the factor of the elements that dropout keeps."""
+    """Returns 1 / (1 - rate), rounded to `dtype`. Dropout multiplies the elements that it keeps by this factor."""
     return np.float32(np.asarray(1.0 / (1.0 - plan.rate), dtype))
 
 
 def _statistics(plan: NormPlan, z: Float[Array, "R D"]) -> tuple[Float[Array, "R 1"], Float[Array, "R D"]]:
-    """Returns (1 / standard deviation of every row, z minus its mean), float32."""
+    """Returns (1 / the standard deviation of each row, z minus the mean of each row), float32."""
     centred = z - z.mean(-1, keepdims=True)
     return jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + plan.epsilon), centred
 

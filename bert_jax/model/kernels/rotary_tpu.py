@@ -1,8 +1,8 @@
-"""The TPU kernel of rotary positions: reads queries or keys once and writes them once, in the layout of the projections.
+"""The TPU kernel of rotary positions. It reads queries or keys once and writes them once, in the layout of the projections.
 
-Half a head does not fill the lanes. XLA therefore rotates [B, L, H, K] in a layout with the length along the lanes, and copies
-the arrays to this layout and back. These copies take 15 of the 105 ms of a ModernBERT-base step with rows of 1,024 tokens on a
-v5e."""
+Without the kernel, XLA rotates [B, L, H, K] in a layout with the length along the lanes, because half a head does not fill the
+lanes. XLA copies the arrays to this layout and back. These copies take 15 of the 105 ms of a ModernBERT-base step with rows of
+1,024 tokens on a v5e."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from jaxtyping import Array, Float
 from bert_jax.model.kernels.attention_plan import LANES
 
 Ref = Any
-"""A reference to an array on the chip, as Pallas passes it to a kernel."""
+"""A reference to an array on the chip that Pallas passes to a kernel."""
 
 PIECE = 16
 """The number of rows in a piece, which is the height of a bfloat16 tile. A piece stays in the vector registers from load to
 store."""
 UNROLL = 4
 BYTES_PER_STEP = 8 << 20
-"""Bytes of the arrays of a grid step, two copies of each: one is used while the next is transferred."""
+"""The maximum bytes of the arrays in a grid step. Each array counts twice, because one copy is used while the next is
+transferred."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +47,8 @@ class RotaryPlan:
         return 1 if self.interleaved else self.head_width // 2
 
     def factors(self, angles: Float[Array, "B Q _"]) -> tuple[Float[Array, "B Q _"], Float[Array, "B Q _"]]:
-        """Returns two arrays [B, Q, 128], given the angles of the pairs of one head: the factor of each lane, and the factor of
-        the other dimension of its pair."""
+        """Returns two arrays [B, Q, 128] from the angles of the pairs in one head. The first array has the factor of each lane.
+        The second array has the factor of the other dimension in the lane's pair."""
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         heads = (jnp.stack(x, -1 if self.interleaved else -2) for x in ((cos, cos), (-sin, sin)))
         own, partner = (jnp.tile(x.reshape(*cos.shape[:2], -1), (1, 1, LANES // self.head_width)) for x in heads)
@@ -58,7 +59,7 @@ class RotaryPlan:
 def rotated(
     plan: RotaryPlan, x: Float[Array, "B Q D"], own: Float[Array, "B Q _"], partner: Float[Array, "B Q _"]
 ) -> Float[Array, "B Q D"]:
-    """Rotates `x` like `positions.rotate`, with float32 arithmetic. `own` and `partner` are the factors of
+    """Rotates `x` as `positions.rotate` does, with float32 arithmetic. `own` and `partner` are the factors of
     `RotaryPlan.factors`."""
     width = -(-x.shape[2] // LANES) * LANES
     size = 2 * 2 * width * x.dtype.itemsize + 2 * 2 * 4 * LANES

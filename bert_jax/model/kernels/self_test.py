@@ -1,9 +1,9 @@
-"""Kernel self-test: compares the kernels with the plain path once per kind of chip, and caches the verdict on disk.
+"""The kernel self-test. It compares the kernels with the plain path once per kind of chip, and caches the verdict on disk.
 
-`dispatch` chooses a kernel by the shapes of its arrays, but only a comparison on the device shows that the kernel is correct
-there. The comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a source
-file of the kernels changes. Since it runs programs, it cannot happen inside a trace or in `dispatch`: a run compares the
-kernels when it starts, before the first step is traced."""
+`dispatch` chooses a kernel by the shapes of the arrays, but only a comparison on the device shows that the kernel is correct on
+that device. The comparison takes seconds. It is repeated only if the kind of chip, the version of JAX or its compilers, or a
+source file of the kernels changes. The comparison runs programs, so it cannot happen inside a trace or in `dispatch`. Instead,
+a run compares the kernels when it starts, before the first step is traced."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from bert_jax.storage.paths import cache_directory
 log = logging.getLogger(__name__)
 
 KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
-"""Platform -> the operations with a kernel; each is a field of `ModelConfig`."""
+"""Platform -> the operations that have a kernel. Each operation is a field of `ModelConfig`."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
-"""The files of bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
+"""The files in bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
 Gather = Callable[[JsonObject], Sequence[JsonObject]]
-"""Gathers JSON values: this process's value -> the values of all processes."""
+"""(this process's JSON value) -> the values of all processes."""
 
 
 def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
     """Compares the kernels with the plain path, unless this kind of chip already has a verdict. Kernels set to "plain" are not
     compared.
 
-    Returns kernel -> reason for each disagreeing kernel that `model.attention=auto` or `model.residual_norm=auto` might choose.
-    `Execution.without_kernels` accepts this result.
+    Returns {kernel: reason} for each kernel that disagrees and that `model.attention=auto` or `model.residual_norm=auto` might
+    choose. Pass the result to `Execution.without_kernels`.
 
-    `asked` holds these two settings (default: "auto"). A required kernel ("fused") that disagrees is used with a warning. Only
-    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass
-    `gather`; if a kernel disagrees in one process, no process uses it.
+    `asked` holds these two settings (default: "auto"). If a required kernel ("fused") disagrees, it is used anyway, and a
+    warning is logged. Only the first device of the process is tested (`doctor` tests each device). Processes that run the same
+    programs must all pass `gather`. If a kernel disagrees in one process, then no process uses the kernel.
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
@@ -73,11 +73,12 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
 
 
 def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
-    """Returns the record of each operation on devices of one kind, cached or measured now on each of `devices`. "reason" is why
-    the kernel should not be used, or "" if it agrees on all devices; "seconds" and "figures" describe the comparison.
+    """Returns the record of each operation on devices of one kind. A record is read from the cache, or the kernel is compared
+    now on each of `devices`. In a record, "reason" is why the kernel should not be used, or "" if the kernel agrees on all
+    devices. "seconds" and "figures" describe the comparison.
 
-    If a comparison killed the process (kernel compilers may abort it), the next run finds it unfinished and counts it as a
-    disagreement. With `anew`, the kernels are compared again even if there is a verdict.
+    A kernel compiler may abort the process during a comparison. The next run then finds that the comparison is unfinished and
+    counts it as a disagreement. With `anew`, the kernels are compared again even if there is a verdict.
     """
     path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):
@@ -89,12 +90,12 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """Compares the kernel now and returns the record. Adds the record to the `known` records in `path`."""
+    """Compares the kernel now and returns the record. Writes the record to `path`, together with the `known` records."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
         found = [agreement.compare(operation, device.platform, device=device) for device in devices]
-    except BaseException:  # e.g. Ctrl-C, which is not the kernel's fault
+    except BaseException:  # e.g. after Ctrl-C, which says nothing about the kernel
         _write(path, others)
         raise
     seconds = time.monotonic() - start
@@ -123,7 +124,7 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
 
 
 def verdict_file(kind: str) -> pathlib.Path:
-    """Returns the file with the verdicts for a `device_kind`, this version of JAX, its compilers and the kernels."""
+    """Returns the path of the verdicts for a `device_kind` and the current versions of JAX, the compilers and the kernels."""
     code = hashlib.sha256()
     folder = pathlib.Path(str(kernels.__file__)).parent
     for path in [*sorted(folder.glob("*.py")), *(folder.parent / name for name in SOURCES)]:
@@ -136,7 +137,7 @@ def verdict_file(kind: str) -> pathlib.Path:
 
 
 def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
-    """Returns the records of `path` by operation, or none if the file is missing or damaged."""
+    """Returns the records in `path` by operation. Returns {} if the file is missing or damaged."""
     try:
         found = parse_json(path.read_text())
         return {name: record for name, record in found.items() if isinstance(record["reason"], str)}
@@ -153,9 +154,10 @@ def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
 
 @contextlib.contextmanager
 def _one_process_at_a_time(path: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process on this machine is comparing, so that all processes share the verdict of the first one."""
+    """Waits until no other process on this machine compares kernels. All processes then share the verdict of the first
+    process."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # the directory cannot be made, or the file system has no locks
+        with contextlib.suppress(OSError):  # if the directory cannot be made, or if the file system has no locks
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(path.with_suffix(".lock")))
         yield
