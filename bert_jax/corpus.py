@@ -204,8 +204,9 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and, except for a new SentencePiece vocabulary, strip accents (default for a new vocabulary; if the "
-        "text has many accents or marks, you must choose); an existing vocabulary needs this flag only if its files do not show the casing",
+        help="lower-case text and, except for a new SentencePiece vocabulary, strip accents (default for a new vocabulary; if "
+        "the text has many accents or marks, you must choose); an existing vocabulary needs this flag only if its files do not "
+        "show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
