@@ -153,7 +153,7 @@ class ExampleConfig:
 
 @functools.lru_cache(maxsize=64)
 def _most_predictions(config: ExampleConfig) -> int:
-    """Returns the maximum number of predicted tokens in a packed row, summed over its examples.
+    """Returns the maximum number of predicted tokens in all examples of a packed row together.
 
     most(examples)[n] is the maximum for n tokens in up to `examples` examples. Because of rounding, several short examples may
     have more predicted tokens than one long example. For example, at length 128, four examples have up to 21 predicted tokens

@@ -49,7 +49,8 @@ SEGMENTS = 16
 """Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
 _BLOCK = 1 << 15  # sentences at a time, so that temporaries of 256 KB stay in the processor's cache
 
-# The last part of a key for random numbers: for an epoch, for its chunks and pairs, or for blocks. `packing.py` uses 7 and 8.
+# The last number of the key of a random stream. The first line is for an epoch, the second for chunks and pairs, the third for
+# blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11

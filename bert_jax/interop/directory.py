@@ -203,7 +203,7 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 def signed_card(text: str, facts: JsonObject) -> str:
     """Returns the card `text` with a comment at its end. The comment has `facts` and a hash of the text. `card_facts` reads the
-    facts if the text is unchanged. Bytes of file names that are not UTF-8 are escaped."""
+    facts if the text is unchanged. A file name in the text may have bytes that are not UTF-8; these bytes are escaped."""
     text = text.encode("utf-8", "backslashreplace").decode()
     content = json.dumps(facts).replace(">", "\\u003e")  # so that the content cannot end the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"

@@ -42,7 +42,7 @@ class BiLstm(WholeRows):
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
         layers = layer_parameters(self, initial_lstm_layers, self.config)
-        self.is_unstacked = isinstance(layers, list)  # True for `unstacked_layers`; flax makes this list a tuple
+        self.is_unstacked = isinstance(layers, list)  # `unstacked_layers` returns a list; flax stores it as a tuple
         self.layers = layers
 
     def __call__(

@@ -34,7 +34,7 @@ class Transitions(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The inputs of a CRF. They are the label scores of each token, and the tokens that are words."""
+    """The inputs of a CRF: the scores of the labels at each token, and which tokens are words."""
 
     scores: Float[Array, "B L C"]
     """float32."""
@@ -74,8 +74,8 @@ def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array
 def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
     """Returns (labels, logits) of the best label sequence, by the Viterbi algorithm. The labels are the argmax of the logits.
 
-    The logit of a label at a word is the score of the best label sequence that starts at this word with this label, given the
-    best label of the previous word. The labels and logits of tokens that are not words are meaningless."""
+    The logit of a label at a word is the score of the best sequence of labels for this word and all later words that begins
+    with this label. The previous word has its best label. The labels and logits of tokens that are not words are meaningless."""
     behind = _from_the_right(chain, transitions, jnp.max)
 
     def step(

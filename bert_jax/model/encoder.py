@@ -308,7 +308,7 @@ class Encoder(nn.Module):
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
         layers = layer_parameters(self, initial_layers(self.block, self.decodes), self.config)  # type: ignore[arg-type]
-        self.is_unstacked = isinstance(layers, list)  # True for `unstacked_layers`; flax makes this list a tuple
+        self.is_unstacked = isinstance(layers, list)  # `unstacked_layers` returns a list; flax stores it as a tuple
         self.layers = layers
         if self.config.final_norm:
             self.final_layer_norm = Norm(self.config)

@@ -121,9 +121,9 @@ class _ReadAhead:
 class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
-    `as_text` formats an answer as text. Without `as_text`, every answer is a line of JSON with the record's other fields and
-    the answer's fields. If both have a field k, the record's field is named input_k. For a failed record, the line {"line": its
-    number, "error": the message} is written, so that line i is always the result of record i.
+    `as_text` formats an answer as text. Without `as_text`, every answer is a line of JSON with two groups of fields: those of the
+    record that were not read, and those of the answer. If both have a field k, the record's field is named input_k. For a failed
+    record, the line {"line": its number, "error": the message} is written, so that line i is always the result of record i.
 
     A file is written under a temporary name next to `output`. When the file is complete, it is renamed. After an exception in
     the `with` block, the temporary file is removed. Raises UserError if the answers cannot be written, in the constructor if

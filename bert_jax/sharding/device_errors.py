@@ -81,8 +81,8 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """Raised with remedies if memory runs out. The class is also a JaxRuntimeError, so that this process ends immediately. In a
-    run with several processes, the other processes are waiting for this process."""
+    """Memory ran out; the message names remedies. The class is also a JaxRuntimeError, so that this process ends immediately: in
+    a run with several processes, the other processes are waiting for it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,8 +51,8 @@ _FORMS = (
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
     """Maps the labels of a data set to equivalent tags. Returns {} if the labels do not follow a single scheme.
 
-    Labels that are already tags do not change. Single letters may also be ordinary labels. Labels without types, such as B, M,
-    E and S for Chinese word segmentation, are therefore read as tags only if B and either E or L are among them."""
+    Labels that are already tags do not change. Single letters are read as tags without types (Chinese word segmentation uses
+    B, M, E and S) only if there is a B and an end (E or L), because other data sets use single letters as ordinary labels."""
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
         return {label: label for label in given}

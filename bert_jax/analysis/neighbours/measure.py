@@ -246,7 +246,8 @@ def nearest_words(
 
 
 class Nearest:
-    """The `count` nearest words so far for each query and layer. Among equally near words, the first in the text is kept."""
+    """A selection of the nearest words read so far, `count` for each query and layer. Among equally near words, the first in the
+    text is kept."""
 
     def __init__(self, layers: int, queries: int, count: int):
         self._count = count

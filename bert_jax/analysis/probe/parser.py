@@ -1,5 +1,5 @@
-"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5). The parsers predict the syntactic head of each word
-from all attention heads.
+"""Parsers that predict the syntactic head of each word from the attention of all heads (Clark et al. 2019, arXiv:1906.04341,
+section 5).
 
 The probability that word i is the head of word j is the softmax over i of
 

@@ -1,5 +1,5 @@
-"""ModernBERT as transformers has it (`modeling_modernbert.py`), with Ettin's encoders and mmBERT (arXiv:2412.13663, 2507.11412,
-2509.06888)."""
+"""ModernBERT in the format of transformers (`modeling_modernbert.py`). Ettin's encoders and mmBERT have the same format
+(arXiv:2412.13663, 2507.11412, 2509.06888)."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ def as_choices(value: Any) -> dict[str, Any] | None:
         return {name: [choice[name] for choice in value] for name in ("text", "label")}
     if _has_choice(value):
         return value
-    # Parquet stores every label in every row. Labels that an example does not have are null.
+    # A row of a Parquet file has a column for every label. The columns of labels that the example does not have are null.
     texts = {label: text for label, text in value.items() if text is not None} if isinstance(value, dict) else {}
     if texts and all(isinstance(text, str) for text in texts.values()):
         return {"text": [*texts.values()], "label": [*texts]}

@@ -16,8 +16,8 @@ SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
 def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailment") -> list[TextExample]:
     """Returns the rows of a split in SICK's file with 12 columns. The file calls the splits TRAIN, TRIAL (dev) and TEST.
 
-    label: "entailment" reads one of `SICK_LABELS`, and "relatedness" reads the score from 1 to 5. Raises UserError for an
-    invalid file.
+    label: with "entailment", the labels are `SICK_LABELS`; with "relatedness", they are scores from 1 to 5. Raises UserError if
+    the file is invalid.
     """
     sets = _SICK_SETS
     columns = {"entailment": "entailment_label", "relatedness": "relatedness_score"}
