@@ -21,7 +21,7 @@ RULES = {
     "long-sentences": "sentences of more than --max-sentence-characters",
     "short-documents": "documents of fewer than --min-document-characters",
     "duplicate-documents": "documents with the same tokens as an earlier document of the corpus",
-    "unlike-lengths": "pairs whose texts differ in tokens by more than a factor of --max-length-ratio",
+    "unlike-lengths": "pairs whose lengths differ by more than a factor of --max-length-ratio",
     "long-pairs": "pairs in which a text has more than --max-pair-tokens tokens",
 }
 #: description of the text that is always dropped and counted
