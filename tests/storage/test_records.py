@@ -126,6 +126,18 @@ def test_table_rows_have_the_number_of_their_first_line_for_any_line_end(tmp_pat
     assert found == [(1, ["a", "b"]), (2, []), (3, ["c", "d"])]
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "text"),
+    [("text,label", " a,no", " a"), ("text, label", " a, no", "a"), ("label, text", 'no, "a, b"', "a, b")],
+)
+def test_spaces_before_a_cell_belong_to_it_unless_the_header_has_them_too(
+    tmp_path: pathlib.Path, header: str, row: str, text: str
+):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{row}\n")
+    assert of_labelled_data(path) == [text]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_requested_columns_belong_to_the_requested_rows(tmp_path: pathlib.Path, kind: str):
     write(tmp_path / f"a.{kind}", [f"Text {i}." for i in range(7)])
