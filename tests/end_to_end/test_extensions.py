@@ -219,7 +219,7 @@ def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Pa
     finally:
         (folder / "transcripts.py").write_text(before)
     assert done.status == 2, done.output
-    assert "was started with other settings: own_files had 1 entry, now has 1; the first difference was [['" in done.output
+    assert "was started with other settings: the entries of own_files differ; the first difference was [['" in done.output
 
 
 # --------------------------------------------------------------------------------- objective, optimizer, schedule, log, positions

@@ -253,7 +253,9 @@ def _difference(key: str, before: Json, now: Json) -> str:
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]
-        return f"{key} had {counted(len(before), 'entry')}, now has {len(now)}; the first difference was {old}, now is {new}"
+        same = len(before) == len(now)
+        change = f"the entries of {key} differ" if same else f"{key} had {counted(len(before), 'entry')}, now has {len(now)}"
+        return f"{change}; the first difference was {old}, now is {new}"
     return f"{key} was {before}, is {now}"
 
 

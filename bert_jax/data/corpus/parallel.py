@@ -301,9 +301,8 @@ def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
     def split(line: str) -> Pair:
         cells = line.split("\t")
         if len(cells) <= max(numbers):
-            raise _BadPair(
-                f"has {counted(len(cells), 'column')}, but --pair-fields={','.join(fields)} needs {max(numbers) + 1} columns"
-            )
+            needed = f"but --pair-fields={','.join(fields)} needs {counted(max(numbers) + 1, 'column')}"
+            raise _BadPair(f"has {counted(len(cells), 'column')}, {needed}")
         return cells[numbers[0]], cells[numbers[1]]
 
     return split

@@ -27,7 +27,7 @@ from tests.data.conftest import english
             {"b": 5, "c": 3, "d": 4},
             "files a was 1, is None, files b was 2, is 5, files d was None, is 4",
         ),
-        (["a" * 96, 1], ["a" * 96, 2], "files had 2 entries, now has 2; the first difference was [1], now is [2]"),
+        (["a" * 96, 1], ["a" * 96, 2], "the entries of files differ; the first difference was [1], now is [2]"),
         (["a" * 96, 1, 2], ["a" * 96, 1], "files had 3 entries, now has 2; the first difference was [2], now is []"),
         (["a" * 96, 1], ["a" * 96, 1, 2, 3], "files had 2 entries, now has 4; the first difference was [], now is [2]"),
         (["a" * 96, 1], ["b"], f"files had 2 entries, now has 1; the first difference was {['a' * 96]}, now is ['b']"),
@@ -44,7 +44,7 @@ def test_a_difference_is_described_briefly(before, now, says):
 def test_a_list_of_up_to_100_characters_is_shown_in_full():
     assert len(str(["a" * 96])) == 100
     assert _difference("files", ["a" * 96], ["b"]) == f"files was {['a' * 96]}, is ['b']"
-    assert _difference("files", ["a" * 97], ["b"]).startswith("files had 1 entry, now has 1; the first")
+    assert _difference("files", ["a" * 97], ["b"]).startswith("the entries of files differ; the first")
 
 
 def test_three_files_of_a_layout_are_named_and_the_others_counted():

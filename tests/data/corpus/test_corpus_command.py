@@ -78,11 +78,11 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
     assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
     run_corpus(*flags)
-    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
+    with pytest.raises(UserError, match=r"was trained with other settings: megabytes was 200, and now is 3\. Choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
-        UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130; choose another --output"
+        UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130\. Choose another --output"
     ):
         run_corpus(*flags)
 
@@ -102,11 +102,11 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     assert asked == [3_000_000]
     assert not (tmp_path / "corpus").exists()
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
-    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
+    with pytest.raises(UserError, match=r"was trained with other settings: megabytes was 200, and now is 3\. Choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
     with pytest.raises(
-        UserError, match="was trained with other settings: kind was set by another command, and now is wordpiece; choose"
+        UserError, match=r"was trained with other settings: kind was set by another command, and now is wordpiece\. Choose"
     ):
         run_corpus(*flags, "--vocab-megabytes=3")
 
@@ -249,7 +249,7 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
     (tmp_path / "numbers.txt").write_text("1 2 3\n")
     wrong = (
         (f"--source=text:{tmp_path}/bad.txt", "is not UTF-8"),
-        (f"--source=jsonl:{text_file}", "is bad: not JSON"),
+        (f"--source=jsonl:{text_file}", "is bad: it is not JSON"),
         (f"--source=text:{tmp_path}/a.parquet", "write --source=parquet:"),
         (f"--source=text:{tmp_path}/numbers.txt", "the corpus is empty: 1 document|there is no text to train a vocabulary on"),
     )

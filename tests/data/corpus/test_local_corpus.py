@@ -65,7 +65,9 @@ def test_a_damaged_copy_is_named_by_its_bucket_path_and_fetched_again(done, tmp_
 
 @pytest.mark.parametrize("name", [KEY, "--verify"])
 def test_a_path_without_a_corpus_is_named_with_its_flag_or_key(done, name):
-    with pytest.raises(UserError, match=rf"^{name}=gs://bucket/other is not a corpus: the bucket has no manifest.json there"):
+    with pytest.raises(
+        UserError, match=rf"^{name}=gs://bucket/other is not a corpus, because the bucket has no manifest.json there"
+    ):
         verification.local_corpus("gs://bucket/other", name)
     with pytest.raises(UserError, match=rf"^{name}=gs:/bucket/x: a path in a bucket starts with gs://"):
         verification.local_corpus("gs:/bucket/x", name)

@@ -202,7 +202,7 @@ def test_the_pairs_of_an_eval_source_are_held_out_and_no_others(tmp_path, tokeni
     assert report["dropped"]["duplicate-documents"] == 1
     again, _ = build(tmp_path / "corpus", source, tokenizer, eval_source=[held_out])  # a finished corpus is found again
     assert stored(again) == PAIRS
-    with pytest.raises(UserError, match=r"was started with other settings: .*eval_sources had"):
+    with pytest.raises(UserError, match=r"was started with other settings: .*the entries of eval_sources differ;"):
         build(tmp_path / "corpus", source, tokenizer, eval_source=[source])
 
 

@@ -228,12 +228,12 @@ def test_utf_16_is_recognised_and_the_conversion_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{broken", "not JSON"),
-        ('{"txt": "x"}', "no field 'text'; did you mean 'txt'"),
-        ('{"text": 3}', "its field 'text' is 3, not text"),
-        ('{"text": null}', "its field 'text' is null, not text"),
-        ('["text"]', "a JSON list, not an object"),
-        ('"text"', "a JSON str, not an object"),
+        ("{broken", "it is not JSON"),
+        ('{"txt": "x"}', "it has no field 'text'; did you mean 'txt'"),
+        ('{"text": 3}', "the field 'text' is 3, not a text;"),
+        ('{"text": null}', "the field 'text' is null, not a text;"),
+        ('["text"]', "it is a JSON list, not an object"),
+        ('"text"', "it is a JSON str, not an object"),
     ],
 )
 def test_a_bad_record_is_refused_with_its_position_or_skipped_and_counted(tmp_path, line, message):

@@ -308,7 +308,9 @@ def test_the_space_before_a_text_follows_tokenizer_config_as_in_transformers_4(t
     for text in ("river of", " river of", "(a) b", ""):
         assert tokenizer.encode(text) == rust.encode(text, add_special_tokens=False).ids
     assert tokenizer.distinguishes_spaces != wanted
-    assert any("add_prefix_space of tokenizer_config.json" in note for note in tokenizer.notes) == (wanted != in_file)
+    assert any(
+        "because tokenizer_config.json sets add_prefix_space; tokenizer.json differs" in note for note in tokenizer.notes
+    ) == (wanted != in_file)
     tokenizer.save(tmp_path / "saved")
     saved = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
     assert saved["pre_tokenizer"]["add_prefix_space"] == wanted
@@ -435,7 +437,7 @@ def test_casing_flags_must_fit_the_rules_of_the_file(tmp_path):
     train_bpe(documents(), 600, None).save(tmp_path)
     load_tokenizer(tmp_path, lowercase=False)
     with pytest.raises(
-        UserError, match=r"--lowercase does not fit .*: the normalizer of tokenizer.json keeps capitals; use --cased"
+        UserError, match=r"--lowercase does not fit .*, because the normalizer of tokenizer.json keeps capitals; use --cased"
     ):
         load_tokenizer(tmp_path, lowercase=True)
 

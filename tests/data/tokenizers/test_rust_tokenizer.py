@@ -82,7 +82,7 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
         assert _with(tmp_path, tokenizer=same).vocabulary == tokenizer.vocabulary
     piece = content["model"]["vocab"][9][0]
     content["model"]["vocab"][9][0] = "other"
-    with pytest.raises(UserError, match=rf"id 9 is '{piece}' in spiece.model, is 'other' in tokenizer.json"):
+    with pytest.raises(UserError, match=rf"id 9 is '{piece}' in spiece.model, but is 'other' in tokenizer.json"):
         _with(tmp_path, tokenizer=content)
     with pytest.raises(UserError, match=r"holds a WordPiece model, but spiece.model next to it holds a SentencePiece model"):
         _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}})
