@@ -507,7 +507,7 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         needed = -(-tokens // math.prod(size))
         if tokens and steps not in (0, needed):
             raise UserError(
-                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but {tokens:,} tokens take "
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but {counted(tokens, 'token')} take "
                 f"{counted(needed, 'step')} of {size[0]} x {counted(size[1], 'token')}; set steps or tokens to 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase

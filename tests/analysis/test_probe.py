@@ -95,7 +95,7 @@ def test_all_probes_of_a_treebank_become_tables_and_figures(files, analyser, tmp
     assert main(["probe", "--model=m", *flags, "--epochs=4", "--seeds=2", "--passes=1"]) == 1
     said, problems = capsys.readouterr()
     assert "dev.conllu, line" in problems
-    assert "2 columns between TABs, not the 10 of CoNLL-U" in problems
+    assert "2 columns between TABs, not the 10 columns of CoNLL-U" in problems
     assert said.startswith(f"{analyser.engine.name}: trained on 193 words, scored on 73; their vectors are 0 MB\n")
     tables = {path.stem: table(path) for path in (tmp_path / "out").glob("*.tsv")}
     assert tables.keys() == {"labels", "mix", "structure", "parsers"}

@@ -89,8 +89,8 @@ def f1_of_pronouns(directory: pathlib.Path) -> float:
     return f1(said, true)
 
 
-def questions(directory: pathlib.Path) -> list[dict[str, Any]]:
-    data = json.loads((directory / "dev-v2.0.json").read_text())["data"]
+def questions(directory: pathlib.Path, version: str) -> list[dict[str, Any]]:
+    data = json.loads((directory / f"dev-{version}.json").read_text())["data"]
     return [entry | {"context": p["context"]} for article in data for p in article["paragraphs"] for entry in p["qas"]]
 
 
@@ -101,8 +101,10 @@ def share_of_exact(directory: pathlib.Path, true: Mapping[str, str]) -> float:
     return 100 * float(np.mean([said[name] == text for name, text in true.items()]))
 
 
-def exact_answers(directory: pathlib.Path) -> float:
-    return share_of_exact(directory, {q["id"]: q["answers"][0]["text"] if q["answers"] else "" for q in questions(directory)})
+def exact_answers(version: str) -> Callable[[pathlib.Path], float]:
+    return lambda directory: share_of_exact(
+        directory, {q["id"]: q["answers"][0]["text"] if q["answers"] else "" for q in questions(directory, version)}
+    )
 
 
 def exact_own_answers(directory: pathlib.Path) -> float:
@@ -116,6 +118,11 @@ def as_texts(directory: pathlib.Path) -> list[dict[str, Any]]:
 
 def as_inferences(directory: pathlib.Path) -> list[dict[str, Any]]:
     return [{"text": row["sentence1"], "text_b": row["sentence2"]} for row in table(directory / "MNLI" / "dev_matched.tsv")]
+
+
+def as_pairs(directory: pathlib.Path) -> list[dict[str, Any]]:
+    rows = [row for row in table(directory / "SICK.txt") if row["SemEval_set"] == "TRIAL"]
+    return [{"text": row["sentence_A"], "text_b": row["sentence_B"]} for row in rows]
 
 
 def json_lines(directory: pathlib.Path) -> list[dict[str, Any]]:
@@ -142,8 +149,13 @@ def as_syntactic_words(directory: pathlib.Path) -> list[dict[str, Any]]:
     return [{"words": [row[1] for row in sentence if row[0].isdigit()]} for sentence in rows]
 
 
-def as_questions(directory: pathlib.Path) -> list[dict[str, Any]]:
-    return [{name: q[name] for name in ("question", "context")} for q in questions(directory)]
+def as_questions(version: str) -> Callable[[pathlib.Path], list[dict[str, Any]]]:
+    return lambda directory: [{name: q[name] for name in ("question", "context")} for q in questions(directory, version)]
+
+
+def as_choices(directory: pathlib.Path) -> list[dict[str, Any]]:
+    rows = table(directory / "val.csv", ",")
+    return [{"prompt": r["sent1"], "choices": [f"{r['sent2']} {r[f'ending{i}']}" for i in range(4)]} for r in rows]
 
 
 def as_pronouns(directory: pathlib.Path) -> list[dict[str, Any]]:
@@ -237,6 +249,19 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         told=lambda directory: predicted(directory, "dev_matched"),
         dev="dev_matched",
     ),
+    "sick/relatedness": Kind(
+        "sick.py:relatedness",
+        "pearson",
+        0.9,
+        lambda directory: float(np.corrcoef(*values(directory))[0, 1]),
+        ("dev.tsv", "dev.txt", "test.tsv", "test.txt"),
+        rate=1e-3,
+        epochs=8,
+        predict=("classify",),
+        asked=as_pairs,
+        answer=lambda reply: reply["value"],
+        told=values_of,
+    ),
     "own/sequence": Kind(
         "own_text.py",
         "micro_f1",
@@ -273,6 +298,18 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         answer=labels_of_words,
         told=tags_of,
     ),
+    "own/token": Kind(
+        "own_text.py",
+        "f1",
+        0.8,
+        f1_of_entities,
+        ("dev.conll", "test.conll"),
+        flags=own_files("own/token"),
+        predict=("tag", "--words"),
+        asked=as_fields("words"),
+        answer=labels_of_words,
+        told=tags_of,
+    ),
     "pos": Kind(
         "pos.py",
         "accuracy",
@@ -284,14 +321,25 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         answer=labels_of_words,
         told=tags_of,
     ),
+    "squad/v1.1": Kind(
+        "squad.py:v1.1",
+        "f1",
+        90.0,
+        exact_answers("v1.1"),
+        SQUAD,
+        predict=ANSWER,
+        asked=as_questions("v1.1"),
+        answer=lambda reply: reply["answer"],
+        told=answers_of,
+    ),
     "squad/v2.0": Kind(
         "squad.py:v2.0",
         "f1",
         75.0,
-        exact_answers,
+        exact_answers("v2.0"),
         (*SQUAD, "dev_null_odds.json"),
         predict=(*ANSWER, "--may-be-unanswerable"),
-        asked=as_questions,
+        asked=as_questions("v2.0"),
         answer=lambda reply: reply["no_answer_margin"],
         told=lambda directory: [
             pytest.approx(odds, abs=1e-3) for odds in json.loads(file(directory, "dev_null_odds.json").read_text()).values()
@@ -308,6 +356,17 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         asked=as_fields("question", "context"),
         answer=lambda reply: reply["answer"],
         told=answers_of,
+    ),
+    "swag": Kind(
+        "swag.py:swag",
+        "accuracy",
+        0.9,
+        agreement,
+        ("dev.tsv",),
+        epochs=3,
+        predict=("choose",),
+        asked=as_choices,
+        answer=lambda reply: str(reply["choice"]),
     ),
     "own/choice": Kind(
         "own_text.py",

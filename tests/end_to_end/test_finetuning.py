@@ -1,4 +1,4 @@
-"""From the files of every kind of task to scores, files of predictions, and a model that answers."""
+"""From the official files of every kind of task to scores, files of predictions, and a model that answers."""
 
 from __future__ import annotations
 

@@ -97,6 +97,19 @@ def inference(directory: pathlib.Path) -> None:
         _table(directory / "MNLI" / f"{split}.tsv", [("sentence1", "sentence2", "gold_label"), *rows])
 
 
+def relatedness(directory: pathlib.Path) -> None:
+    """Writes SICK: sentences are related (5) if the second contains "fine", unrelated (1) if it contains "bad"."""
+    rng = random.Random(3)
+    header = ("pair_ID", "sentence_A", "sentence_B", "entailment_label", "relatedness_score", "SemEval_set")
+    rows: list[tuple[object, ...]] = [header]
+    for split, name in {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}.items():
+        for label in _balanced(rng, split, "15"):
+            second = sentence(rng, *["fine" if label == "5" else "bad"] * 3, length=2)
+            entails = "ENTAILMENT" if label == "5" else "NEUTRAL"
+            rows.append((len(rows), sentence(rng), second, entails, label, name))
+    _table(directory / "SICK.txt", rows)
+
+
 def topics(directory: pathlib.Path) -> None:
     """Writes a user's own texts with any number of labels as JSON lines: "person" if a name occurs, "place" if a place does."""
     rng = random.Random(4)
@@ -134,6 +147,15 @@ def entities(directory: pathlib.Path) -> None:
         _write(directory / name, "\n".join(lines))
 
 
+def own_words(directory: pathlib.Path) -> None:
+    """Writes a user's own tagged words as JSON lines: a name is B-PER, a place B-LOC, and "odd" B-MISC."""
+    rng = random.Random(10)
+    tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(PLACES, "B-LOC"), "odd": "B-MISC"}
+    for split in ROWS:
+        texts = [sentence(rng, rng.choice(NAMES), rng.choice(PLACES), "odd", length=4).split() for _ in range(ROWS[split])]
+        _lines(directory / f"{split}.jsonl", [{"words": words, "labels": [tags.get(w, "O") for w in words]} for words in texts])
+
+
 def parts_of_speech(directory: pathlib.Path) -> None:
     """Writes CoNLL-U: every word has one universal tag, the last two are written as one token, and the XPOS are not labels."""
     rng = random.Random(11)
@@ -150,24 +172,25 @@ def parts_of_speech(directory: pathlib.Path) -> None:
         _write(directory / f"toy-{split}.conllu", "\n".join(lines) + "\n")
 
 
-def questions(directory: pathlib.Path) -> None:
-    """Writes SQuAD 2.0: the question asks for a person, and the answer is the name in the context; half of the contexts have
+def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
+    """Writes SQuAD: the question asks for a person, and the answer is the name in the context; in 2.0 half of the contexts have
     none."""
     rng = random.Random(6)
     for split in ("train", "dev"):
         entries = []
         for n in range(ROWS[split]):
-            name = rng.choice(NAMES) if n % 2 else ""
+            name = rng.choice(NAMES) if version == "v1.1" or n % 2 else ""
             context = sentence(rng, *filter(None, [name]))
             answers = [{"text": name, "answer_start": context.index(name)}] if name else []
-            entry = {"id": f"{split}{n}", "question": "who was it ?", "answers": answers, "is_impossible": not name}
+            entry = {"id": f"{split}{n}", "question": "who was it ?", "answers": answers}
+            entry |= {"is_impossible": not name} if version == "v2.0" else {}
             entries.append({"context": context, "qas": [entry]})
         data = [{"title": "a town", "paragraphs": entries}]
-        _write(directory / f"{split}-v2.0.json", json.dumps({"version": "v2.0", "data": data}))
+        _write(directory / f"{split}-{version}.json", json.dumps({"version": version, "data": data}))
 
 
 def own_questions(directory: pathlib.Path) -> None:
-    """Writes a user's own questions as JSON lines, whose answers are the names in their contexts."""
+    """Writes a user's own questions as JSON lines, with the answers of `questions`."""
     rng = random.Random(12)
     for split in ROWS:
         names = rng.choices(NAMES, k=ROWS[split])
@@ -175,8 +198,20 @@ def own_questions(directory: pathlib.Path) -> None:
         _lines(directory / f"{split}.jsonl", rows)
 
 
+def continuations(directory: pathlib.Path) -> None:
+    """Writes SWAG: the correct one of four endings contains "fine", the others "bad"."""
+    rng = random.Random(7)
+    header = ["", "video-id", "sent1", "sent2", "gold-source", *(f"ending{i}" for i in range(4)), "label"]
+    for split, name in {"train": "train.csv", "dev": "val.csv"}.items():
+        rows: list[Sequence[object]] = [header]
+        for n, label in enumerate(_balanced(rng, split, range(4))):
+            endings = [sentence(rng, "fine" if i == label else "bad", length=2) for i in range(4)]
+            rows.append([n, "v", sentence(rng, length=2), "she", "gold", *endings, label])
+        write_csv(directory / name, rows)
+
+
 def own_choices(directory: pathlib.Path) -> None:
-    """Writes three or four choices as JSON lines; the correct one contains "fine", the others "bad"."""
+    """Writes three or four choices as JSON lines; as in `continuations`, the correct one contains "fine"."""
     rng = random.Random(13)
     for split in ROWS:
         lines = []
@@ -217,12 +252,16 @@ def own_texts(directory: pathlib.Path) -> None:
 WRITERS: Mapping[str, Callable[[pathlib.Path], None]] = {
     "glue/sst2": sentiment,
     "glue/mnli": inference,
+    "sick/relatedness": relatedness,
     "conll2003": entities,
     "pos": parts_of_speech,
-    "squad/v2.0": questions,
+    "squad/v1.1": questions,
+    "squad/v2.0": lambda directory: questions(directory, "v2.0"),
+    "swag": continuations,
     "gap": pronouns,
     "own/sequence": topics,
     "own/sequence, values of pairs": own_pairs,
+    "own/token": own_words,
     "own/span": own_questions,
     "own/choice": own_choices,
 }

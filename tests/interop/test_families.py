@@ -419,7 +419,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     convert.main([f"--from={source}", f"--to={tmp_path / 'to'}", *flags])
     told = capsys.readouterr().out
     for line in (
-        "positions: 40 -> 64 tokens", "base of rotary positions: 9,000 in full layers, 20 in sliding ones",
+        "positions: 40 -> 64 tokens", "base of rotary positions: 9,000 in full layers, 20 in sliding layers",
         "window of sliding layers: 6 -> 4 tokens",
     ):  # fmt: skip
         assert line in told

@@ -222,7 +222,9 @@ def test_another_vocabulary_of_the_same_size_is_detected_by_its_hash(exported):
         import_model(exported)
 
 
-@pytest.mark.parametrize(("stated", "says"), [(0, ""), (None, ""), (1, "pad_token_id=1 in config.json, but .* is 0; correct")])
+@pytest.mark.parametrize(
+    ("stated", "says"), [(0, ""), (None, ""), (1, "config.json has pad_token_id=1, but .* has the id 0; correct")]
+)
 def test_pad_token_id_comes_from_the_vocabulary(exported, stated, says):
     edit_config(exported, pad_token_id=stated)
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():

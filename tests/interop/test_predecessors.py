@@ -199,5 +199,5 @@ def test_random_weights_keep_the_characters_of_the_words(vocabulary):
 
 def test_a_head_that_reads_a_pooler_is_refused_for_word_vectors(vocabulary, tmp_path):
     export_model(tmp_path / "model", model_of(vocabulary, "static"))
-    with pytest.raises(UserError, match=r"reads the pooler, but .* has none; a static model cannot have one"):
+    with pytest.raises(UserError, match=r"reads the pooler, but .* has no pooler; a static model cannot have a pooler"):
         convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", "--new=sequence_head", "--labels=a,b"])

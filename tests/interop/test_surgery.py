@@ -267,7 +267,7 @@ def test_a_token_named_twice_is_refused(model):
 
 def test_a_cased_token_for_a_lower_cased_vocabulary_is_refused(tmp_path):
     lowercase = vocabulary_file(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"], True)
-    with pytest.raises(UserError, match="change it to 'aa'; add that"):
+    with pytest.raises(UserError, match="change it to 'aa'; add 'aa' instead"):
         extended(lowercase, ["Aa"])
 
 

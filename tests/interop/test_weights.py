@@ -76,7 +76,7 @@ def test_a_single_safetensors_file_is_preferred(tmp_path):
 
 def test_a_missing_shard_is_named(shards):
     (shards / "model-00002-of-00004.safetensors").unlink()
-    with pytest.raises(UserError, match=r"names 4 files; missing: model-00002-of-00004\.safetensors; copy"):
+    with pytest.raises(UserError, match=r"names 4 files, but model-00002-of-00004\.safetensors is missing; copy"):
         read_weights(shards / INDEX)
 
 

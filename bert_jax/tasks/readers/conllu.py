@@ -189,7 +189,7 @@ def _columns(line: Line, names: Sequence[str]) -> list[str]:
     row = line.text.split("\t")
     if len(row) != len(names):
         standard = "CoNLL-U" if names is COLUMNS else "global.columns"
-        found = f"the line has {counted(len(row), 'column')} between TABs, not the {len(names)} columns of {standard}"
+        found = f"the line has {counted(len(row), 'column')} between TABs, not the {counted(len(names), 'column')} of {standard}"
         remedy = "remove the TAB at the end" if not row[-1] and len(row) == len(names) + 1 else "correct the line"
         raise UserError(f"{line.place}{found}; {remedy}")
     if names is not COLUMNS:
