@@ -395,7 +395,7 @@ def _check_tf1(model: Model) -> None:
         values = ((field.name, written.get(field.name, field.default)) for field in dataclasses.fields(Architecture))
         name, only = next((name, only) for name, only in values if getattr(model.config, name) != only)
         has = f"{name}={getattr(model.config, name)}"
-        raise UserError(f"the format tf1 supports only {name}={only}, but the model has {name}={has}; choose another --format")
+        raise UserError(f"the format tf1 supports only {name}={only}, but the model has {has}; choose another --format")
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
 

@@ -81,7 +81,7 @@ CASES = [
     Case(
         "a model with tensors of another class",
         f"{HEADS} --model=model",
-        "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+        "not part of this model: mine.bias, mine.weight; to leave them out, use `convert --drop='mine.*'`",
         copies="model",
         spoil=extra_tensors("model", "mine.bias", "mine.weight"),
     ),

@@ -109,7 +109,7 @@ CASES = [
     Case(
         "a new part that is none",
         "--new=pooled",
-        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, softmax, skip_gram_head,",
+        "a model has no part 'pooled'; did you mean 'pooler'? ... (parts: pooler, mlm_head, nsp_head, softmax, skip_gram_head,",
     ),
     Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; name the labels"),
     Case(
@@ -263,7 +263,7 @@ CASES = [
     Case(
         "a model with tensors of another class",
         "--from=model",
-        "not part of this model: mine.bias, mine.weight, x; `convert --drop='mine.*,x'` leaves them out",
+        "not part of this model: mine.bias, mine.weight, x; to leave them out, use `convert --drop='mine.*,x'`",
         copies="model",
         spoil=(extra_tensors("model", "mine.bias", "mine.weight", "x"), keys("model/config.json", architectures=["MyBert"])),
     ),
@@ -625,7 +625,7 @@ CASES = [
     ),
     damaged(
         "in parts without their index",
-        "model.safetensors.index.json missing (it has model-00001-of-00002.safetensors); name a directory",
+        "it has no model.safetensors.index.json (it has model-00001-of-00002.safetensors); name a directory",
         lambda root: (root / "model" / "model.safetensors").rename(root / "model" / "model-00001-of-00002.safetensors"),
     ),
     damaged(

@@ -233,7 +233,7 @@ CASES = [
     Case(
         "a new vocabulary that would lose marks",
         f"{TRAIN} --source=text:a.txt",
-        "by default, which changes 100.0% of the letters of this text ( ... ); give --cased to keep them, or",
+        "by default, which changes 100.0% of the letters of this text ( ... ); give --cased to keep accents and marks, or",
         files={"a.txt": "나는 오늘 아침에 새로 나온 책을 읽었다.\n"},
         without=NO_VOCAB,
     ),
@@ -654,20 +654,21 @@ CASES = [
     Case(
         "lines that end in CR alone",
         "--source=text:a.txt",
-        r"the lines of a.txt end in CR, which is not recognised as a line end here; convert it (tr '\r' '\n')",
+        r"the lines of a.txt end in CR, which is not recognised as a line end here; convert the file (tr '\r' '\n')",
         files={"a.txt": b"A sentence of words.\r\rAnother one.\r"},
     ),
     Case(
         "a line that is not JSON",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 24 is bad: not JSON (Expecting value: line 1 ... correct it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 24 is bad: it is not JSON (Expecting value: line 1 ... correct it, or "
+        "pass --on-bad-records=skip",
         files={"a.jsonl": '{"text": "A sentence."}\nA sentence.\n'},
         leaves="corpus*",
     ),
     Case(
         "a line of JSON that is not an object",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: a JSON list, not an object; correct it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: it is a JSON list, not an object; correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": "[1, 2]\n"},
         leaves="corpus*",
     ),
@@ -739,7 +740,7 @@ CASES = [
     Case(
         "a side that is empty",
         "--source=parallel:a.en.gz:b.de",
-        'a.en.gz has 3 lines, but b.de has 0: line 1 of a.en.gz ("A cat sits.") is the first without a partner in b.de',
+        'a.en.gz has 3 lines, but b.de has 0; line 1 of a.en.gz ("A cat sits.") is the first line without a partner in b.de',
         files={"a.en.gz": gzip.compress(SIDES["a.en"].encode()), "b.de": ""},
     ),
     Case(
@@ -789,7 +790,7 @@ CASES = [
     Case(
         "records of three texts",
         "--source=parallel:a.jsonl",
-        "the first record of a.jsonl has 3 fields with text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
+        "the first record of a.jsonl has 3 fields with text (en, de, fr); choose two fields with --pair-fields=SOURCE,TARGET",
         files={"a.jsonl": '{"en": "A cat.", "de": "Eine Katze.", "fr": "Un chat."}\n'},
     ),
     Case(
@@ -828,16 +829,18 @@ CASES = [
         "there is no text in text:a.txt (--eval-source)",
         files={"a.txt": ""},
     ),
-    Case("held-out texts without a name", "--eval-source=", "--eval-source=: no source ''; known: "),
+    Case("held-out texts without a name", "--eval-source=", "--eval-source=: there is no source ''; known: "),
     Case(
-        "held-out texts of an unknown kind", "--eval-source=txt:a", "--eval-source=txt:a: no source 'txt'; did you mean 'text'?"
+        "held-out texts of an unknown kind", "--eval-source=txt:a",
+        "--eval-source=txt:a: there is no source 'txt'; did you mean "
+        "'text'?"
     ),
     Case("held-out texts without files", "--eval-source=text:", "--eval-source=text: is incomplete; write text:GLOB"),
     Case("held-out texts that no file has", "--eval-source=text:b.txt", "--eval-source=text:b.txt: no file matches b.txt"),
     Case(
         "held-out pairs of unlike numbers of lines",
         "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
-        '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1: line 2 of a.en ("A dog runs.") is the first '
+        '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1; line 2 of a.en ("A dog runs.") is the first '
         "without a",
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
@@ -872,7 +875,8 @@ CASES = [
     Case(
         "a vocabulary of XLM-R",
         "--vocab=words",
-        'words/tokenizer_config.json: tokenizer_class="XLMRobertaTokenizer" is not supported: its ids are ... shifted by one',
+        'words/tokenizer_config.json: tokenizer_class="XLMRobertaTokenizer" is not supported, because its '
+        'ids are ... shifted by one',
         files={"words/sentencepiece.bpe.model": "", "words/tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'},
     ),
     Case(
@@ -943,7 +947,8 @@ CASES = [
     Case(
         "a casing that is not the tokenizer's",
         "--vocab=words",
-        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use",
+        "--lowercase does not fit the vocabulary words/tokenizer.json, because the normalizer of "
+        "tokenizer.json keeps capitals; use",
         files={"words/tokenizer.json": bytes_vocabulary()},
     ),
     Case(
@@ -1016,7 +1021,8 @@ CASES = [
     Case(
         "JSON that nests without end",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: not JSON (brackets are nested too ... correct it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: it is not JSON (brackets are nested too ... correct it, or "
+        "pass --on-bad-records=skip",
         files={"a.jsonl": "[" * 100_000 + "\n"},
         leaves="corpus*",
     ),

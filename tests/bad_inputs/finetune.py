@@ -79,7 +79,7 @@ CASES = [
     Case(
         "a model with tensors of another class",
         "--config.init_from=model",
-        "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+        "not part of this model: mine.bias, mine.weight; to leave them out, use `convert --drop='mine.*'`",
         copies="model",
         spoil=extra_tensors("model", "mine.bias", "mine.weight"),
     ),
@@ -456,7 +456,8 @@ CASES = [
     Case(
         "labels in single quotes",
         TRAIN,
-        "train.csv, line 2: label is 'good' with its single quotes; enclose cells in double quotes, not in single ones, or",
+        "train.csv, line 2: label is 'good', and the single quotes are part of the label; enclose cells in "
+        "double quotes, not in single ones, or",
         files=train("text,label\nit was fine,'good'\nit was bad,'poor'\n"),
     ),
     Case(
@@ -467,7 +468,7 @@ CASES = [
     ),
     in_lines(
         "a text inside an object",
-        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write each part to a field their own',
+        'train.jsonl, line 1: text is {"en": "it was fine"}, not a text; write each part to a field of its own',
         '{"text": {"en": "it was fine"}, "label": "good"}\n',
     ),
     in_lines(
@@ -575,13 +576,14 @@ CASES = [
     Case(
         "several labels with commas",
         f"{TRAIN} --config.task.own.problem=multi_label",
-        "train.csv, line 2: label is \"good,long\"; set separator=',' if this separates its items, or list them as",
+        "train.csv, line 2: label is \"good,long\"; set separator=',' if this sign separates the items, or list the items as",
         files=train('text,label\nit was fine,"good,long"\nit was bad,poor\n'),
     ),
     Case(
         "words in rows of their own",
         f"{TRAIN} --config.task.name=own/token",
-        "train.csv: each of its 2 sentences has only one word; set sentence=COLUMN if ... an empty line follows each sentence",
+        "train.csv: each of the 2 sentences has only one word; if a column has the sentence of each row, set "
+        "sentence=COLUMN; ... end each sentence with an empty line",
         files=train("words,labels\nit,O\nada,B-PER\n"),
     ),
     Case(
@@ -765,7 +767,8 @@ CASES = [
     ),
     in_lines(
         "an answer without a text",
-        "train.jsonl, line 1: answers has the text null with the start 7; give a text and a whole number; correct the row, or "
+        "train.jsonl, line 1: answers has the text null with the start 7; give a text and a whole number as "
+        "the start; correct the row, or "
         "remove it",
         '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n',
         "--config.task.name=own/span",
@@ -808,7 +811,7 @@ CASES = [
     Case(
         "a column named twice",
         f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'label']\"",
-        "task.own.columns=('text', 'label', 'label') names a column twice; name each once",
+        "task.own.columns=('text', 'label', 'label') names a column twice; name each column once",
         files=train("it was fine,good,poor\nit was bad,poor,good\n"),
     ),
     *(
@@ -985,14 +988,14 @@ CASES = [
     Case(
         "another version",
         f"--config.task.name=squad/v2.0 {OFFICIAL_DATA}",
-        'data/train-v2.0.json, data[0].paragraphs[0].qas[0].is_impossible: "yes" is not true or false; give a file of SQuAD',
+        'data/train-v2.0.json, data[0].paragraphs[0].qas[0].is_impossible: "yes" is not true or false; give a SQuAD file',
         copies="data=squad2",
         spoil=replace("data/train-v2.0.json", '"is_impossible": true', '"is_impossible": "yes"'),
     ),
     Case(
         "a file that is a list",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, the file: [] is not an object; give a file of SQuAD",
+        "data/train-v1.1.json, the file: [] is not an object; give a SQuAD file",
         files={"data/train-v1.1.json": "[]", "data/dev-v1.1.json": "[]"},
     ),
     Case(
@@ -1004,7 +1007,7 @@ CASES = [
     Case(
         "an ID that is a list",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].id: [1] is not a text or a whole number; give a file of SQuAD",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].id: [1] is not a text or a whole number; give a SQuAD file",
         copies="data=squad1",
         spoil=replace("data/train-v1.1.json", '"id": "', '"id": [1], "old": "'),
     ),
@@ -1091,7 +1094,7 @@ CASES = [
     Case(
         "texts as labels",
         f"{TRAIN} --config.task.own.columns=[text,label] --config.task.own.dev=dev.csv",
-        "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 2, 3, ... , ... (60 in all); correct it",
+        "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 2, 3, ... , ... (60 in all). Correct the label",
         files={"train.csv": "".join(f"good,{i}\n" for i in range(60)), "dev.csv": "good,other\n"},
     ),
     Case(
@@ -1188,7 +1191,7 @@ CASES = [
     Case(
         "a row that was rejected in Prodigy",
         LINES,
-        "train.jsonl, line 2: its annotator's answer is 'reject'; keep only accepted rows (jq -c 'select(.answer == \"accept\")'",
+        "train.jsonl, line 2: the annotator's answer is 'reject'; keep only accepted rows (jq -c 'select(.answer == \"accept\")'",
         files={
             "train.jsonl": "".join(
                 f'{{"text": "good", "_input_hash": {i}, "label": "a", "answer": "{answer}"}}\n'

@@ -724,7 +724,7 @@ CASES = [
         Case(
             f"a model with tensors of another class for {command}",
             f"{command} --model=model x",
-            "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+            "not part of this model: mine.bias, mine.weight; to leave them out, use `convert --drop='mine.*'`",
             copies="model",
             spoil=(extra_tensors("model", "mine.bias", "mine.weight"), keys("model/config.json", architectures=["MyBert"])),
         )
@@ -766,7 +766,8 @@ CASES = [
     ),
     scored(
         "a vocabulary in another order",
-        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the file that the model was not",
+        "model: id 5 is '.' in vocab.txt, but is missing in tokenizer.json (transformers would use ... "
+        "remove the file that the model was not",
         spoil=turned_round("model/vocab.txt", 5),
     ),
     scored(
@@ -788,7 +789,7 @@ CASES = [
     ),
     scored(
         "an index of weights that are not there",
-        "model/model.safetensors.index.json names 1 file; missing: b.safetensors; copy the whole model",
+        "model/model.safetensors.index.json names 1 file, but b.safetensors is missing; copy the whole model",
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "b.safetensors"}})},
         spoil=remove("model/model.safetensors"),
     ),

@@ -317,7 +317,7 @@ CASES = [
     Case(
         "a corpus whose manifest leaves it",
         CORPUS,
-        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': bert_jax never writes such",
+        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002'. bert_jax never writes such",
         copies="corpus",
         spoil=replace("corpus/manifest.json", "shard-00000-of-00002", "../../../shard"),
     ),

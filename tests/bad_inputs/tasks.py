@@ -49,7 +49,7 @@ SUBMISSION = [
     Case(
         "too few rows",
         "a --partial",
-        "CoLA has 1 prediction, but the official test set 1,063 rows; predict every row of it",
+        "CoLA has 1 prediction, but the official test set has 1,063 rows; predict every row of the test set",
         files={"a/CoLA.tsv": "index\tprediction\n0\t1\n"},
     ),
     Case(
