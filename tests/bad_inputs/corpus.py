@@ -841,7 +841,7 @@ CASES = [
         "held-out pairs of unlike numbers of lines",
         "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
         '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1; line 2 of a.en ("A dog runs.") is the first '
-        "without a",
+        "line without a",
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),
