@@ -16,6 +16,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import LabelledBatches
 from bert_jax.data.rows import row_shape
+from bert_jax.errors import UserError
 from bert_jax.finetuning import finetuning_log
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
 from bert_jax.objectives.labels import Labels
@@ -227,6 +228,16 @@ def test_every_dev_split_is_recorded_and_curves_are_drawn_occasionally(
     assert [when for when, *_ in drawn] == [11.0, 22.0]
     settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named, "formats": FORMATS}
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
+
+
+def test_an_evaluation_in_a_workdir_that_was_moved_writes_nothing(said: FinetuningLog, tmp_path: pathlib.Path):
+    def moved() -> None:
+        raise UserError("the workdir was moved")
+
+    said._job.run.require_in_place = moved
+    with pytest.raises(UserError, match="the workdir was moved"):
+        said.evaluation(2, {"dev": {"f1": 0.8125}})
+    assert not any("dev/f1" in record for record in read_metrics(tmp_path / METRICS))
 
 
 def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
-from bert_jax.pretraining.replay import Batches, Replay, load_experiment, named_norms, replay, report, row_text
+from bert_jax.pretraining.replay import Batches, Replay, load_experiment, named_norms, pair_texts, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
@@ -287,3 +287,20 @@ def test_without_a_tokenizer_rows_are_shown_as_ids():
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
+
+
+def test_the_pairs_of_a_translation_row_are_shown_with_both_texts():
+    batch = {
+        "input_ids": np.array([[5, 6, 3, 7, 3, 0]]),
+        "sequence_ids": np.array([[1, 1, 1, 2, 2, 0]]),
+        "decoder_sequence_ids": np.array([[1, 1, 2, 2, 2, 0]]),
+        "targets": np.array([[8, 3, 9, 10, 3, 0]]),
+    }
+    tokenizer: Any = types.SimpleNamespace(
+        decode=lambda ids, target: "".join(f"<{'german' if target else 'english'} {i}>" for i in ids)
+    )
+    assert list(pair_texts(batch, 0, tokenizer)) == [
+        "<english 5><english 6> -> <german 8>",
+        "<english 7> -> <german 9><german 10>",
+    ]
+    assert list(pair_texts(batch, 0, None)) == ["5 6 -> 8", "7 -> 9 10"]

@@ -84,6 +84,11 @@ def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Pa
         read_squad(put(tmp_path / "a.json", text))
 
 
+def test_an_answer_with_half_of_a_character_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"qas\[0\]\.answers: an answer has half a surrogate pair"):
+        read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("\ud83d", 0)]}))
+
+
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="another question has the same id 'same'"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
