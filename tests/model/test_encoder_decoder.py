@@ -53,8 +53,8 @@ def side(ids: Any, prefix: str, lengths: Any) -> dict[str, np.ndarray]:
 
 def pairs(config: ModelConfig = TINY, sources: Any = (9, 8, 7), targets: Any = (7, 5, 3)) -> dict[str, np.ndarray]:
     """Returns sources and targets of these lengths."""
-    rng = np.random.default_rng(5)
-    ids = rng.integers(1, config.vocab_size, (3, 9)), rng.integers(1, config.decoder_config.vocab_size, (3, 7))
+    rng, rows = np.random.default_rng(5), len(sources)
+    ids = rng.integers(1, config.vocab_size, (rows, 9)), rng.integers(1, config.decoder_config.vocab_size, (rows, 7))
     return side(ids[0], "", sources) | side(ids[1], DECODER, targets)
 
 

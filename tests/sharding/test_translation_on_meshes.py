@@ -43,7 +43,7 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: 
         learning_rate=lambda step, scalars: jnp.float32(1e-3), clip_norm=1.0, zero_sharding=mesh_config.zero_sharding,
         reduce_dtype=mesh_config.reduce_dtype,
     )  # fmt: skip
-    batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, rows=4).items()}
+    batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, (9, 8, 7, 6), (7, 5, 3, 1)).items()}
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
     if first is None:
