@@ -33,7 +33,9 @@ from tests.model.modern_cases import architecture, as_theirs, parameters
 from tests.random_rows import drawn_parameters, random_batch, random_parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "modernbert_golden.npz"
-TOLERANCE = 1e-6
+TOLERANCE, OF_GRADIENTS = 1e-6, 2e-6
+"""The largest difference from PyTorch's float64, as a share of the largest value. Gradients of scales are sums over all tokens, so
+their rounding depends on the width of the CPU's vectors: 1.25e-6 with SSE4.2."""
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +96,9 @@ def test_layers_logits_loss_and_gradients_equal_transformers(case, golden):
         *entries, _ = wanted[name]
         largest = wanted[re.sub("[qk]_proj.bias", "v_proj.bias", name)][-1]
         errors[name] = np.abs(sampled(name, x) - np.array(entries)).max() / largest
-    worst = max(errors, key=lambda name: errors[name])
-    assert errors[worst] < TOLERANCE, f"{worst} is off by {errors[worst]:.1e} of its largest value"
+    for name, error in errors.items():
+        limit = OF_GRADIENTS if name.startswith("gradient/") else TOLERANCE
+        assert error < limit, f"{name} is off by {error:.2e} of its largest value"
 
 
 SMALL = ModelConfig(
