@@ -34,8 +34,8 @@ from tests.random_rows import drawn_parameters, random_batch, random_parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "modernbert_golden.npz"
 TOLERANCE, OF_GRADIENTS = 1e-6, 2e-6
-"""The largest difference from PyTorch's float64, as a share of the largest value. Gradients of scales are sums over all tokens, so
-their rounding depends on the width of the CPU's vectors: 1.25e-6 with SSE4.2."""
+"""The largest difference from PyTorch's float64, as a share of the largest value. Gradients of scales are sums over all tokens.
+Their rounding depends on the width of the CPU's vectors: it is up to 1.25e-6 with SSE4.2."""
 
 
 @pytest.fixture(scope="module")
