@@ -35,7 +35,7 @@ Places for ended hypotheses have this score while they are empty."""
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How the next token is chosen."""
+    """The rule by which the next token is chosen."""
 
     end_id: int
     """The token that ends a text, [SEP]."""
