@@ -158,7 +158,7 @@ def _make_examples(
     found = None if corpus.word_starts is None else word_starts
     positions, decisions = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
-    places = first[:, np.newaxis] + np.where(used, positions, 0)  # an unused place is that of [CLS], which does not change
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused places point to [CLS], which does not change
     originals = target_ids.ravel()[places]
     if config.targets == "masked":
         replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)

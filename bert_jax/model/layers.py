@@ -104,8 +104,8 @@ def parameter(
 
 
 def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashable) -> Any:
-    """Returns the parameters "layers" of `module`. They are a tree like that of `init(key, config)`, or a given list of layers
-    (`unstacked_layers`).
+    """Returns the parameters "layers" of `module`. They are a tree like the result of `init(key, config)`, or a given list of
+    layers (`unstacked_layers`).
 
     Raises Flax's ScopeParamShapeError if the arrays of a tree do not have the shapes of `init`.
     """

@@ -492,7 +492,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._tell_failure(error)
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
-            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so no status of a hang
         self._thread.join(SILENT * self._beat)  # the thread reports which process was lost, and ends this process
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)

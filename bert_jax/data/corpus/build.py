@@ -206,8 +206,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
-    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the settings differ from those of the
-    corpus. With `resplit`, the held-out fraction of a finished corpus may differ."""
+    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the corpus was built
+    with other settings. With `resplit`, the held-out fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [

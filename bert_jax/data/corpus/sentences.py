@@ -102,7 +102,7 @@ def _word_ends_sentence(text: str, start: int, word: str, place: int, first: str
     initial = len(word) == 1 and word.isupper() and (word != "I" or text[place - 2 : place] == ". ")
     if initial or key in _PERHAPS or _DOTTED.match(word):
         return _next_word(text, following) in _STARTERS
-    return not (word.isdigit() and place == start)  # a number at the start is that of a list item
+    return not (word.isdigit() and place == start)  # a number at the start counts the items of a list
 
 
 def _next_word(text: str, start: int) -> str:

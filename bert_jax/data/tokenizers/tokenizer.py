@@ -269,8 +269,8 @@ class Tokenizer:
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """Returns the range [start, end) of the characters of each word in `text`, in order. WordPiece splits text at white
-        space and punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. For a
-        tokenizer.json, the words are those of its pre-tokenizer. Every non-empty range of `encode_with_offsets` is inside
+        space and punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. The
+        pre-tokenizer of a tokenizer.json finds the words itself. Every non-empty range of `encode_with_offsets` is inside
         exactly one word."""
         return self._model.word_spans(text)
 

@@ -31,7 +31,7 @@ Inputs = tuple[
     Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"], tuple[Int[Array, "B ..."], ...], Num[Array, " _"]
 ]
 """The inputs of the kernels are (query, key, value, sequence ids, dropout seeds). Query, key and value are padded to the plan's
-lengths and width. The sequence ids are those of the keys and, if only some tokens are queries, also those of the queries.
+lengths and width. The keys have sequence ids and, if only some tokens are queries, the queries have their own.
 `ids_shapes` has the shapes of the ids, and `seeds` returns the seeds."""
 Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
 """The results of the forward kernel: (the context, log2 of the softmax sums in float32)."""
