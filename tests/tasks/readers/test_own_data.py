@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import csv
+import dataclasses
 import functools
 import gzip
 import json
@@ -191,6 +192,9 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
     assert load_own_data(config, "choice").train == wanted
     with pytest.raises(UserError, match=r"line 2: label is '3', not one of 0, 1, 2 \(first_choice=0\)"):
         load_own_data(OwnDataConfig(train=cells, choices=("c0", "c1", "c2")), "choice")
+    from_0 = put(tmp_path / "b.csv", "prompt,c0,c1,c2,label", "p,x,y,z,0")
+    with pytest.raises(UserError, match=r"label is '0', not one of 1, 2, 3 \(first_choice=1\); set first_choice=0"):
+        load_own_data(dataclasses.replace(config, train=from_0), "choice")
 
 
 @pytest.mark.parametrize(
@@ -300,6 +304,17 @@ def test_words_on_separate_lines_form_sentences(tmp_path: pathlib.Path, name: st
     assert labels_of(str(path), "token", **settings) == SENTENCES
 
 
+def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_path: pathlib.Path):
+    said: list[str] = []
+    load_own_data(OwnDataConfig(train=put(tmp_path / "a.conll", "a O", "b X", " ", "c O", "d X")), "token", say=said.append)
+    question = {"question": "Who?", "answers": [{"text": "Bo", "answer_start": 0}]}
+    path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "Bo ran", "qas": [question]}]}]})
+    load_own_data(OwnDataConfig(train=path), "span", say=said.append)
+    (spaces, unnamed) = said
+    assert "line 3: the line has only spaces or TABs" in spaces
+    assert "1 question without an id" in unnamed
+
+
 def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
     for name, rows in (
         ("a.csv", ["words,labels", "a,O", "b,O"]),
@@ -340,6 +355,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.csv", ["words,labels", "a b,O O"], {"labels": "words"}, "task.own.words and task.own.labels are both 'words'"),
         ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the column"),
         ("a.conll", ["a", "b"], {}, "has only one column; write a word and its tag"),
+        ("a.conll", ["-DOCSTART-", ""], {}, r"a\.conll has no words; give a file that has a word and its tag on each line"),
         (
             "a.conll",
             ["a O"],
@@ -532,6 +548,7 @@ def test_choices_may_be_a_list_written_in_a_cell(tmp_path: pathlib.Path):
         ["text,label", "a,\"{'x', 'z'}\"", "b,"],
         ["text,label", 'a,"[1, 0, 1]"', 'b,"[0, 0, 0]"'],
         ["text,label", "a,1 0 1", "b,[0 0 0]"],
+        ["text,label", 'a,"[True, False, True]"', 'b,"[False, False, False]"'],
         ["text,label", "a,x z", "b,"],
         ["text,x,y,z", "a,1,0,1.0", "b,0,0,0"],
         ["text,z,x,y", "a,True,True,False", "b,False,False,False"],
@@ -650,6 +667,10 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
         "WARNING: the labels 'x' and 'x\\u200b'",
         "WARNING: the labels '\u0412\u043e\u0437' and '\u0432\u043e\u0437'",
     ]
+    many = [f"text,{label} {i}" for i in range(11) for label in ("Pos", "pos")]
+    told: list[str] = []
+    load_own_data(OwnDataConfig(train=put(tmp_path / "many.csv", "text,label", *many)), "sequence", say=told.append)
+    assert len([text for text in told if "are read as" in text]) == 10, "more would hide other messages"
     dev = put(tmp_path / "dev.csv", "text,label", "a,ne\u0261", "b,n\u0435g")
     with pytest.raises(UserError, match=r"dev\.csv, line 2: the label 'ne\u0261' is not known; known: "):
         load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
@@ -728,6 +749,8 @@ def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: st
         ('{"text": {"5": "a"}, "label": {"5": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
         ('{"0": {"text": "a", "label": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
+        ('{"text": ["a",\n"b"], "label": ["x", "y"]}', r"is a single object \(text, label\); the object holds whole columns"),
+        ('{"text": "a", "label": "x"},\n{"text": "b", "label": "y"},\n', "line 1: a comma follows the object; remove the comma"),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
     ],
