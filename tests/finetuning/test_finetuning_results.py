@@ -126,7 +126,7 @@ def test_unlabelled_text_needs_sentences_in_the_vocabulary_of_the_model(monkeypa
         assert data.open_unlabelled(one, head, start) is opened[0]
         assert asked == [pathlib.Path("text"), (start.config, one.head_config(head), frozen)]
     for changed, says in (
-        ({"vocabulary": dataclasses.replace(opened[0].vocabulary, sha256="other")}, "has a different vocabulary than m; build it"),
+        ({"vocabulary": dataclasses.replace(opened[0].vocabulary, sha256="other")}, "has a different vocabulary than m; build"),
         ({"languages": ("de", "en")}, "holds texts and their translations; build a corpus of texts only"),
         ({"sentence_offsets": np.zeros(1, np.int64)}, "has no sentence to train on; build it with a smaller --eval-fraction"),
     ):

@@ -106,8 +106,11 @@ def job_in(
     run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
     data: Any = types.SimpleNamespace(features=FEATURES, shape=SHAPE, pad_id=0, task=Task(), dev=["dev"])
     start: Any = types.SimpleNamespace(config=TINY)
-    teaching: Any = lambda mesh: lambda batch: batch | {"taught by": mesh}
-    inputs = Inputs(data, start, teaching, unlabelled=unlabelled)
+
+    def teaching_on(mesh: jax.sharding.Mesh) -> Any:
+        return lambda batch: batch | {"taught by": mesh}
+
+    inputs = Inputs(data, start, teaching_on, unlabelled=unlabelled)
     return Job(experiment, run, directory or workdir, jax.devices()[:devices], inputs)
 
 

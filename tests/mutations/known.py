@@ -384,6 +384,12 @@ EQUIVALENT: list[Equivalent] = [
         "a file without words is an error for any width of two or more",
     ),
     Equivalent(
+        "bert_jax/tasks/readers/own_rows.py",
+        'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 1)))',
+        'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 2)))',
+        "one of the first parts is missing; the bound only limits the search",
+    ),
+    Equivalent(
         "bert_jax/analysis/vocabulary/figures.py",
         "axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))",
         "pass",

@@ -94,6 +94,7 @@ def test_a_missing_column_is_refused_with_the_available_ones(tmp_path: pathlib.P
 
 def test_a_line_with_id_1_starts_a_sentence(tmp_path: pathlib.Path):
     assert read(tmp_path, f"\n{MARK}\n{WORDS}{MARK}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
+    assert read(tmp_path, f"{WORDS}{MARK}\n# a comment of many words\n{WORDS}") == ([SENTENCE, SENTENCE], [])
 
 
 def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.Path):

@@ -249,6 +249,8 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' has half a surrogate pair, which is not a"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: the row has 3 columns, but there are 2 column names \(text, label\)"),
+        ("a.tsv", ["text\tlabel", '"a\tb"\tc'], "line 2: .*; if double quotes enclose cells, set quotes=true; otherwise"),
+        ("a.tsv", ["text\tlabel", '"a"\tb\tc'], "line 2: .*; correct the line, or remove it"),
         ("a.csv", ["# by Ada", "text,label", "a,b"], r"line 2: the row has 2 columns, but there is only one .* the first line"),
         ("a.csv", [",text,label", "0,a"], r"line 2: the row has 2 columns, but there are 3 column names \('', text, label\)"),
         ("a.csv", [",text,", "0,a,b"], r"line 1: there is no column 'label'; known: '', text \(task\.own\.label, or columns if"),
@@ -364,6 +366,9 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ),
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
+        ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
+        ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
+        ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, 2]]}'], {}, r"no field 'words'; known: entities, text \(task"),
         ("a.jsonl", ['{"words": ["a"], "labels": ["\\u200b"]}'], {}, r"item 1 of 1 in labels is invisible \(U\+200B\)"),
         ("a.conll", ["a O", "b \u200b"], {}, r"line 2: the tag has only invisible characters \(U\+200B\); correct the line"),
         ("a.conllu", ["1\ta\t_\t\u200b\t_\t_\t0\tr\t_\t_"], {}, "line 1: 'a' has no upos; choose the other column"),
@@ -828,6 +833,13 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     put(tmp_path / "b-0.csv", "text,label", "a,x")
     data = load_own_data(OwnDataConfig(train=str(tmp_path / "b-*.csv")), "sequence")
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
+
+
+def test_a_broken_link_among_the_files_of_a_pattern_is_refused(tmp_path: pathlib.Path):
+    put(tmp_path / "a.csv", "text,label", "a,x")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "nothing.csv")
+    with pytest.raises(UserError, match=r"b\.csv .*cannot be read; restore its target, or remove the link"):
+        labels_of(str(tmp_path / "*.csv"))
 
 
 def test_a_file_given_for_two_splits_is_reported(tmp_path: pathlib.Path):

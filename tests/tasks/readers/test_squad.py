@@ -77,6 +77,9 @@ def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Pa
 def test_an_answer_without_an_offset_has_the_one_of_its_row_or_else_the_first(tmp_path: pathlib.Path):
     context, answer = "Bo and Bo", {"answers": [{"text": "Bo"}]}
     assert [q.answers for q in squad(tmp_path, answer, context=context)[0]] == [(("Bo", 0),)]
+    for starts, place in (({}, 0), ({"answer_start": []}, 0), ({"answer_start": [7]}, 7)):
+        lists = {"answers": {"text": ["Bo"], **starts}}
+        assert [q.answers for q in squad(tmp_path, lists, context=context)[0]] == [(("Bo", place),)]
     row = as_lines(answer | {"start": 7}, context)
     assert [q.answers for q in own(tmp_path, "x.jsonl", row, answer_start="start")] == [(("Bo", 7),)]
 
