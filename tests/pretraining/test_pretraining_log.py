@@ -200,7 +200,10 @@ def test_a_phase_is_logged_with_its_rows_and_its_own_rates(tmp_path: pathlib.Pat
     assert lines.messages[-1] == says
 
 
-@pytest.mark.parametrize(("random_next", "is_constant"), [(0.0, True), (0.009, True), (0.01, False), (0.02, False), (0.99, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("random_next", "is_constant"),
+    [(0.0, True), (0.009, True), (0.01, False), (0.02, False), (0.99, False), (1.0, True)],
+)
 def test_pairs_with_only_one_label_give_a_warning(
     random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
 ):

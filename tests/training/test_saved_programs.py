@@ -130,7 +130,7 @@ def test_a_step_is_loaded_if_it_was_saved_and_compiled_otherwise(
     def load(saved: str, step: Any, devices: list[str]) -> str:
         if saved not in there:
             raise UserError(f"{saved} holds no programs")
-        return f"{there[saved]} for {devices}"
+        return f"{there[saved]} for {[*map(str, devices)]}"
 
     monkeypatch.setattr(compilation, "load_program", load)
     function: Any = types.SimpleNamespace(lower=lambda *given: types.SimpleNamespace(compile=lambda: f"compiled for {given}"))
