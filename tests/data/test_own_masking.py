@@ -27,8 +27,8 @@ REVERSED = "[position for word in reversed(example.words) for position in word]"
 
 def policy(directory: pathlib.Path, returns: str, arguments: str = "example, rate, rng") -> str:
     """Writes a policy that remembers its arguments in `SEEN`, and returns its name."""
-    lines = ["SEEN = []", f"def mine({arguments}):", "    SEEN.append((example, rate, rng.integers(10**9)))", f"    return {returns}"]
-    (directory / "policy.py").write_text("\n".join(lines) + "\n")
+    remembers = "SEEN.append((example, rate, rng.integers(10**9)))"
+    (directory / "policy.py").write_text(f"SEEN = []\ndef mine({arguments}):\n    {remembers}\n    return {returns}\n")
     return f"{directory}/policy.py:mine"
 
 
@@ -68,7 +68,7 @@ def test_a_packed_example_has_the_part_of_the_limit_of_its_length(tmp_path):
     [
         ("5", "returned 5, not a sequence of integers"),
         ("[1.5]", r"returned \[1.5\], not a sequence of integers"),
-        ("[9, 0]", r"returned the position 0 \(the token '\[CLS\]'\) for an example with 8 tokens; return only positions in exam"),
+        ("[9, 0]", r"returned the position 0 \(the token '\[CLS\]'\) for an example with 8 tokens; return only pos"),
         ("[7]", r"the position 7 \(the token '\[SEP\]'\)"),
         ("[8]", r"the position 8 \(outside the example\)"),
         ("[-1]", r"the position -1 \(outside the example\)"),
@@ -80,5 +80,5 @@ def test_other_results_than_positions_of_words_are_refused(tmp_path, returns, sa
 
 
 def test_a_policy_without_three_arguments_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"policy.py:mine is not a function of three arguments .*; write `def mine\(example, rate, r"):
+    with pytest.raises(UserError, match=r"policy.py:mine is not a function of three arguments .*; write `def mine\(exam"):
         chosen(policy(tmp_path, "[]", "example, rate"))

@@ -213,7 +213,7 @@ def sides(*counts: tuple[int, int], lowercase: bool = False) -> dict[str, Any]:
             sides((3, 1), (2, 2)),
             "^the vocabulary needs 300 tokens per 100 characters in en, but 100 in de, so it was made for only one",
         ),
-        (sides((2, 2), (4, 2)), sides((2, 2), (5, 2)), "^the vocabulary needs 250 tokens per 100 characters in de, but 100 in en"),
+        (sides((2, 2), (4, 2)), sides((2, 2), (5, 2)), "^the vocabulary needs 250 tokens per 100 characters in de, but 100"),
         (sides((2, 2), (2, 2)), sides((2, 2), (2, 2), lowercase=True), "^the vocabulary is lower-cased, so all translations"),
     ],
 )

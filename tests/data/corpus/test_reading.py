@@ -279,7 +279,8 @@ def test_several_sources_are_read_one_after_the_other(tmp_path):
 
 
 def test_progress_counts_the_records_of_tables_pairs_and_own_sources(tmp_path):
-    parquet.write_table(pyarrow.table({"text": ["One.", None, "Three.", "Four.", "Five."]}), tmp_path / "a.parquet", row_group_size=2)
+    table = pyarrow.table({"text": ["One.", None, "Three.", "Four.", "Five."]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
     (tmp_path / "own.py").write_text("def texts(name):\n    yield from [f'{name} {k}.' for k in range(5)]\n")
     for language in ("en", "de"):
         (tmp_path / f"a.{language}").write_text("".join(f"{language} {k}.\n" for k in range(5)))
@@ -314,7 +315,8 @@ def test_an_own_source_that_yields_fewer_documents_than_before_is_refused(tmp_pa
     (item,) = sources.find_items([sources.parse_source(f"{tmp_path}/own.py:texts")], ReadOptions())
     assert (item.length, item.weight) == (3, 11.0)
     spans = [span for shard in sources.cut([item], 3) for span in shard]
-    assert [document.lines for span in spans for document in read_span(span, ReadOptions(), Counter())] == [["one"], ["two"], ["three"]]
+    found = [document.lines for span in spans for document in read_span(span, ReadOptions(), Counter())]
+    assert found == [["one"], ["two"], ["three"]]
     (tmp_path / "a").write_text("one two")
     assert len(list(read_span(spans[1], ReadOptions(), Counter()))) == 1
     with pytest.raises(UserError, match="the function first yielded 3 documents, but then 2; it must yield the same documents"):
