@@ -77,6 +77,11 @@ def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, pac
         ExampleConfig(max_predictions=int(needed) - 1, **shape)
 
 
+def test_masks_that_depend_on_the_words_may_be_fewer_than_the_tokens_of_packed_rows_need():
+    for masking in ("words", "policy.py:mine"):
+        ExampleConfig(length=128, max_predictions=20, packed_examples=4, masking=masking)
+
+
 def test_an_example_has_as_many_predictions_as_in_bert_and_at_most_its_tokens():
     config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
     lengths = np.arange(129)

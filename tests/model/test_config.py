@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 from typing import Any
 
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model import encoder_classes
 from bert_jax.model.config import ModelConfig, published_sizes
 
 RELEASED = """{
@@ -82,6 +84,8 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({"encoder": "bilm", "attention": "plain"}, "attention=plain does not apply to model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "residual_norm": "plain"}, "does not apply to model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "remat": "full"}, "does not apply to model.encoder=bilm; leave it out (none)"),
+        ({"rotary_theta": 0.9}, "model.rotary_theta=0.9 must be at least 1 and at most 1e+12"),
+        ({"rotary_theta": 1.1e12}, "must be at least 1 and at most 1e+12"),
     ],
 )  # fmt: skip
 def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], says: str):
@@ -99,6 +103,7 @@ def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], say
         {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
         {"encoder": "bilm", "direction": "left_to_right", "hidden_size": 9},
         {**STATIC, "hidden_size": 9},
+        {"rotary_theta": 1.0, "sliding_rotary_theta": 1e12},
     ],
 )
 def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
@@ -123,3 +128,12 @@ def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
 def test_incompatible_block_settings_are_refused(fields, message):
     with pytest.raises(UserError, match=re.escape(message)):
         ModelConfig(**{"num_layers": 3, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64} | fields)
+
+
+def test_an_encoder_in_a_file_must_be_a_class_of_encoders(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("from bert_jax.model.static import NoLayers\nclass Other: pass\ndef function(x, tokens, seed): pass\n")
+    assert encoder_classes(ModelConfig(encoder=f"{file}:NoLayers"))[1].__name__ == "NoLayers"
+    for name in ("Other", "function"):
+        with pytest.raises(UserError, match=rf"mine.py:{name} is <.*, not an encoder; make it a class that inherits from"):
+            encoder_classes(ModelConfig(encoder=f"{file}:{name}"))

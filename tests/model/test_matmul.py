@@ -143,5 +143,6 @@ def test_returning_a_product_does_not_change_other_results(dtype, axes):
 def test_layouts_are_fixed_only_on_one_cpu():
     for devices in (1, 2):
         assert resolve(TINY, make_mesh(MeshConfig(), jax.devices()[:devices])).target.one_cpu == (devices == 1)
-    tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-    assert not dispatch.resolve(TINY, tpu).target.one_cpu
+    for platform, kind in (("cpu", "cpu"), ("tpu", "TPU v5 lite")):
+        device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+        assert dispatch.resolve(TINY, device).target.one_cpu == (platform == "cpu")

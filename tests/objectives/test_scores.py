@@ -7,7 +7,8 @@ import pytest
 
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.scores import next_sentence_baseline, perplexity, unigram_baseline
+from bert_jax.objectives.scores import majority_baseline, next_sentence_baseline, perplexity, unigram_baseline
+from bert_jax.objectives.translation import Translation
 from tests.objectives.scored import objective_of
 
 
@@ -27,7 +28,7 @@ def test_scores_without_targets_are_undefined(nsp: dict[str, float]):
     scores = objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
     assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
     assert scores["loss"] == scores["mlm_loss"]
-    assert objective_of("mlm").summarise({}) == {}
+    assert objective_of("mlm").summarise({}) == objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1}) == {}
 
 
 def test_perplexity_does_not_overflow():
@@ -76,3 +77,17 @@ def test_distillation_scores_are_means_outside_of_the_loss():
     scores = Distillation(objective_of("mlm"), PretrainingDistillation()).summarise(sums | taught)
     assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)
     assert scores["loss"] == 3.0
+
+
+def test_log_lines_and_figures_show_losses_and_accuracies_but_no_terms_of_the_loss():
+    plain = objective_of("mlm")
+    shown = {"mlm_loss": False, "mlm_accuracy": True, "nsp_accuracy": False}  # whether its axis starts at 0
+    for objective in (plain, Distillation(plain, PretrainingDistillation())):
+        assert {name: score.from_zero for name, score in objective.shown_scores().items()} == shown
+    assert Translation().shown_scores().keys() == {"translation_loss", "translation_accuracy"}
+
+
+def test_a_majority_baseline_is_the_share_of_the_more_frequent_answer():
+    baseline = majority_baseline("yes", "all")
+    assert [baseline.value({"yes": yes, "all": 8}) for yes in (2, 6)] == [0.75, 0.75]
+    assert baseline.value({"yes": 2}) is baseline.value({"yes": 0, "all": 0}) is None

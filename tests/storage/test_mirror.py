@@ -88,9 +88,11 @@ def test_another_machine_continues_from_the_bucket_and_back(bucket: str, monkeyp
             (made.directory / "lines").write_bytes(b"123")
             (made.directory / "more").write_bytes(b"m")
     (first / "lines").write_bytes(b"1x")  # not uploaded before this machine was lost
+    (first / "figure").write_bytes(b"f")
     with Mirror(bucket) as made:
         made.fetch()
         assert (made.directory / "lines").read_bytes() == b"123"
+        assert {path.name for path in made.directory.iterdir()} == {"lines", "more"}
     assert content(bucket) == {"lines": b"123", "more": b"m", "checkpoints/4/state": b"not for here"}
 
 

@@ -166,4 +166,4 @@ def test_a_study_stopped_while_waiting_for_others_ends_as_stopped(
     assert (there.status(), there.shard.waited) == (99, True)
     lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
     assert lost.status() == HUNG
-    assert caplog.messages[-1].startswith("process 1 of 2 failed; rerun the same command in all processes")
+    assert caplog.messages[-1].startswith("process 1 of 2 failed; run the same command again in all processes")
