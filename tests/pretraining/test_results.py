@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -81,6 +82,9 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     )  # without settings and without the initial model
     assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
     assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
+    files: Any = {"optimizer.name": {"path": "/house/of/ada/mine.py", "sha256": "0123456789abcdef"}}
+    with_files = module.training_section(experiment, types.SimpleNamespace(train=train), scores, files)  # type: ignore[arg-type]
+    assert with_files.steps == f"{found.steps} With the user's files: config.optimizer.name mine.py (0123456789ab)."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
