@@ -110,6 +110,30 @@ SEEN = [
 """Mistakes that once passed unnoticed; a test for each kind has been added."""
 EQUIVALENT: list[Equivalent] = [
     Equivalent(
+        "bert_jax/training/curves.py",
+        "if axes.get_legend_handles_labels()[0]:",
+        "if axes.get_legend_handles_labels()[1]:",
+        "there are as many labels as lines with one",
+    ),
+    Equivalent(
+        "bert_jax/tpu/programs.py",
+        "batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 0))",
+        "batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 1))",
+        "only the shapes of the rows are used",
+    ),
+    Equivalent(
+        "bert_jax/tpu/programs.py",
+        "arguments = program.arguments(state, arrays, finetuning.step_scalars(run, 0))",
+        "arguments = program.arguments(state, arrays, finetuning.step_scalars(run, 1))",
+        "only the types of the scalars are used",
+    ),
+    Equivalent(
+        "bert_jax/corpus.py",
+        "files.write_json(path, recipe, indent=1)",
+        "files.write_json(path, recipe, indent=2)",
+        "it only changes the white space of the file",
+    ),
+    Equivalent(
         "bert_jax/training/compilation.py",
         'return stream.readline(200).decode(errors="replace").strip()',
         'return stream.readline(201).decode(errors="replace").strip()',
