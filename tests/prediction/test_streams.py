@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import decimal
 import gzip
+import io
 import json
 import lzma
 import os
@@ -24,6 +25,7 @@ from bert_jax.prediction.streams import check_not_files, read_records, read_text
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import load_own_data
 from tests.compressed import PACK, compressed
+from tests.open_files import open_below
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
@@ -320,6 +322,7 @@ def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
     """If a line has fields without names, `predict` asks whether the second one is a label. JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
+    assert [r.divided for r in read_any(tmp_path / "t.txt", "good\n", TEXT)] == [True]  # `tag` reads a word and its tag
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
     assert (item.values, item.divided) == ({"text": "good", "text_b": "bad"}, False)
 
@@ -350,6 +353,38 @@ def test_a_table_is_read_by_column_names_without_its_label(tmp_path, name, conte
     assert [r.values.get("text") for r in records] == ['a, "b"', "c"]
     assert not any(r.values.get("text_b") for r in records)
     assert [r.rest for r in records] == [{"id": "7", "label": "pos"}, {"id": "8", "label": "neg"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"%PDF-1.7\n", "standard input is a PDF, not text"), ("a".encode("utf-16"), "standard input is not UTF-8")],
+)
+def test_other_content_is_recognised_in_a_stream_that_cannot_be_peeked_at(content, says):
+    stdin = io.TextIOWrapper(io.BytesIO(content))
+    with pytest.raises(UserError, match=says):
+        list(read_texts([], None, TEXT, stdin=stdin))
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.csv"])
+def test_plain_lines_are_never_a_table(tmp_path, name):
+    assert [r.values["text"] for r in read(tmp_path / name, b"text,label\na,pos\n")] == ["text,label", "a,pos"]
+
+
+def test_an_object_on_several_lines_is_read_as_json_but_not_as_json_lines(tmp_path):
+    for content in ('{\n"text": "a"\n}\n', '[\n{"text": "a"}\n]\n'):
+        (record,) = read_any(tmp_path / "t.json", content)
+        assert record.values == {"text": "a"}
+        for name in ("t.jsonl", "t.ndjson"):
+            with pytest.raises(UserError, match=rf"{name} has objects on several lines; write each on a line of its own"):
+                read_any(tmp_path / name, content)
+    (record,) = read_any(tmp_path / "t.txt", '[{"text": "a"}]\n', jsonl=True)
+    assert record.problem == "a JSON list, not an object with 'text'"
+
+
+def test_a_device_without_an_end_is_refused_and_an_empty_one_is_read():
+    with pytest.raises(UserError, match="--input=/dev/zero is a device, not a file of texts; name a file"):
+        read_records([], "/dev/zero", TEXT)
+    assert list(read_records([], "/dev/null", TEXT)) == []
 
 
 def test_a_table_from_a_pipe_is_recognised(pipe):
@@ -727,6 +762,7 @@ def test_a_named_pipe_is_read_and_refused_without_a_writer(tmp_path, monkeypatch
     writer.start()
     assert [r.values["text"] for r in read_texts([], str(tmp_path / "pipe"), TEXT)] == text.splitlines()
     writer.join()
+    assert open_below(tmp_path) == 0
 
 
 def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
