@@ -415,8 +415,32 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     both = '{"review": "a", "text": "b"}'
     (record,) = read_any(tmp_path / "both.jsonl", both, TEXT, columns={"text": "review"})
     assert (record.values, record.rest) == ({"text": "b"}, {"review": "a"})
-    (record,) = read_any(tmp_path / "c.csv", "ctx,e0,e1,y\np,a,b,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
-    assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
+    for name, content in (("c.csv", "ctx,e0,e1,y\np,a,b,0\n"), ("c.jsonl", '{"ctx": "p", "e0": "a", "e1": "b", "y": "0"}\n')):
+        (record,) = read_any(tmp_path / name, content, CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
+        assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
+    (record,) = read_any(tmp_path / "one.jsonl", '{"review": "a", "reply": "b"}', TEXT, columns=columns)
+    assert (record.values, record.rest) == ({"text": "a"}, {"reply": "b"})
+
+
+def test_a_list_of_texts_is_read_if_a_record_needs_a_single_text(tmp_path):
+    content = '["a", "b"]'
+    for some in (TEXT, PAIR):
+        assert [(r.values["text"], r.problem) for r in read_any(tmp_path / "t.json", content, some)] == [("a", None), ("b", None)]
+    for some, name in ((QUESTION, "question"), (CHOICE[1:], "choices")):
+        problem = f"a JSON str, not an object with {name!r}"
+        assert [r.problem for r in read_any(tmp_path / "t.json", content, some)] == [problem] * 2
+
+
+def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"line 1: there is no field 'question', but a list of questions .* t\.jsonl"):
+        read_any(tmp_path / "t.jsonl", '{"context": "c", "qas": []}\n', QUESTION)
+    for line, asked, problem in (
+        ('{"context": "c"}', QUESTION, "no field 'question'"),
+        ('{"context": "c", "question": "q", "header": 1}', QUESTION, ""),
+        ('{"qas": []}', TEXT, "no field 'text'"),
+    ):
+        (record,) = read_any(tmp_path / "t.jsonl", f"{line}\n", asked)
+        assert (record.problem or "").partition(";")[0] == problem
 
 
 @pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
@@ -463,6 +487,9 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
             read_any(tmp_path / "cut.parquet", content)
     with pytest.raises(UserError, match="has no column 'prompt'; known: id, text, label"):
         list(read_texts([], str(tmp_path / "t.txt"), CHOICE))
+    parquet.write_table(pyarrow.table({"question": ["q"], "x": ["y"]}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="has no column 'context'; known: question, x"):
+        list(read_texts([], str(tmp_path / "t.parquet"), QUESTION))
 
 
 @pytest.mark.parametrize(
@@ -531,6 +558,8 @@ def test_a_row_of_several_lines_has_the_number_of_its_first(tmp_path):
     [
         ("t.csv", 'text\tlabel\n"a, ""b"""\tpos\n', 'a, "b"'),
         ("t.csv", 'text;label\n"a; b";pos\n', "a; b"),
+        ("t.csv", 'label, text\npos, "a, b"\n', "a, b"),
+        ("t.csv", 'text,label\n"""he """"x"""" a""",pos\n', '"he ""x"" a"'),
         ("t.tsv", 'text\tlabel\n"a, b\tpos\n', '"a, b'),
         ("t.tsv", 'text\tlabel\n"a"\tpos\n', '"a"'),
         ("t.txt", 'text\tlabel\n"a\tpos\n', '"a'),
@@ -668,6 +697,9 @@ def test_two_columns_of_one_name_are_refused_and_the_case_of_a_name_decides(tmp_
     for columns in (["text", "id", "text"], ["id", "text", "text"]):
         with pytest.raises(UserError, match=rf"{name}: two columns are named 'text'; give each a different name"):
             read_columns(columns)
+    if name == "t.parquet":
+        with pytest.raises(UserError, match="two columns are named 'id'; give each a different name"):
+            read_columns(["text", "id", "id"])
     (record,) = read_columns(["Text", "id", "text"])
     assert record.values == {"text": "c"}
 
@@ -705,6 +737,7 @@ def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_pat
         ("t.jsonl", '["a", "b"]\n["c"]\n'),
         ("t.json", '[["a", "b"], ["c"]]'),
         ("t.txt", '["a", "b"]\n\n["c"]\n'),
+        ("t.txt", '["a", "b"]\n["c"]\n["d", 3]\n'),
         ("t.jsonl", '["a", "b"]\n{"words": ["c"]}\n["d", 3]\n'),
     ],
 )
@@ -725,6 +758,8 @@ def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes
     first, second = read_any(tmp_path / "t.tsv", 'text\tlabel\n"he said ""a"""\tx\nb\ty\n')
     assert (first.problem or "").startswith('"he said ""a""" is in double quotes, but fields between TABs have none')
     assert second.values == {"text": "b"}
+    (only,) = read_any(tmp_path / "t.tsv", 'text\tlabel\n""""\tx\n')
+    assert (only.problem or "").startswith('"""" is in double quotes')
 
 
 def test_the_column_that_a_table_lacks_is_named(tmp_path):
@@ -772,6 +807,15 @@ def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
         os.close(writer)
         assert [r.values["text"] for r in read_texts([], f"/dev/fd/{reader}", TEXT)] == content.decode().split()
         os.close(reader)
+
+
+def test_a_list_of_json_may_have_as_many_bytes_as_a_line(tmp_path, monkeypatch):
+    content = '[{"text": "a"},\n{"text": "b"}]'
+    monkeypatch.setattr(fields, "MOST_BYTES", len(content))
+    assert [r.values["text"] for r in read_any(tmp_path / "t.json", content)] == ["a", "b"]
+    monkeypatch.setattr(fields, "MOST_BYTES", len(content) - 1)
+    with pytest.raises(UserError, match=r"t\.json cannot be read as JSON \(it is larger than 0 MiB\)"):
+        read_any(tmp_path / "t.json", content)
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])
