@@ -106,6 +106,9 @@ def test_words_in_place_of_unused_pieces_keep_their_rows(tmp_path):
     before, after = import_model(tmp_path / "model"), import_model(tmp_path / "m")
     assert after.tokenizer.encode("lockdown") == [2]
     np.testing.assert_array_equal(*(m.params["embeddings"]["word_embeddings"]["embedding"] for m in (before, after)))
+    renamed = import_model(tmp_path / "model", vocabulary=tmp_path / "new.txt", lowercase=True).notes
+    assert renamed == ("1 unused piece renamed ([unused1] is now 'lockdown'); their rows are kept",)
+    assert before.notes == import_model(tmp_path / "model", vocabulary=tmp_path / "old.txt", lowercase=True).notes == ()
     (tmp_path / "new.txt").write_text("\n".join(["lyon" if piece == "paris" else piece for piece in pieces]))
     with pytest.raises(UserError, match="the model was trained with another vocabulary"):
         convert(tmp_path / "model", tmp_path / "n", f"--vocab={tmp_path / 'new.txt'}", "--lowercase")

@@ -110,6 +110,144 @@ SEEN = [
 """Mistakes that once passed unnoticed; a test for each kind has been added."""
 EQUIVALENT: list[Equivalent] = [
     Equivalent(
+        "bert_jax/training/compilation.py",
+        'return stream.readline(200).decode(errors="replace").strip()',
+        'return stream.readline(201).decode(errors="replace").strip()',
+        "the first line of a program's file is shorter",
+    ),
+    Equivalent(
+        "bert_jax/training/schedules.py",
+        "return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.maximum(falling, end_fraction))",
+        "return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 2), jnp.maximum(falling, end_fraction))",
+        "a warmup of one step has only step 0, whose rate is 0",
+    ),
+    Equivalent(
+        "bert_jax/training/schedules.py",
+        "return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling)",
+        "return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 2), falling)",
+        "a warmup of one step has only step 0, whose rate is 0",
+    ),
+    Equivalent(
+        "bert_jax/training/log.py",
+        "self.metrics.rollback(step or -1)",
+        "self.metrics.rollback(step or -2)",
+        "no record has a step below 0",
+    ),
+    Equivalent(
+        "bert_jax/training/data_parallel.py",
+        'on_cpu = mesh.devices.flat[0].platform == "cpu" # XLA\'s CPU compiler aborts on a reduce-scatter in '
+        "bfloat16 (jax 0.10.2)",
+        'on_cpu = mesh.devices.flat[1].platform == "cpu" # XLA\'s CPU compiler aborts on a reduce-scatter in '
+        "bfloat16 (jax 0.10.2)",
+        "all devices of a mesh are of one kind",
+    ),
+    Equivalent(
+        "bert_jax/training/layerwise_rates.py",
+        "layers = stacks[0].shape[0] if stacks else 0",
+        "layers = stacks[1].shape[0] if stacks else 0",
+        "all stacked arrays have as many layers",
+    ),
+    Equivalent(
+        "bert_jax/training/checkpoints.py",
+        'PROBE, PROBE_SIZE = ".probe", 1 << 16 # a test file that process 0 writes and removes before each '
+        "save of a multi-process run",
+        'PROBE, PROBE_SIZE = ".probe", 2 << 16 # a test file that process 0 writes and removes before each '
+        "save of a multi-process run",
+        "a larger test file shows the same",
+    ),
+    Equivalent(
+        "bert_jax/training/checkpoints.py",
+        'PROBE, PROBE_SIZE = ".probe", 1 << 16 # a test file that process 0 writes and removes before each '
+        "save of a multi-process run",
+        'PROBE, PROBE_SIZE = ".probe", 1 << 17 # a test file that process 0 writes and removes before each '
+        "save of a multi-process run",
+        "a larger test file shows the same",
+    ),
+    Equivalent(
+        "bert_jax/training/spikes.py",
+        "self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0",
+        "self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 1",
+        "only a run with a spike policy rolls back, and its state has a count",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:",
+        "def unframed(data: bytes, longest: int = (2 << 32) - 1) -> tuple[list[Json], bytes]:",
+        "four bytes hold no larger number",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:",
+        "def unframed(data: bytes, longest: int = (1 << 33) - 1) -> tuple[list[Json], bytes]:",
+        "four bytes hold no larger number",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:",
+        "def unframed(data: bytes, longest: int = (1 << 32) + 1) -> tuple[list[Json], bytes]:",
+        "four bytes hold no larger number",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:",
+        "def unframed(data: bytes, longest: int = (1 << 32) - 2) -> tuple[list[Json], bytes]:",
+        "no message is as long",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "data = caller.connection.recv(1 << 16)",
+        "data = caller.connection.recv(2 << 16)",
+        "it only changes how much is read at once",
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "data = caller.connection.recv(1 << 16)",
+        "data = caller.connection.recv(1 << 17)",
+        "it only changes how much is read at once",
+    ),
+    Equivalent(
+        "bert_jax/runtime/processes.py",
+        "data = self._connections[other].recv(1 << 16)",
+        "data = self._connections[other].recv(2 << 16)",
+        "it only changes how much is read at once",
+    ),
+    Equivalent(
+        "bert_jax/runtime/processes.py",
+        "data = self._connections[other].recv(1 << 16)",
+        "data = self._connections[other].recv(1 << 17)",
+        "it only changes how much is read at once",
+    ),
+    Equivalent(
+        "bert_jax/runtime/processes.py",
+        "path, token = directory / MARKER_FILE, os.urandom(8).hex()",
+        "path, token = directory / MARKER_FILE, os.urandom(9).hex()",
+        "a longer random text is as good",
+    ),
+    Equivalent(
+        "bert_jax/runtime/processes.py",
+        'return connection.recv(1, socket.MSG_PEEK) == b""',
+        'return connection.recv(2, socket.MSG_PEEK) == b""',
+        "one byte is enough to see whether there is any",
+    ),
+    Equivalent(
+        "bert_jax/runtime/goodput.py",
+        "POLL = 0.001",
+        "POLL = 0.002",
+        "it only changes how often the devices are asked",
+    ),
+    Equivalent(
+        "bert_jax/pretraining/reference_curves.py",
+        "return ReferenceCurve(name, seeds, stored[0], corpus_tokens, prints[0], measures)",
+        "return ReferenceCurve(name, seeds, stored[0], corpus_tokens, prints[1], measures)",
+        "the runs of a curve have the same corpus",
+    ),
+    Equivalent(
+        "bert_jax/pretraining/reference_curves.py",
+        "for measure in losses(experiments[0].trained_objective)",
+        "for measure in losses(experiments[1].trained_objective)",
+        "the runs of a curve have the same objective",
+    ),
+    Equivalent(
         "bert_jax/model/config.py",
         "layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1",
         "layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 2",
@@ -448,6 +586,250 @@ EQUIVALENT: list[Equivalent] = [
         "share = 0.5 * (1 + np.cos(np.pi * min(1.0, done / total)))",
         "share = 0.5 * (1 + np.cos(np.pi * min(2.0, done / total)))",
         "no more words are read than there are",
+        "bert_jax/data/batches.py",
+        "PACKED_AHEAD = 20_000",
+        "PACKED_AHEAD = 20001",
+        "one more step in 20,000 does not change the choice",
+    ),
+    Equivalent(
+        "bert_jax/data/config.py",
+        "if self.mask_probability + self.random_probability > 1 + 1e-9:",
+        "if self.mask_probability + self.random_probability >= 1 + 1e-9:",
+        "it only allows for rounding",
+    ),
+    Equivalent(
+        "bert_jax/data/config.py",
+        "if self.mask_probability + self.random_probability > 1 + 1e-9:",
+        "if self.mask_probability + self.random_probability > 1 + 2e-09:",
+        "it only allows for rounding",
+    ),
+    Equivalent(
+        "bert_jax/data/counter_rng.py",
+        "return (bits >> np.uint64(32)) < np.uint64(round(probability * 2**32))",
+        "return (bits >> np.uint64(32)) <= np.uint64(round(probability * 2**32))",
+        "only one of 2**32 random numbers differs",
+    ),
+    Equivalent(
+        "bert_jax/data/masking.py",
+        "_NEVER = np.uint64(2**64 - 1)",
+        "_NEVER = np.uint64(2**64 - 2)",
+        "either is above every key",
+    ),
+    Equivalent(
+        "bert_jax/data/masking.py",
+        "if not goes_on.all():",
+        "if goes_on.all():",
+        "the examples that are finished may stay; it only saves time",
+    ),
+    Equivalent(
+        "bert_jax/data/masking.py",
+        "if not goes_on.all():",
+        "if not (not goes_on.all()):",
+        "the examples that are finished may stay; it only saves time",
+    ),
+    Equivalent(
+        "bert_jax/data/masking.py",
+        "masked = decision < np.uint64(round(config.mask_probability * 2**32))",
+        "masked = decision <= np.uint64(round(config.mask_probability * 2**32))",
+        "only one of 2**32 random numbers differs",
+    ),
+    Equivalent(
+        "bert_jax/data/masking.py",
+        "replaced = decision < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))",
+        "replaced = decision <= np.uint64(round((config.mask_probability + config.random_probability) * 2**32))",
+        "only one of 2**32 random numbers differs",
+    ),
+    Equivalent(
+        "bert_jax/data/packing.py",
+        "histogram = np.bincount(lengths, minlength=row_length + 1)",
+        "histogram = np.bincount(lengths, minlength=row_length + 2)",
+        "no example is longer than a row",
+    ),
+    Equivalent(
+        "bert_jax/data/packing.py",
+        "open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)] # by remaining room",
+        "open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 2)] # by remaining room",
+        "the additional list stays empty",
+    ),
+    Equivalent(
+        "bert_jax/data/packing.py",
+        "for room in range(length, row_length + 1):",
+        "for room in range(length, row_length + 2):",
+        "no example is left after the empty rows",
+    ),
+    Equivalent(
+        "bert_jax/data/plan.py",
+        "_BLOCK = 1 << 15 # sentences at a time, so that temporaries of 256 KB stay in the processor's cache",
+        "_BLOCK = 2 << 15 # sentences at a time, so that temporaries of 256 KB stay in the processor's cache",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/plan.py",
+        "_BLOCK = 1 << 15 # sentences at a time, so that temporaries of 256 KB stay in the processor's cache",
+        "_BLOCK = 1 << 16 # sentences at a time, so that temporaries of 256 KB stay in the processor's cache",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/plan.py",
+        "looked_at = range(0, every, -(-every // 256))",
+        "looked_at = range(0, every, -(-every // 257))",
+        "the number of checked segments is arbitrary",
+    ),
+    Equivalent(
+        "bert_jax/data/rows.py",
+        "_BLOCK = 1 << 17 # tokens per chunk (1,024 rows of 128), so that temporaries of at most 512 KB stay in the "
+        "processor's cache",
+        "_BLOCK = 2 << 17 # tokens per chunk (1,024 rows of 128), so that temporaries of at most 512 KB stay in the "
+        "processor's cache",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/rows.py",
+        "_BLOCK = 1 << 17 # tokens per chunk (1,024 rows of 128), so that temporaries of at most 512 KB stay in the "
+        "processor's cache",
+        "_BLOCK = 1 << 18 # tokens per chunk (1,024 rows of 128), so that temporaries of at most 512 KB stay in the "
+        "processor's cache",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/rows.py",
+        "if len(held) < length:",
+        "if len(held) <= length:",
+        "a shard as long as a window is copied unchanged",
+    ),
+    Equivalent(
+        "bert_jax/data/rows.py",
+        "width = int(length.max(initial=0)) + 1",
+        "width = int(length.max(initial=1)) + 1",
+        "it only widens the arrays of an empty batch",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/parallel.py",
+        "longer, shorter = (source, target) if lines[0] > lines[1] else (target, source)",
+        "longer, shorter = (source, target) if lines[0] >= lines[1] else (target, source)",
+        "the numbers differ",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/parallel.py",
+        'found.append((PairFile("lines", (source, target), languages, languages), lines[0], sum(size)))',
+        'found.append((PairFile("lines", (source, target), languages, languages), lines[1], sum(size)))',
+        "both files have as many lines",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/reading.py",
+        "begin, blank = -(-start // _PIECE) * _PIECE, -1",
+        "begin, blank = -(-start // _PIECE) * _PIECE, -2",
+        "either is before every piece",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/reading.py",
+        "begin, blank = -(-start // _PIECE) * _PIECE, -1",
+        "begin, blank = -(-start // _PIECE) * _PIECE, 1",
+        "either is before every piece",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/reading.py",
+        "blank = -1",
+        "blank = -2",
+        "either is before every piece",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/reading.py",
+        "blank = -1",
+        "blank = 1",
+        "either is before every piece",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/reading.py",
+        "elif place >= stop:",
+        "elif place > stop:",
+        "the reader of the next span owns the text; it only ends earlier",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/report.py",
+        "values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
+        "values = np.random.default_rng(1).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
+        "any seed gives hashes",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/report.py",
+        "values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
+        "values = np.random.default_rng(0).integers(1, 2**64, vocabulary_size, dtype=np.uint64)",
+        "any random numbers give hashes",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/report.py",
+        "worse = int(unknown[1] > unknown[0])",
+        "worse = int(unknown[1] >= unknown[0])",
+        "equal fractions are both too large or both small enough",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/report.py",
+        "worse = int(rates[1] > rates[0])",
+        "worse = int(rates[1] >= rates[0])",
+        "equal rates give no warning",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/sources.py",
+        'return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if '
+        "sizes else []",
+        'return [Item("own", source.name, "records", len(sizes), max(2.0, sum(sizes)), cuts=_parts(len(sizes)))] if '
+        "sizes else []",
+        "it only keeps the weight of empty texts above 0",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/sources.py",
+        'Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=_parts(count), pairs=file)',
+        'Item("parallel", file.paths[0], "records", count, max(2.0, size), cuts=_parts(count), pairs=file)',
+        "it only keeps the weight of empty texts above 0",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/sources.py",
+        "weight = max(1.0, found.text_bytes)",
+        "weight = max(2.0, found.text_bytes)",
+        "it only keeps the weight of empty texts above 0",
+    ),
+    Equivalent(
+        "bert_jax/storage/formats.py",
+        'return "UTF-16LE" if first < second else "UTF-16BE"',
+        'return "UTF-16LE" if first <= second else "UTF-16BE"',
+        "one of them is small and the other large",
+    ),
+    Equivalent(
+        "bert_jax/storage/lock.py",
+        'replaced, seen, since = "0", "", 0.0',
+        'replaced, seen, since = "0", "", 1.0',
+        "it is set when the holder is first seen",
+    ),
+    Equivalent(
+        "bert_jax/storage/mirror.py",
+        "self._known[name] = Copy(item.generation, item.size, 0) # the modification time 0 causes another upload",
+        "self._known[name] = Copy(item.generation, item.size, 1) # the modification time 0 causes another upload",
+        "no file has either time",
+    ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "for number, (place, line) in enumerate(read_lines(file, -1), 1):",
+        "for number, (place, line) in enumerate(read_lines(file, -2), 1):",
+        "any negative number means that there is no limit",
+    ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "if stop is not None and first >= stop:",
+        "if stop is not None and first > stop:",
+        "it only adds an empty part of one more row group",
+    ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "if stop is not None and place >= stop:",
+        "if stop is not None and place > stop:",
+        "it only adds an empty part of one more batch",
+    ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "each, read = iter(batches), 0",
+        "each, read = iter(batches), 1",
+        "one more byte counts as read",
     ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

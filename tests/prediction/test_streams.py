@@ -244,6 +244,7 @@ def test_files_are_named_as_given_and_bucket_files_read_from_their_copy(tmp_path
 
 def test_limits_have_their_documented_values():
     assert (fields.MOST_BYTES, answers.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
+    assert streams.WRITER_SECONDS == 10.0
 
 
 def test_a_truncated_gzip_file_fails_after_its_complete_lines(tmp_path):

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from typing import Any, NoReturn
 
 import jax
@@ -204,6 +205,22 @@ def test_a_device_error_ends_all_processes_with_its_message(
     assert said.count(str(error).splitlines()[0]) == 3
 
 
+def test_the_first_process_exits_last_after_a_device_error(monkeypatch: pytest.MonkeyPatch):
+    """If it exited earlier, JAX's coordination service would abort the others before they have read why."""
+
+    def leave(status: int) -> NoReturn:
+        left.append(three.left.qsize())
+        raise SystemExit(status)
+
+    monkeypatch.setattr(processes.os, "_exit", leave)
+    error, left = jax.errors.JaxRuntimeError("Gloo failed"), list[int]()
+    with group() as three:
+        with pytest.raises(SystemExit) as ended:
+            three.members[0].__exit__(type(error), error, None)
+        assert (ended.value.code, left) == (HUNG, [2])
+        assert three.ends(2) == {1: HUNG, 2: HUNG}
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("Gloo failed"), UserError("no such file")])
 def test_other_errors_do_not_skip_the_cleanup(error: Exception):
     with group() as three:
@@ -302,7 +319,61 @@ def test_a_hung_process_names_the_silent_ones(
     assert f"{found}worker 0 (a) of 3 has sent no heartbeat for 10 s; the same command" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("index", "seconds"), [(1, 10.0), (0, 16.0)])
+def test_a_process_has_ten_seconds_to_end_on_its_own_after_another_has_failed(
+    index: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Process 0 waits five more seconds for the others to exit, until its next heartbeat."""
+    clock, left = Time(), list[int]()
+    monkeypatch.setattr(processes, "time", clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        one = Processes(Hosts("", 2, index, NAMES[:2], ""), {1 - index: ours}, leave=left.append)
+        one._end_soon("it failed", USER_ERROR_STATUS)
+        lived(monkeypatch, clock, one)
+    assert (left, clock.now - 1000) == ([USER_ERROR_STATUS], seconds)
+
+
+def test_the_first_process_waits_a_minute_for_others_that_announced_their_end(monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        first = Processes(Hosts("", 2, 0, NAMES[:2], ""), {1: ours})
+        first._ended = True
+        first._leaving.add(1)
+        lived(monkeypatch, clock, first)
+    assert clock.now - 1000 == 60
+
+
+def test_a_directory_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    second: Any = types.SimpleNamespace(count=2, index=1, gather=lambda value: ["of the first", value])
+    with pytest.raises(UserError, match=r"is not the directory that process 0, 1 sees|is not the directory that process 1 sees"):
+        require_shared_directory(second, tmp_path)
+    assert clock.now - 1000 == 60
+
+
 # -------------------------------------------------------------------------------------------------------------------- agreements
+def test_agreements_are_numbered(monkeypatch: pytest.MonkeyPatch):
+    """A process may already send its next value while another still waits for the one before."""
+    second, sent = Processes(Hosts("", 2, 1, NAMES[:2], "")), list[Any]()
+
+    def answer(message: Any) -> None:
+        sent.append(message)
+        second._gathered[message["round"]] = {0: "a", 1: message["value"]}
+
+    monkeypatch.setattr(second, "_send", answer)
+    assert [second.gather(value) for value in ("b", "c")] == [["a", "b"], ["a", "c"]]
+    assert [message["round"] for message in sent] == [1, 2]
+
+
+def test_a_peer_that_reads_nothing_blocks_a_message_for_at_most_five_seconds():
+    with group() as three:
+        assert {connection.gettimeout() for connections in three.sockets.values() for connection in connections} == {5.0}
+
+
 def test_values_are_gathered_in_process_order():
     def twice(one: Processes) -> list[Any]:
         return [one.gather({"a": one.index}), one.gather(f"é{'x' * 200_000 * one.index}")]
@@ -378,7 +449,7 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
     asked: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
-    Processes(hosts[1], patience=600.0).join_jax(300.0)
+    Processes(hosts[1]).join_jax(300.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # heartbeats come after half of the limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),
