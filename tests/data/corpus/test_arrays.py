@@ -9,7 +9,6 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import arrays
 from bert_jax.data.corpus.arrays import ArrayWriter, disk_errors, write_array
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -103,7 +102,3 @@ def test_damaged_run_configurations_are_refused(tmp_path):
         UserError, match=r"config\.json cannot be read as JSON \(brackets are nested too deep\); name another --w"
     ):
         stored_config(tmp_path)
-
-
-def test_65536_ids_fit_into_16_bits():
-    assert [arrays.token_dtype(size) for size in (65_536, 65_537)] == [np.uint16, np.uint32]
