@@ -586,6 +586,8 @@ EQUIVALENT: list[Equivalent] = [
         "share = 0.5 * (1 + np.cos(np.pi * min(1.0, done / total)))",
         "share = 0.5 * (1 + np.cos(np.pi * min(2.0, done / total)))",
         "no more words are read than there are",
+    ),
+    Equivalent(
         "bert_jax/data/batches.py",
         "PACKED_AHEAD = 20_000",
         "PACKED_AHEAD = 20001",
