@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import pathlib
 import re
 from typing import Any
 
+import jax
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model import encoder_classes
 from bert_jax.model.config import Execution, ModelConfig, published, published_sizes
+from bert_jax.objectives.model import Model
+from tests.random_rows import TINY, drawn_parameters, random_batch
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
@@ -85,6 +90,15 @@ def test_a_resumed_run_may_change_everything_about_its_execution_but_the_dtype()
 @pytest.mark.parametrize(
     ("fields", "in_words", "word_width", "has_segments"),
     [
+        (
+            {"encoder": "cove", "num_layers": 2, "decoder_layers": 1, "hidden_size": 600, "intermediate_size": 300},
+            "bidirectional LSTM of 2 layers, 600 wide, cells 300 wide, decoder of 1 layer",
+            600,
+            True,
+        ),
+        ({"encoder": "flair", "num_layers": 1}, "biLM of characters of 1 layer, 768 wide, cells 3072 wide", 384, True),
+        (published("transformer_base"), "encoder of 6 and decoder of 6 layers, 512 wide", 512, False),
+        ({"encoder": "a/mine.py:Mine"}, "Mine of 12 layers, 768 wide", 768, True),
         ({}, "12 layers, 768 wide, 12 heads", 768, True),
         ({"num_layers": 1, "num_heads": 1, "type_vocab_size": 1}, "1 layer, 768 wide, 1 head", 768, False),
         ({"direction": "left_to_right"}, "12 layers, 768 wide, 12 heads", 768, False),
@@ -177,3 +191,18 @@ def test_an_encoder_in_a_file_must_be_a_class_of_encoders(tmp_path: pathlib.Path
     for name in ("Other", "function"):
         with pytest.raises(UserError, match=rf"mine.py:{name} is <.*, not an encoder; make it a class that inherits from"):
             encoder_classes(ModelConfig(encoder=f"{file}:{name}"))
+
+
+def test_an_encoder_in_a_file_must_return_its_last_layer_and_all_layers(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import jax.numpy as jnp\nfrom bert_jax.model.encoder import WholeRows\n"
+        "class Last(WholeRows):\n    def __call__(self, x, tokens, seed): return x\n"
+        "class One(WholeRows):\n    def __call__(self, x, tokens, seed): return x, x[None]\n"
+        "class Right(WholeRows):\n    def __call__(self, x, tokens, seed): return x, jnp.stack([x, x])\n"
+    )
+    for name, refused in (("Last", True), ("One", True), ("Right", False)):
+        model = Model(dataclasses.replace(TINY, encoder=f"{file}:{name}"))
+        params = {"embeddings": drawn_parameters(TINY)["embeddings"], "encoder": {}}
+        with pytest.raises(UserError, match="must return the output of the last layer") if refused else contextlib.nullcontext():
+            assert jax.eval_shape(model.encode, params, random_batch()).shape == (8, 16, 16)

@@ -86,6 +86,13 @@ def test_published_sizes_have_the_parameter_counts_of_their_widths(name, expecte
     assert counts.fixed == words  # final_logits_bias
 
 
+def test_rows_of_padding_are_counted_for_each_vocabulary():
+    config = dataclasses.replace(TINY, decoder_vocab_size=47)
+    plain, padded = (count_parameters(dataclasses.replace(config, vocab_multiple=n)) for n in (1, 16))
+    assert (plain.fixed, plain.padded) == (47, 0)
+    assert (padded.trained, padded.fixed, padded.padded) == (plain.trained, 48, (3 + 1) * TINY.hidden_size)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
     config = dataclasses.replace(TINY, **VARIANTS[name])

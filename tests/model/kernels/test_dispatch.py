@@ -116,6 +116,24 @@ def test_a_left_to_right_model_uses_plain_attention_and_logs_why():
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"attention": "fused", "direction": "left_to_right"}, "model.attention='fused' is not available: .* left-to-right"),
+        ({"residual_norm": "fused", "norm": "rms_norm"}, "model.residual_norm='fused' is not available: .* different norm"),
+        ({"attention": "fused", "residual_norm": "fused"}, ""),
+        ({"direction": "left_to_right", "norm": "rms_norm"}, ""),
+    ],
+)
+def test_a_kernel_that_no_device_has_is_refused_only_if_it_is_required(fields: dict[str, Any], says: str):
+    config = ModelConfig(**fields)
+    if not says:
+        dispatch.require_possible(config)
+        return
+    with pytest.raises(UserError, match=says):
+        dispatch.require_possible(config)
+
+
 def test_the_widest_window_of_a_kernel_is_2048_tokens_on_each_side():
     config = ModelConfig(dtype="bfloat16", layer_types=("sliding",) * 12, sliding_radius=2_048)
     assert choose_attention(config, TPU, 512).fused
