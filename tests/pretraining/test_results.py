@@ -17,7 +17,7 @@ from bert_jax.model.config import published
 from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.pretraining import results as module
-from bert_jax.pretraining.results import results, trained_model
+from bert_jax.pretraining.results import exported_parts, results, trained_model
 from bert_jax.training.spikes import WatchedTrainState
 
 
@@ -69,6 +69,22 @@ def test_the_projection_of_a_distillation_is_not_exported():
     tokenizer = types.SimpleNamespace()
     found = trained_model(experiment, {"mlm_head": 1, PROJECTION: 2}, tokenizer)
     assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("exported", "temporary", "parts"),
+    [
+        (None, (), set()),
+        ("BertForMaskedLM", (), {"mlm_head"}),
+        ("BertForMaskedLM", ("mlm_head",), set()),
+        ("BertForPreTraining", (), {"mlm_head", "pooler", "nsp_head"}),
+        ("BertForNextSentencePrediction", (), {"pooler", "nsp_head"}),
+    ],
+)
+def test_a_model_is_exported_with_the_parts_of_its_class(exported, temporary, parts):
+    objective: Any = types.SimpleNamespace(exported=exported, temporary=temporary)
+    config = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]}).model
+    assert exported_parts(objective, config) == {"embeddings", "encoder", *parts}
 
 
 def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
