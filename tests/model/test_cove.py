@@ -200,6 +200,13 @@ def test_dropout_follows_the_seed_in_encoder_and_decoder():
     assert 0.3 < np.mean(np.asarray(first["decoder_last"])[batch["decoder_sequence_ids"] > 0] == 0) < 0.7
 
 
+def test_targets_outside_of_their_table_are_refused():
+    source = Tokens.of(batch_of())
+    target = dataclasses.replace(source, ids=np.full_like(source.ids, COVE.vocab_size))
+    with pytest.raises(UserError, match="input_ids holds 20, outside"):
+        CoveTranslator(COVE).apply({"params": random_params(COVE)}, target, np.zeros((3, 12, 8)), source, method="decode")
+
+
 def test_words_and_outputs_of_the_decoder_have_dropout_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch):
     seen: list[Dropout] = []
     monkeypatch.setattr(cove, "dropout", lambda x, settings: (seen.append(settings) if settings.seed is not None else None) or x)

@@ -14,8 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.model.config import ModelConfig
 from bert_jax.objectives import model as models
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Model, another_seed, dense, sampled, unboxed, with_predictions
+from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, sampled, unboxed, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
 from tests.model.lowbias32 import hashed
@@ -236,6 +237,22 @@ def test_sentence_order_swaps_the_texts_of_half_of_the_pairs_with_their_masks():
     kept = jax.device_get(own(random, None))
     np.testing.assert_array_equal(kept["input_ids"], batch["input_ids"])
     assert (kept["nsp_labels"] == -1).all()
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "bilm"])
+def test_flops_of_an_own_objective_are_those_of_its_gradient_for_a_row_with_one_example(encoder: str):
+    """A layer of 16 inputs and one output, at every [CLS], adds its own."""
+    model = Model(dataclasses.replace(TINY, encoder=encoder, num_layers=1))
+
+    def flops(dense: bool) -> float:
+        def sums(self: Any, params: Any, batch: Any, seed: Any) -> Any:
+            hidden = self.model.encode(params, batch, seed)[:, : batch["cls_positions"].shape[1]]
+            return {"mine": (apply_dense(params["mine"], hidden) if dense else hidden).sum()}
+
+        return type("Mine", (Good,), {"sums": sums})().for_model(model).flops(8, 2)
+
+    assert flops(True) - flops(False) == 6 * 16
+    assert flops(False) >= model_row_flops(model.config, 8)
 
 
 class SameSums(MlmNsp):

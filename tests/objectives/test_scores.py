@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import math
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.scores import majority_baseline, next_sentence_baseline, perplexity, unigram_baseline
+from bert_jax.objectives.scores import (
+    EvalRows,
+    majority_baseline,
+    next_sentence_baseline,
+    perplexity,
+    target_counts,
+    unigram_baseline,
+)
 from bert_jax.objectives.translation import Translation
 from tests.objectives.scored import objective_of
 
@@ -51,6 +60,29 @@ def test_unigram_baseline_rejects_targets_it_cannot_score():
         unigram_baseline(np.ones(4), np.full(3, -1))
     with pytest.raises(ValueError, match="target 4 is outside the vocabulary of 4"):
         unigram_baseline(np.ones(4), np.array([4]))
+
+
+CORPUS: Any = types.SimpleNamespace(token_counts=np.array([9, 4, 2, 0]), vocabulary=types.SimpleNamespace(unk_id=0, sep_id=3))
+
+
+def test_unknown_words_are_no_targets_and_every_text_ends_with_one():
+    """There are two texts of 3 and 6 words, each with a [SEP] in its middle and one at its end; every token is predicted."""
+    lengths = np.array([6, 9])
+    config = types.SimpleNamespace(targets="next", special_tokens=3, predictions=lambda lengths: lengths - 1)
+    plan = types.SimpleNamespace(config=config, lengths=lambda: lengths)
+    np.testing.assert_allclose(target_counts(CORPUS, plan), [0, 4, 2, 6 * 2 * 2 / 9])
+    np.testing.assert_allclose(target_counts(CORPUS, plan, 0.5), [0, 4, 2, 6 * 2 * 1.5 / 9])
+    masked = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
+    assert target_counts(CORPUS, masked).tolist() == [0, 4, 2, 0]
+
+
+def test_perplexity_per_word_has_the_loss_of_all_pieces_of_a_word():
+    plan = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
+    for words, pieces in ((0, 4), (1, 4), (2, 2)):
+        rows = EvalRows(np.array([[1, 2], [2, 1], [-1, -1]]), np.full((3, 1), -1), CORPUS, plan, words)
+        found: Any = objective_of("mlm").eval_scores(rows)["word_perplexity"]
+        assert found({"mlm_loss": 0.5}) == pytest.approx(math.exp(0.5 * pieces))
+        assert found({}) is None
 
 
 def test_the_next_sentence_baseline_is_the_better_constant_answer():

@@ -248,3 +248,12 @@ def test_a_missing_path_is_named_with_its_flag(bucket: str):
     says = f"--model={bucket}/none does not exist in the bucket; to see what exists, run `gcloud storage ls {bucket}`"
     with pytest.raises(UserError, match=re.escape(says)):
         fetched(f"{bucket}/none", "--model")
+
+
+def test_partial_files_of_a_killed_process_are_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetching, "download", lambda path, file, item, arrived: file.write_bytes(b"12345678"))
+    leftover = tmp_path / "copies" / "sub" / ".b.1.bert_jax.part"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    fetching.fetch("gs://bucket/x", tmp_path / "copies", {"sub/a": objects.Item(8, "1")})
+    assert [path.name for path in leftover.parent.iterdir()] == ["a"]

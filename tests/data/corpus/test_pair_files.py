@@ -70,9 +70,9 @@ def test_a_side_without_text_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ('Source\t"target"\na\tb\n', "the first row of .*a.tsv has column names"),
+        ('Source\t"target"\na\tb\n', "the first row of .* has column names"),
         ("\n \na\tsource\tEn\n", None),
-        ("en\ttext\n", "column names"),
+        ("en\ttext\n", "the first row of .* has column names"),
         ("a\tb\nsource\ttarget\n", None),  # not the first row
         ("source\ta\n", None),
         ("one\nsource\ttarget\n", None),  # a row with too few columns is reported when it is read
@@ -89,8 +89,39 @@ def test_a_table_with_column_names_or_quotes_is_refused(tmp_path, table, says):
         (found,) = find_pairs(GIVEN, [[path]], None)
         assert found == (PairFile("tsv", (path,), ("1", "2"), UNNAMED), table.count("\n"), len(table))
     else:
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=f"^{GIVEN}: {says}"):
             find_pairs(GIVEN, [[path]], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "says"),
+    [
+        ("a.tsv", "a\tb\n", "0,1", "--pair-fields=0,1: columns are numbered from 1"),
+        ("a.tsv", "a\tb\n", "1", "--pair-fields=1 must name two fields"),
+        ("a.tsv", "a\tb\n", "1,", "--pair-fields=1, must name two fields"),
+        ("a.tsv", "a\tb\n", ",1", "--pair-fields=,1 must name two fields"),
+        ("a.tsv", "a\tb\n", "1,1", "--pair-fields=1,1 must name two fields"),
+        ("a.csv", "a,b\n", None, f"{GIVEN}: .*a.csv is not a file of pairs"),
+        ("a.jsonl", '\n{"en": 1, "de": "a"}\n', None, rf"{GIVEN}: the first record of .* has 1 field with text \(de\)"),
+        ("a.jsonl", "[]\n", None, f"{GIVEN}: the first record of .*a.jsonl is a JSON list, not an object"),
+    ],
+)
+def test_fields_that_are_no_pair_are_refused(tmp_path, name, content, fields, says):
+    with pytest.raises(UserError, match=f"^{says}"):
+        find_pairs(GIVEN, [[write(tmp_path / name, content)]], fields)
+
+
+def test_one_file_per_language_has_no_fields():
+    with pytest.raises(UserError, match=r"^--pair-fields=1,2: parallel:x has one file per language, so there are no fields"):
+        find_pairs(GIVEN, [["a"], ["b"]], "1,2")
+
+
+def test_a_source_has_one_or_two_patterns():
+    assert parallel.parse_sides("gs://x/a:gs://x/b") == ["gs://x/a", "gs://x/b"]
+    assert parallel.parse_sides("a") == ["a"]
+    for name in ("a:b:c", "a:", ""):
+        with pytest.raises(UserError, match=f"^--source=parallel:{name} needs one or two patterns"):
+            parallel.parse_sides(name)
 
 
 def test_json_lines_without_text_have_no_fields_and_no_languages(tmp_path):
