@@ -41,7 +41,7 @@ import pytest
 from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.contexts import share_contexts
+from tests.compiling import keep_programs, remove_unused_programs, share_contexts
 from tests.shapes import begin_test, check_shapes
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "
 jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is spent compiling
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so all are explicit
 share_contexts()
+keep_programs(least=0.03)  # shorter ones take longer to write and to look for than to compile again
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage; the default costs 7 % of the CPU time
 
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # At its end, pytest looks for unclosed resources in ten garbage collections, each of which takes seconds after so many
     # programs.
     config.stash[gc_collect_iterations_key] = 1
+    if not hasattr(config, "workerinput"):
+        remove_unused_programs()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -145,11 +148,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Gives the processes of tests a compilation cache that later tests share, separate from the user's cache directory.
+    """Gives commands that tests start as a person would a compilation cache that later tests share, separate from the user's.
 
-    Each worker of pytest-xdist has its own directory: a program is not written atomically, so others could read a part of it.
+    Each worker of pytest-xdist has its own directory: JAX does not write a program atomically, so others could read a part of it.
     """
-    # only new processes read it: this one has already imported JAX
+    # this process, which has already imported JAX, and forked ones use the directory of tests/compiling.py
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
 
 

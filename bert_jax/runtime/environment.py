@@ -59,13 +59,16 @@ def enable_compilation_cache() -> None:
     The environment variable JAX_COMPILATION_CACHE_DIR sets the directory, and an empty value turns the cache off. By default,
     there is a separate directory for each kind of CPU below bert_jax/ in the user's cache directory. Different machines may
     share a home directory, and XLA's CPU programs use the instruction set of the CPU that compiled them."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
-        return
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # jax reads this variable
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / kind_of_cpu()))
+
+
+def kind_of_cpu() -> str:
+    """Returns a name for CPUs that run the same compiled programs, e.g. "xla-x86_64-1f2e3d4c"."""
     try:
         features = next(
             line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
         )
     except (OSError, StopIteration):  # not Linux
         features = platform.processor()
-    kind = f"xla-{platform.machine()}-{zlib.crc32(features.encode()):08x}"
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / kind))
+    return f"xla-{platform.machine()}-{zlib.crc32(features.encode()):08x}"

@@ -72,6 +72,7 @@ def test_figures_are_written_in_the_requested_formats_with_the_name_of_the_model
     flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
     folder = open_folder(flags, (), (), "other")
     assert folder.caption == f"…{'m' * 60} | other"
+    assert open_folder(argparse.Namespace(**{**vars(flags), "model": "m" * 60}), ()).caption == "m" * 60
     folder.figure("tree.png", tree_figure(head_statistics(2, 2)))
     assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
     assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")

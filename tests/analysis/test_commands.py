@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bert_jax.analysis.attention import command as attention
@@ -157,6 +159,14 @@ def test_a_control_is_beaten_if_the_interval_is_above_0(capsys: pytest.CaptureFi
         assert says in capsys.readouterr().out
 
 
+def test_the_most_similar_layer_has_a_finite_similarity(capsys: pytest.CaptureFixture[str]):
+    found = made_up.comparison((2, 1), (1, 3), None)
+    values = found.cka.values.copy()
+    values[0] = np.nan, -0.25
+    compare.print_comparison(dataclasses.replace(found, cka=dataclasses.replace(found.cka, values=values)))
+    assert "  0 | 1: -0.250\n" in capsys.readouterr().out
+
+
 def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.CaptureFixture[str]):
     found, _ = of_documents()
     best = found.best[0]
@@ -164,6 +174,42 @@ def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.
         rules = tuple(dataclasses.replace(rule, gain_low=gain) for rule in best.rules)
         coreference.print_scores(dataclasses.replace(found, best=(dataclasses.replace(best, rules=rules),)), {})
         assert ("does not beat: nearest, same" in capsys.readouterr().out) == (gain == 0)
+
+
+def test_mentions_that_the_scores_do_not_cover_are_counted():
+    found, _ = of_documents()
+    outside = "1,132 mentions left out: their antecedents are outside their window"
+    neither = "28 pronouns referring to neither name: counted only in the group that allows the answer 'neither'"
+    file: Any = types.SimpleNamespace(asks_once=True, notes=("a note",))
+    assert coreference._left_out(file, found) == [outside, neither, "a note"]
+    file.asks_once = False
+    assert coreference._left_out(file, found) == [outside, "a note"]
+
+
+ALIGNED = """\
+                  [CLS] the 中  a [SEP]
+  b́c    中  0.04      5   1  4  4     3
+  中国  中  0.04      5   1  4  2     3
+"""
+
+
+def test_an_alignment_has_a_column_of_weights_for_each_source_word_if_it_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    found = made_up.translation()
+    rows = dataclasses.replace(found.cross.rows, words=("b\u0301c", "\u4e2d\u56fd", "</s>"))
+    columns = dataclasses.replace(found.cross.columns, words=("[CLS]", "the", "\u4e2d", "a", "[SEP]"))
+    found = dataclasses.replace(found, cross=dataclasses.replace(found.cross, rows=rows, columns=columns))
+    attention._print_alignment(found, found.alignment(2))
+    said = capsys.readouterr().out
+    assert said == ALIGNED
+    assert attention.WIDEST == 100
+    header, *lines = said.splitlines()
+    width = len(header) + 1  # a wide letter takes two columns
+    for widest, shown in ((width, [header, *lines]), (width - 1, [line[: line.index("0.") + 4] for line in lines])):
+        monkeypatch.setattr(attention, "WIDEST", widest)
+        attention._print_alignment(found, found.alignment(2))
+        assert capsys.readouterr().out.splitlines() == shown
 
 
 # ---------------------------------------------------------------------------------------------------------------- what they share

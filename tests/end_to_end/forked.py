@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from bert_jax.interface.command import run_main
 from bert_jax.storage.objects import as_path
 from bert_jax.training import curves as plots
-from tests.contexts import share_contexts
+from tests.compiling import keep_programs, share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -235,8 +235,7 @@ def _child(
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     atexit._clear()  # only the parent runs what it has registered
     os.environ.update(environment)
-    _keep_what_is_compiled(environment[CACHE], commands[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _keep_what_is_compiled(commands[0])
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # its queues leave nothing behind if a process is killed
@@ -274,11 +273,11 @@ def _forget() -> None:
                     value.cache_clear()
 
 
-def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
-    """Caches compiled programs in `directory` for later processes. JAX caches nothing that the second process of a run
+def _keep_what_is_compiled(command: Sequence[str]) -> None:
+    """Keeps compiled programs for later processes. JAX caches nothing that the second process of a run
     compiles, so that process gets a directory of its own."""
     index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
-    jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
+    keep_programs(least=0.0, suffix="" if index == "0" else f"-{index}")
     write = getattr(compiler, "_cache_write", None)
     if index == "0" or write is None:  # a later version of JAX does not have it
         return

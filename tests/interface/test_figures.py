@@ -55,6 +55,7 @@ def test_texts_are_drawn_literally_not_as_mathematics():
     rendered(figure)
     assert [text.get_text() for text in drawn] == ["$a_b$", r"\$", "a" * (LONGEST - 1) + "…", "b\ufffd", "c" * LONGEST]
     assert not any(text.get_parse_math() for text in drawn)
+    assert LONGEST == 200
     widths = [text.get_window_extent().width for text in (figure.text(0, 0, "$a$", parse_math=False), drawn[0])]
     assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
 

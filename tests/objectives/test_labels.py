@@ -198,6 +198,13 @@ def test_class_weights_apply_to_the_distillation_loss():
     assert both == pytest.approx(0.75 * alone + 0.25 * soft, rel=1e-5)
 
 
+def test_a_teacher_has_no_weight_by_default():
+    assert mean_loss("sequence", teacher_logits=random_logits("sequence", seed=1)) == mean_loss("sequence")
+    sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
+    counts = {"weight": np.float32(3), "tokens": np.float32(1)}
+    assert float(Labels(CONFIG, HEADS["sequence"]).loss(sums, counts)) == 2.0
+
+
 def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():
     objective = Labels(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
     assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)

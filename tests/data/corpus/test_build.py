@@ -247,6 +247,7 @@ def test_an_empty_corpus_is_refused_with_what_was_dropped(tmp_path, build, text,
     with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
     assert capsys.readouterr().err.startswith("building the corpus: 0/1 kB of text, 0.0 M tokens, 0/4 shards\n")
+    assert not list((tmp_path / "corpus").glob("shard-*")), "another corpus can be built there"
 
 
 def test_an_empty_file_is_an_empty_corpus(tmp_path, build):

@@ -18,7 +18,6 @@ from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
     FLOAT32_WITHIN,
-    RATE,
     SEED,
     arrays,
     fused,
@@ -28,6 +27,9 @@ from tests.model.attention_cases import (
     plain,
     results,
 )
+from tests.model.lowbias32 import rate_at_a_word
+
+RATE = rate_at_a_word(int(SEED), axes=4)
 
 
 def by_head(ids: Any, heads: int, rate: float = 0.0, radius: int | None = None, one_cpu: bool = False) -> Any:
