@@ -169,6 +169,8 @@ def test_a_byte_level_vocabulary_replaces_another_and_accepts_added_tokens(model
     assert before.keys() - after.keys() == {"[unused0]", "[unused1]"}
     pieces = [tokenizer.pieces[i] for i in tokenizer.encode(" Z\u00fcrich")]
     np.testing.assert_allclose(after["Z\u00fcrich"], np.mean([before[piece] for piece in pieces], axis=0), atol=1e-6)
+    marks = [tokenizer.pieces[i] for i in tokenizer.encode("[E1]")]
+    np.testing.assert_allclose(after["[E1]"], np.mean([before[piece] for piece in marks], axis=0), atol=1e-6)
 
 
 def test_a_translator_with_another_vocabulary_has_the_special_tokens_of_that_vocabulary(tmp_path):

@@ -61,6 +61,12 @@ def test_help_lists_the_commands(capsys):
         assert all(f"  {command} " in shown for command in COMMANDS)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_is_required(command):
+    with pytest.raises(UserError, match="--model"):
+        command_parser(command, COMMANDS[command]).parse_args(["the"])
+
+
 @pytest.mark.parametrize("flag", ["--model", "--input", "--output"])
 def test_an_empty_name_is_refused(flag):
     with pytest.raises(UserError, match=rf"^{flag}= is empty; give a name, or leave the flag out; see .* --help"):

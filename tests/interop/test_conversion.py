@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -34,6 +35,27 @@ def model(tiny, vocabulary) -> Model:
 def flags_of(*arguments: str, **changes: Any) -> argparse.Namespace:
     flags = parse_flags("", ["--from=A", "--to=B", *arguments])
     return argparse.Namespace(**vars(flags) | changes)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--max-position=1", "--max-position=1048576", "!--max-position=0", "!--max-position=1048577"),
+        ("--token-types=1", "--token-types=65536", "!--token-types=0", "!--token-types=65537"),
+        ("--rope-theta=1", "--rope-theta=1,1e12", "!--rope-theta=0.9", "!--rope-theta=1.1e12", "!--rope-theta=1,2,3"),
+    ],
+)
+def test_flags_at_their_limits_are_accepted_and_beyond_refused(flags):
+    for flag in flags:
+        with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
+            flags_of(flag.removeprefix("!"))
+
+
+def test_source_and_target_are_required_and_the_seed_is_0():
+    assert flags_of().seed == 0
+    for flag in ("--from=A", "--to=B"):
+        with pytest.raises(UserError, match="required"):
+            parse_flags("", [flag])
 
 
 def test_a_bert_is_described_by_parts_sizes_and_vocabulary(model):

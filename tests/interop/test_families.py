@@ -21,6 +21,7 @@ from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
 from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
+from bert_jax.interop.surgery import with_window
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -449,6 +450,14 @@ def test_a_changed_setting_replaces_every_spelling_of_it(tmp_path, case, fields,
     after = import_model(tmp_path / "to").config
     base = 9_000.0 if "theta" in flags[0] else before.rotary_theta
     assert (after.rotary_theta, after.sliding_radius) == (base, before.sliding_radius if "theta" in flags[0] else 2)
+
+
+def test_the_smallest_window_has_a_token_on_each_side():
+    model = imported("modernbert_masked")
+    assert with_window(model, 2).config.sliding_radius == 1
+    for tokens in (0, 1, 3):
+        with pytest.raises(UserError, match=f"a window of {tokens} tokens? cannot be divided into two equal sides"):
+            with_window(model, tokens)
 
 
 def test_ids_of_special_tokens_are_those_of_the_vocabulary(tmp_path):

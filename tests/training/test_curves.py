@@ -138,6 +138,7 @@ def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: 
     draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines=bars)
     draw_sweep(tmp_path / "x.png", title="runs", metric="dev/f1", settings=[("batch 16", [0.6, 0.7])], baselines=bars)
     for figure in figures:
+        assert not any(axes.get_title() for axes in figure.axes), "titles are on the left, and only there"
         (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == "dev f1")
         named = {str(line.get_label()): float(line.get_ydata()[0]) for line in axes.lines}
         assert named.items() >= {f"{name}, {bar:.4g}": bar for name, bar in bars.items()}.items()
