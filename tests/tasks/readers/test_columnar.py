@@ -273,6 +273,7 @@ def test_damaged_files_are_refused(tmp_path: pathlib.Path):
     for data, message in (
         (whole[:-9], "is not a whole Parquet file .*; fetch it again"),
         (broken, "is not a whole Parquet file .*; fetch it again"),
+        (b"\0" * 99, "is not a whole Parquet file .*; fetch it again"),
         (b"", "is empty; fetch it again"),
         (b"version https://git-lfs.github.com/spec/v1\n", r"is a pointer of Git LFS, .*\(git lfs pull\)"),
     ):
