@@ -1092,6 +1092,42 @@ EQUIVALENT: list[Equivalent] = [
         "only the size of a slice changes",
     ),
     Equivalent(
+        "bert_jax/model/kernels/agreement.py",
+        "RATE = 0.25",
+        "RATE = 0.5",
+        "the comparison at another rate is as good",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)",
+        "reach = min(-(-(self.radius or 1) // self.block), self.blocks - 1)",
+        "without a radius, nothing reads it",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "def tiles(self, shift: int = 0) -> list[tuple[int, int, int]]:",
+        "def tiles(self, shift: int = 1) -> list[tuple[int, int, int]]:",
+        "without a radius, nothing reads it",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "places = [(q, k) for q, k in places if -self.radius - KEYS < first + k - q < q_size + self.radius]",
+        "places = [(q, k) for q, k in places if -self.radius - KEYS <= first + k - q < q_size + self.radius]",
+        "the additional tile is masked",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/residual_norm_tpu.py",
+        "adds: bool = True",
+        "adds: bool = False",
+        "every call has its own",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/residual_norm_tpu.py",
+        "returns_sum: bool = False",
+        "returns_sum: bool = True",
+        "every call has its own",
+    ),
+    Equivalent(
         "bert_jax/analysis/vocabulary/figures.py",
         "axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))",
         "pass",
