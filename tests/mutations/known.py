@@ -546,6 +546,30 @@ EQUIVALENT: list[Equivalent] = [
         "a file without words is an error for any width of two or more",
     ),
     Equivalent(
+        "bert_jax/tasks/mention_task.py",
+        "distance[[a for a, _ in spans]] = -1",
+        "distance[[a for a, _ in spans]] = -2",
+        "any negative number is below every distance",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_data.py",
+        'or (isinstance(item, dict) and {"start", "end"} <= item.keys() and {"label", "labels"} & item.keys())',
+        'or (isinstance(item, dict) and {"start", "end"} < item.keys() and {"label", "labels"} & item.keys())',
+        "an item with a label has more keys",
+    ),
+    Equivalent(
+        "bert_jax/finetuning/program.py",
+        "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
+        "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",
+        "only the shapes are used",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_data.py",
+        "return key if value is None else repr(value + 0.0) # -0 is 0",
+        "return key if value is None else repr(value + 1.0) # -0 is 0",
+        "it only compares the keys of labels",
+    ),
+    Equivalent(
         "bert_jax/tasks/readers/own_rows.py",
         'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 1)))',
         'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 2)))',
