@@ -261,6 +261,11 @@ def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, monkeypatch: p
     assert drawn == [(tmp_path / METRICS, tmp_path / "curves.png")] * 2
 
 
+def test_degenerate_predictions_are_reported_with_a_remedy(said: FinetuningLog, told):
+    said.warn_degenerate("dev_other", "all predictions are the same")
+    assert told()[-1] == "dev_other: all predictions are the same (degenerate); use another seed or a smaller learning rate"
+
+
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(

@@ -177,6 +177,14 @@ def test_a_batch_that_cannot_fit_is_refused_unless_fewer_layers_are_kept(
             job_in(tmp_path, training=training)
 
 
+def test_a_device_holds_its_share_of_the_rows(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs, "require_memory", lambda needs, mesh, advice: asked.append((needs, mesh, advice().what)))
+    job = job_in(tmp_path)
+    rows = job.batches.row_counts[-1]
+    assert asked == [(rows / 2 * 2 * SHAPE.length * TINY.hidden_size * 4, job.mesh, "the training step")]  # of two layers
+
+
 def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):
     job = job_in(tmp_path, training={"accumulation": 3})
     assert len(job.rows(0)["input_ids"]) % 6 == 0

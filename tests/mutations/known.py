@@ -546,6 +546,30 @@ EQUIVALENT: list[Equivalent] = [
         "a file without words is an error for any width of two or more",
     ),
     Equivalent(
+        "bert_jax/tasks/mention_task.py",
+        "distance[[a for a, _ in spans]] = -1",
+        "distance[[a for a, _ in spans]] = -2",
+        "any negative number is below every distance",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_data.py",
+        'or (isinstance(item, dict) and {"start", "end"} <= item.keys() and {"label", "labels"} & item.keys())',
+        'or (isinstance(item, dict) and {"start", "end"} < item.keys() and {"label", "labels"} & item.keys())',
+        "an item with a label has more keys",
+    ),
+    Equivalent(
+        "bert_jax/finetuning/program.py",
+        "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
+        "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",
+        "only the shapes are used",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_data.py",
+        "return key if value is None else repr(value + 0.0) # -0 is 0",
+        "return key if value is None else repr(value + 1.0) # -0 is 0",
+        "it only compares the keys of labels",
+    ),
+    Equivalent(
         "bert_jax/tasks/readers/own_rows.py",
         'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 1)))',
         'parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 2)))',
@@ -1090,6 +1114,42 @@ EQUIVALENT: list[Equivalent] = [
         "_COUNTED = 1 << 17 # the number of pairs per slice",
         "_COUNTED = 1 << 18 # the number of pairs per slice",
         "only the size of a slice changes",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/agreement.py",
+        "RATE = 0.25",
+        "RATE = 0.5",
+        "the comparison at another rate is as good",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)",
+        "reach = min(-(-(self.radius or 1) // self.block), self.blocks - 1)",
+        "without a radius, nothing reads it",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "def tiles(self, shift: int = 0) -> list[tuple[int, int, int]]:",
+        "def tiles(self, shift: int = 1) -> list[tuple[int, int, int]]:",
+        "without a radius, nothing reads it",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_plan.py",
+        "places = [(q, k) for q, k in places if -self.radius - KEYS < first + k - q < q_size + self.radius]",
+        "places = [(q, k) for q, k in places if -self.radius - KEYS <= first + k - q < q_size + self.radius]",
+        "the additional tile is masked",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/residual_norm_tpu.py",
+        "adds: bool = True",
+        "adds: bool = False",
+        "every call has its own",
+    ),
+    Equivalent(
+        "bert_jax/model/kernels/residual_norm_tpu.py",
+        "returns_sum: bool = False",
+        "returns_sum: bool = True",
+        "every call has its own",
     ),
     Equivalent(
         "bert_jax/analysis/vocabulary/figures.py",

@@ -191,6 +191,7 @@ def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokeniz
     ("context", "offsets", "text", "start", "token"),
     [
         ("a tenders ten", [(0, 1), (2, 9), (10, 13)], " ten", 1, 2),
+        ("(1895)", [(0, 1), (1, 5), (5, 6)], "1895", 1, 1),  # the token before it ends where it begins
         ("a tenders ten", [(0, 1), (1, 9), (9, 13)], "ten", 2, 2),  # white space belongs to the piece after it
         ("tenders ten a", [(0, 8), (8, 12), (12, 13)], "ten", 0, 1),  # or to the piece before it
     ],

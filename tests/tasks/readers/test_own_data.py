@@ -260,6 +260,7 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.csv", ["'text','label'", "'a','b'"], "line 1: the column 'text' is in single quotes; enclose cells in double"),
         ("a.csv", ["text,label", "'a, b',c"], "line 2: the row has 3 columns, .*; enclose cells in double quotes, not"),
         ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c', and the single quotes are part of the label; enclose"),
+        ("a.csv", ["text,label", 'a, "x"'], "line 2: label is \"x\", and the quotes are part of the label because a space"),
         ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
         ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
@@ -317,6 +318,28 @@ def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_pat
     assert "1 question without an id" in unnamed
 
 
+def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "n,words,labels", '1,",",","', "2,a,N", "2,b,N")
+    assert labels_of(path, "token", sentence="n") == [((",",), (",",)), (("a", "b"), ("N", "N"))]
+    test = OwnDataConfig(test=put(tmp_path / "b.csv", "n,words", "1,a", "1,b"), sentence="n")
+    assert read_own_data(test, "token", "test") == [WordsExample("0", ("a", "b"), None, 0)]
+
+
+def test_a_text_may_be_the_name_of_its_column(tmp_path: pathlib.Path):
+    assert labels_of(put(tmp_path / "a.csv", "text,label", "text,x", "b,y")) == ["x", "y"]
+    assert labels_of(put(tmp_path / "a.csv", "text,label", "---,", "a,x"), problem="multi_label") == [(), ("x",)]
+    path = put(tmp_path / "b.csv", '"it, and so"', "a")
+    assert read_own_data(OwnDataConfig(test=path, text="it, and so"), "sequence", "test") == [TextExample("0", "a")]
+
+
+def test_a_missing_column_of_several_is_named_with_its_setting(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,prompt,x", "a,b,1")
+    with pytest.raises(UserError, match=r"no column 'y'; .*\(task\.own\.label_names"):
+        labels_of(path, problem="multi_label", label_names=("x", "y"))
+    with pytest.raises(UserError, match=r"no column 'y'; .*\(task\.own\.choices"):
+        labels_of(path, "choice", choices=("x", "y"))
+
+
 def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
     for name, rows in (
         ("a.csv", ["words,labels", "a,O", "b,O"]),
@@ -369,6 +392,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
         ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, 2]]}'], {}, r"no field 'words'; known: entities, text \(task"),
+        ("a.jsonl", ['{"words": ["a"]}'], {}, "line 1: there is no field 'labels'; known: words"),
         ("a.jsonl", ['{"words": ["a"], "labels": ["\\u200b"]}'], {}, r"item 1 of 1 in labels is invisible \(U\+200B\)"),
         ("a.conll", ["a O", "b \u200b"], {}, r"line 2: the tag has only invisible characters \(U\+200B\); correct the line"),
         ("a.conllu", ["1\ta\t_\t\u200b\t_\t_\t0\tr\t_\t_"], {}, "line 1: 'a' has no upos; choose the other column"),
@@ -572,6 +596,8 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
     [
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
+        (['a,"[1,0,0,0,0,0,0,0]"'], r"one for each of 8 labels; name the labels: label_names=\[a,b,c,d,e,f,g,h\]"),
+        (['a,"[1,0,0,0,0,0,0,0,0]"'], r"one for each of 9 labels; name the labels: label_names=\[a,b,\.\.\.\]"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
         (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name the labels"),
         (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if 0 and 1 are the names of labels, set label_names=\[0,1\]"),
