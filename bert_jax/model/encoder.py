@@ -110,7 +110,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 
 @functools.cache
-def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
+def initial_layers(block: type[nn.Module], decodes: bool) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
     """Returns a function (key, config) -> initial parameters of layers of the class `block`. See `_stacked`."""
     return lambda key, config: _stacked(block(config.for_initial_parameters(), parent=None), key, decodes=decodes)
 

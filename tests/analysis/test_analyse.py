@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from bert_jax import analyse
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads import command as heads
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine
 from tests.analysis.coreference.test_antecedents import GAP
@@ -39,6 +41,14 @@ def captions(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `Analyser.load` return the random model."""
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
+
+
+def test_an_analysis_uses_the_compilation_cache_and_ends_with_its_status(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    did: list[object] = []
+    monkeypatch.setattr(analyse, "enable_compilation_cache", lambda: did.append("cache"))
+    monkeypatch.setattr(heads, "run", lambda flags: did.append((flags.output, flags.place)) or 1)
+    assert main(["heads", "--model=m", f"--output={tmp_path / 'out'}"]) == 1
+    assert did == ["cache", (str(tmp_path / "out"),) * 2]
 
 
 @pytest.mark.usefixtures("loaded")

@@ -108,6 +108,9 @@ def test_point_labels_overlap_neither_each_other_nor_points():
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
     assert 50 < len(names) < 110, "names without a free place are left out"
+    apart = figure.subplots()
+    name_points(apart, np.array([[0.0, 0.0], [1.0, 1.0]]), ["a", "b"], ["black"] * 2)
+    assert [text.get_text() for text in apart.texts] == ["a", "b"], "only a name that is farther away has a line to its point"
 
 
 def test_no_files_are_written_for_missing_measurements(tmp_path):

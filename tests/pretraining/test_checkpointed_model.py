@@ -99,12 +99,12 @@ def test_the_model_of_a_step_has_the_settings_of_the_phase_that_ended_with_it(as
     monkeypatch.setattr(PretrainingExperiment, "for_phase", lambda self, phase: phases.append(phase) or self)
     values = EXPERIMENT.to_dict()
     first = values["phases"][0]
-    config = values | {"phases": [first | {"steps": 1_000}, first], "written_by": "bert_jax 1 pretrain"}
     workdir = workdir_of(tmp_path, "checkpoints")
-    (workdir / "config.json").write_text(json.dumps(config))
-    for step in (1_000, 2_000):
+    for end, step in ((1_000, 1_000), (999, 1_000), (1_000, 2_000)):
+        config = values | {"phases": [first | {"steps": end}, first], "written_by": "bert_jax 1 pretrain"}
+        (workdir / "config.json").write_text(json.dumps(config))
         load_checkpointed_model(workdir, step)
-    assert phases == [0, 1]
+    assert phases == [0, 1, 1]
 
 
 def test_a_tokenizer_in_a_bucket_is_fetched_without_the_folders_of_the_model(asked, tmp_path, monkeypatch):

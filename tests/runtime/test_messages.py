@@ -83,6 +83,7 @@ def test_a_message_counts_once_complete_and_can_be_answered(calls: Calls):
     data = framed(signed("abcde"))
     connection = caller(calls, data[:-2])
     assert calls.next(0.2) is None
+    assert not any(one.getblocking() for one in (calls._server, *calls._callers)), "another caller may have left by now"
     connection.sendall(data[-2:])
     heard = calls.next(10.0)
     assert heard is not None

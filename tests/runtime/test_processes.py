@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import selectors
 import socket
 import sys
 import threading
@@ -32,10 +33,22 @@ from tests.runtime.test_roll_call import Time
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the ends
-def test_a_killed_process_is_named_by_all_others_before_they_end(capfd: pytest.CaptureFixture[str]):
+def test_a_killed_process_is_named_by_all_others_before_they_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    class Selector(selectors.DefaultSelector):
+        """A selector that records the connections that are no longer waited for."""
+
+        def unregister(self, file: Any) -> Any:
+            left_out.append(file)
+            return super().unregister(file)
+
+    left_out: list[Any] = []
+    monkeypatch.setattr(processes.selectors, "DefaultSelector", Selector)
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
+        assert three.sockets[0][1] in left_out, "a closed connection would always be ready, and keep a core busy"
         line = "worker 2 (c) of 3 has ended without a final message, as after a kill or a crash\n"
         assert capfd.readouterr().err.count(line) == 2
 
@@ -64,7 +77,7 @@ def test_processes_that_announce_their_end_do_not_disturb_others(order: tuple[in
 def test_processes_exit_after_the_first_has_finished_and_the_first_exits_last():
     """If the first process exited earlier, JAX's coordination service would abort the others."""
     with group() as three:
-        early = three.exit(2)
+        early = three.exit(2, SystemExit(0))
         early.join(0.3)
         assert early.is_alive()  # process 0 still works, and may fail
         first = three.exit(0)
@@ -162,16 +175,19 @@ def test_silence_is_reported_to_all_before_it_counts_as_loss():
         assert three.left.empty()
 
 
-def test_a_hang_of_one_process_ends_all_with_its_message(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_hang_of_one_process_ends_all_with_its_message(index: int, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     with group() as three:
         now = [0.0]
-        with three.members[2].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
+        with three.members[index].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
             watchdog.alive("evaluation")
             now[0] = 15.0
-            assert three.ends(3) == {0: HUNG, 1: HUNG, 2: HUNG}
-    said = "process 2 made no progress for 15 s in evaluation (limit 9 s)"
+            ends = three.ends(3)
+    assert ends == {0: HUNG, 1: HUNG, 2: HUNG}
+    assert [*ends][-1] == 0, "process 0 ends last"
+    said = f"process {index} made no progress for 15 s in evaluation (limit 9 s)"
     assert capfd.readouterr().err.count(f"{said}\n") == 2
-    (report,) = tmp_path.glob("hang-2-*.txt")
+    (report,) = tmp_path.glob(f"hang-{index}-*.txt")
     assert report.read_text().startswith(f"{said}; the same command resumes from the last checkpoint. Stack of every thread:\n")
 
 

@@ -73,31 +73,6 @@ def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(
     assert asked == [(f"gs://bkt/x{place}", "--vocab", False, there)]
 
 
-def test_a_vocabulary_is_in_a_directory_or_in_its_model_or_tokenizer(tmp_path: pathlib.Path):
-    def directory(*files: str) -> pathlib.Path:
-        made = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        for file in files:
-            (made / file).parent.mkdir(parents=True, exist_ok=True)
-            (made / file).touch()
-        return made
-
-    own, exported, corpus = (
-        directory("vocab.txt", "model/vocab.txt"),
-        directory("model/spiece.model"),
-        directory("tokenizer/vocab.txt"),
-    )
-    both, other = directory("model/vocab.txt", "tokenizer/vocab.txt", "checkpoints/1"), directory("a.txt")
-    for path, found in ((own, own), (exported, exported / "model"), (corpus, corpus / "tokenizer"), (both, both / "model")):
-        assert find_vocabulary(str(path)) == found
-    assert find_vocabulary(str(other)) == other
-    assert find_vocabulary(str(own / "vocab.txt")) == own / "vocab.txt"
-    unfinished = directory("checkpoints/1")
-    with pytest.raises(UserError, match=f"{unfinished} is a workdir that has no exported model yet; name the corpus"):
-        find_vocabulary(str(unfinished))
-    with pytest.raises(UserError, match="the name of the vocabulary is empty"):
-        find_vocabulary("")
-
-
 def test_a_hub_that_does_not_answer_is_asked_once_and_cached_files_are_used(monkeypatch: pytest.MonkeyPatch):
     import httpx2
     import huggingface_hub

@@ -169,6 +169,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_ids_and_words_equal_the_library_for_any_text(pair):
     name, ours, library = pair
     assert ours._model._is_local == (name in BY_PARTS), "how fast it is"
+    assert ours.mask_takes_space is (name in ("gpt2", "gpt4", "modern"))
     for text in texts():
         found = library.encode(text, add_special_tokens=False)
         marked = array("I")
