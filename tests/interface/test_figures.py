@@ -75,6 +75,15 @@ def test_a_caption_is_drawn_once_for_all_formats():
     assert [text.get_text() for text in figure.texts].count("runs/$m_1") == 1
 
 
+def test_an_image_has_the_size_of_its_figure_unless_it_is_cropped():
+    figure = Figure(figsize=(2, 1), dpi=100)
+    figure.text(0.5, 0.5, "a")
+    whole, cropped = (rendered(figure, tight=tight) for tight in (False, True))
+    sizes = [[int.from_bytes(image[at : at + 4], "big") for at in (16, 20)] for image in (whole, cropped, rendered(figure))]
+    assert sizes[0] == sizes[2] == [200, 100]
+    assert sizes[1][0] < 100
+
+
 def test_equal_figures_are_equal_files():
     for form in ("png", "svg"):
         assert rendered(figure_of("a"), form) == rendered(figure_of("a"), form)

@@ -40,7 +40,7 @@ def test_files_of_one_corpus_have_one_direction():
     en_de = ("a.en", ("en", "de"))
     assert one_direction([]) is None
     assert one_direction([("x", UNNAMED)]) == UNNAMED
-    assert one_direction([("x", UNNAMED), en_de, en_de]) == ("en", "de")
+    assert one_direction([("x", UNNAMED), en_de]) == one_direction([en_de, en_de]) == ("en", "de")
     with pytest.raises(UserError, match=r"b\.de is de to en, but a\.en is en to de; build one corpus for each direction"):
         one_direction([en_de, ("x", UNNAMED), ("b.de", ("de", "en"))])
 

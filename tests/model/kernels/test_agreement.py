@@ -317,6 +317,9 @@ def test_cases_cover_every_kind_of_row_dtype_dropout_and_window():
         assert any(case.length % 2 for case in cases)
         assert any(case.rate for case in cases)
     assert agreement.ATTENTION_CASES[2].length > BLOCK
+    assert any(case.rotated for case in agreement.ATTENTION_CASES)
+    assert any(case.queries for case in agreement.ATTENTION_CASES)
+    assert any(case.pre for case in agreement.NORM_CASES)
     windows = [case for case in agreement.ATTENTION_CASES if case.radius is not None]
     assert {bool(case.rate) for case in windows} == {True, False}
     assert all(case.length > BLOCK > case.radius for case in windows)

@@ -57,7 +57,7 @@ FORMS = {
     ("b", "length", "heads", "head_width", "radius", "rate"),
     [
         (2, 100, 2, 64, 20, RATE),
-        (1, 150, 1, 64, 7, 0.0),  # a radius that does not fill a block
+        (1, 150, 1, 64, 1, 0.0),  # a radius that reaches one key of the next block
         (1, 200, 1, 128, 130, 0.0),  # wider than a block of queries
         (1, 40, 1, 128, 300, 0.0),  # wider than the row
     ],
