@@ -228,6 +228,9 @@ def test_batches_of_a_parquet_file_have_a_bounded_size(tmp_path: pathlib.Path, m
         monkeypatch.setattr(records, "_BATCH_BYTES", limit)
         with open_columns("parquet", tmp_path / "a.parquet") as file:
             assert [batch.num_rows for batch in file.batches(["text"])] == [rows] * (50 // rows)
+        with open_columns("parquet", tmp_path / "a.parquet") as file:
+            found = [batch.num_rows for batch in file.batches(["text"], 12, 27)]
+            assert found == ([8, 7] if rows == 10 else [1] * 15 if rows == 1 else [15])
 
 
 @pytest.mark.parametrize(
