@@ -558,6 +558,18 @@ EQUIVALENT: list[Equivalent] = [
         "an item with a label has more keys",
     ),
     Equivalent(
+        "bert_jax/configs/pretraining.py",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens <= 0:",
+        "a phase without tokens stays as it is",
+    ),
+    Equivalent(
+        "bert_jax/configs/pretraining.py",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 1:",
+        "a phase without tokens stays as it is",
+    ),
+    Equivalent(
         "bert_jax/finetuning/program.py",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",
