@@ -66,7 +66,6 @@ def as_text(found: list[list[JsonObject]], options: argparse.Namespace) -> list[
         fitting = [one for one in group if one["fits"]]
         if len(fitting) == len(group):
             paragraphs.append(totals_text(fitting, options.price))
-    if len(found) > 1:
-        paragraphs += comparisons(found)
+    paragraphs += comparisons(found)
     saved = [one["saved"] for group in found for one in group if one.get("saved")]
     return [*paragraphs, *([f"saved: {', '.join(saved)}"] if saved else [])]

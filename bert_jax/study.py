@@ -65,7 +65,7 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
     try:
         found = run.shard.gather({}, waiting=functools.partial(_waiting, run))
     except ProcessesLost as error:
-        log.error("%s; rerun the same command in all processes (finished parts are not repeated)", error)
+        log.error("%s; run the same command again in all processes (finished parts are not repeated)", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if run.shard.index == 0 else 0

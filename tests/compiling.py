@@ -42,8 +42,13 @@ def share_contexts() -> None:
 def keep_programs(least: float, suffix: str = "") -> None:
     """Makes this process read programs that earlier processes compiled, and keep those that take it at least `least` seconds to
     compile. A key in JAX's cache is the program itself, with the flags and versions, so a change of the code cannot read an
-    outdated program."""
-    jax.config.update("jax_compilation_cache_dir", f"{KEPT / kind_of_cpu()}{suffix}")
+    outdated program. Does nothing if the checkout cannot be written."""
+    directory = KEPT / f"{kind_of_cpu()}{suffix}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     lru_cache.LRUCache.put = _put_at_once
 

@@ -106,6 +106,9 @@ def test_words_in_place_of_unused_pieces_keep_their_rows(tmp_path):
     before, after = import_model(tmp_path / "model"), import_model(tmp_path / "m")
     assert after.tokenizer.encode("lockdown") == [2]
     np.testing.assert_array_equal(*(m.params["embeddings"]["word_embeddings"]["embedding"] for m in (before, after)))
+    renamed = import_model(tmp_path / "model", vocabulary=tmp_path / "new.txt", lowercase=True).notes
+    assert renamed == ("1 unused piece renamed ([unused1] is now 'lockdown'); their rows are kept",)
+    assert before.notes == import_model(tmp_path / "model", vocabulary=tmp_path / "old.txt", lowercase=True).notes == ()
     (tmp_path / "new.txt").write_text("\n".join(["lyon" if piece == "paris" else piece for piece in pieces]))
     with pytest.raises(UserError, match="the model was trained with another vocabulary"):
         convert(tmp_path / "model", tmp_path / "n", f"--vocab={tmp_path / 'new.txt'}", "--lowercase")
@@ -166,6 +169,8 @@ def test_a_byte_level_vocabulary_replaces_another_and_accepts_added_tokens(model
     assert before.keys() - after.keys() == {"[unused0]", "[unused1]"}
     pieces = [tokenizer.pieces[i] for i in tokenizer.encode(" Z\u00fcrich")]
     np.testing.assert_allclose(after["Z\u00fcrich"], np.mean([before[piece] for piece in pieces], axis=0), atol=1e-6)
+    marks = [tokenizer.pieces[i] for i in tokenizer.encode("[E1]")]
+    np.testing.assert_allclose(after["[E1]"], np.mean([before[piece] for piece in marks], axis=0), atol=1e-6)
 
 
 def test_a_translator_with_another_vocabulary_has_the_special_tokens_of_that_vocabulary(tmp_path):

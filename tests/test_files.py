@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+import filelock
 import pytest
 
 from bert_jax.errors import UserError
@@ -142,6 +143,21 @@ def test_a_lock_is_waited_for_or_refused_and_a_kill_releases_it(tmp_path):
             assert other.wait() == -signal.SIGKILL
             assert is_locked(path)
     assert not is_locked(path)
+
+
+def test_a_lock_is_waited_for_without_a_limit_and_refused_at_once(tmp_path, monkeypatch):
+    asked, made = [], filelock.FileLock
+
+    def lock(path, **settings):
+        asked.append({name: value for name, value in settings.items() if name != "on_acquired"})
+        return made(path, **settings)
+
+    monkeypatch.setattr(filelock, "FileLock", lock)
+    for refusal in (None, "it is in use"):
+        with locked(tmp_path / "a.lock", refusal):
+            pass
+    always = {"thread_local": False, "preserve_lock_file": True}  # a thread may release the lock of another
+    assert asked == [{"timeout": -1, **always}, {"timeout": 0, **always}]
 
 
 def test_nan_is_refused_in_strict_json():

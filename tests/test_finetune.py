@@ -175,7 +175,7 @@ def test_the_loop_logs_at_intervals_and_saves_at_the_end(monkeypatch: pytest.Mon
     command.finetune(frame.job)
     due = {name: [step for step in range(7) if getattr(frame.stage, name)(step)] for name in ("logs", "evaluates", "saves")}
     assert due == {"logs": [0, 3, 4, 6], "evaluates": [3, 6], "saves": [0, 5, 6]}
-    assert (frame.stage.end, frame.stage.rows(3)) == (6, "rows 3")
+    assert (frame.stage.end, frame.stage.rows(3), frame.stage.skipped_batches) == (6, "rows 3", 0)
 
 
 class Step:

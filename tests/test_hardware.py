@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from bert_jax import hardware
@@ -35,3 +37,19 @@ def test_links_and_peak_rates_are_known_only_for_listed_devices():
     assert hardware.link_bandwidth("NVIDIA H200") is None
     of_a_kind = (hardware.memory_bandwidth, hardware.peak_flops, hardware.link_bandwidth, hardware.find_chip)
     assert [figure("cpu") for figure in of_a_kind] == [None] * 4
+
+
+def test_the_cores_of_a_machine_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else set())
+    assert hardware.available_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # not Linux
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert hardware.available_cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert hardware.available_cores() == 1
+
+
+def test_each_core_has_the_vector_memory_of_its_generation():
+    """In MiB, from the compiler."""
+    of_size = {16: ("TPU v2", "TPU v3", "TPU v4"), 64: ("TPU v5", "TPU7x"), 128: ("TPU v5 lite", "TPU v6 lite")}
+    assert {kind: size for size, kinds in of_size.items() for kind in kinds} == hardware.VMEM

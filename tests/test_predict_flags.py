@@ -19,6 +19,8 @@ from bert_jax.prediction.commands import COMMANDS, command_parser
         ("generate", ("--temperature=0.5", "--temperature=1000", "!--temperature=0", "!--temperature=1001")),
         ("generate", ("--top-p=0.5", "--top-p=1", "!--top-p=0", "!--top-p=1.5", "--beams=64", "!--beams=65", "!--beams=0")),
         ("answer", ("--length=8", "!--length=7")),
+        ("translate", ("--beams=1", "--beams=64", "!--beams=0", "!--beams=65")),
+        ("translate", ("--length-penalty=0", "--length-penalty=10", "!--length-penalty=-0.1", "!--length-penalty=10.1")),
         ("fill-mask", ("--pieces=1", "--pieces=8", "!--pieces=0", "!--pieces=9")),
     ],
 )
@@ -57,6 +59,12 @@ def test_help_lists_the_commands(capsys):
         shown = capsys.readouterr().out
         assert end.value.code == 0
         assert all(f"  {command} " in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_is_required(command):
+    with pytest.raises(UserError, match="--model"):
+        command_parser(command, COMMANDS[command]).parse_args(["the"])
 
 
 @pytest.mark.parametrize("flag", ["--model", "--input", "--output"])

@@ -14,7 +14,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.tasks.readers.conllu import Sentence
 
 
-def random_weights(model: Model, seed: int = 0) -> Model:
+def random_weights(model: Model, seed: int) -> Model:
     """Returns the model without its task heads and with random embeddings and layers. They are initialised as at the start of
     pretraining."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
@@ -22,7 +22,7 @@ def random_weights(model: Model, seed: int = 0) -> Model:
     return with_new_parts(bare, NewParts(drawn, seed=seed))
 
 
-def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:
+def engine_with_random_weights(engine: Engine, seed: int) -> Engine:
     """Returns an engine for `random_weights` of the engine's model, with batches of the same size."""
     control = Engine(random_weights(engine.model, seed))
     control.tokens = engine.tokens

@@ -172,4 +172,4 @@ def _most_predictions(config: ExampleConfig) -> int:
         half = most(examples // 2)
         return together(together(half, half), most(1)) if examples % 2 else together(half, half)
 
-    return int(most(min(config.packed_examples, config.length // shortest))[-1])
+    return int(most(config.packed_examples)[-1])

@@ -78,8 +78,6 @@ class _Made:
 
     def holds(self, step: int, within: float) -> bool:
         """Returns whether the batch of `step` is ready. Waits up to `within` seconds for the batch."""
-        if step in self._steps or not within:
-            return step in self._steps
         with self._changed:
             return self._changed.wait_for(lambda: step in self._steps, within)
 

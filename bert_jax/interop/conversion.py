@@ -113,7 +113,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
         params=params,
         config=config,
         tokenizer=tokenizer,
-        head=found.head if found.head and found.head.subtree in params else None,
+        head=found.head,
         other_fields=found.other_fields,
         source=path,
         notes=found.messages,

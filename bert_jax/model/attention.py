@@ -80,7 +80,7 @@ def exponentials(
     query: Float[Array, "B H Q K"],
     key: Float[Array, "B H L K"],
     mask: Bool[Array, "B 1 Q L"],
-    one_cpu: bool = False,
+    one_cpu: bool,
     adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B H Q L"]:
     """Returns the attention weights before normalisation, which are exp(score - largest score of the query), float32. `adjust`
@@ -95,7 +95,7 @@ def weighted_sum(
     weights: Float[Array, "B H Q L"],
     value: Float[Array, "B H L K"],
     settings: Dropout,
-    one_cpu: bool = False,
+    one_cpu: bool,
 ) -> Float[Array, "B H Q K"]:
     """Averages the values with unnormalised `weights` (from `exponentials`), with dropout.
 
@@ -113,8 +113,8 @@ def attention_by_head(
     value: Float[Array, "B H L K"],
     sequence_ids: Int[Array, "B L"],
     settings: Dropout,
-    one_cpu: bool = False,
-    radius: int | None = None,
+    one_cpu: bool,
+    radius: int | None,
 ) -> Float[Array, "B H L K"]:
     """Computes `dot_product_attention` between all tokens, one head at a time on a single CPU device. With a `radius`, queries
     are processed in blocks. Each block only reads the keys that its window reaches, so the cost grows with the window instead
@@ -295,7 +295,7 @@ class CrossAttention(nn.Module):
         query = projection(c, c.num_heads, name="query")(x).swapaxes(1, 2)
         key: Any
         value: Any
-        if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
+        if self.has_variable(CACHE, "keys"):
             key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
         else:
             assert encoded is not None, "without a cache the keys and values are computed from the encoder's output"

@@ -110,7 +110,7 @@ def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None
 
 
 @functools.cache
-def initial_layers(block: type[nn.Module], decodes: bool = False) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
+def initial_layers(block: type[nn.Module], decodes: bool) -> Callable[[Key[Array, ""], ModelConfig], LayerParams]:
     """Returns a function (key, config) -> initial parameters of layers of the class `block`. See `_stacked`."""
     return lambda key, config: _stacked(block(config.for_initial_parameters(), parent=None), key, decodes=decodes)
 
@@ -163,7 +163,7 @@ def loop_over(kinds: Sequence[LayerKind]) -> Loop:
     """Returns the loop with which the fewest layers are compiled, counting those inside and outside the loop. If all layers are
     equal, the period is 1. The 22 layers of ModernBERT-base become 1 + 7 x 3, and the 28 layers of ModernBERT-large 1 + 9 x
     3."""
-    best = Loop(0, 1, 0)
+    best = Loop(0, 1, 1)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
         while start < len(kinds):  # each range of layers that repeat with this period

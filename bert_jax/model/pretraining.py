@@ -275,7 +275,8 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
         padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:
             size -= size // config.num_layers
-        fixed += size if path in NEVER_TRAINED else 0
-        padded += padding
-        trained += 0 if path in NEVER_TRAINED else size - padding
+        if path in NEVER_TRAINED:
+            fixed += size
+        else:
+            trained, padded = trained + size - padding, padded + padding
     return ParameterCounts(trained, fixed, padded)

@@ -127,9 +127,9 @@ def _jaxpr_flops(jaxpr: Any) -> float:
             continue
         inner = [_jaxpr_flops(one) for one in _inner(equation.params)]
         if equation.primitive.name == "cond":
-            total += max(inner, default=0.0)
+            total += max(inner)
         else:
-            total += sum(inner) * equation.params.get("length", 1 if inner else 0)
+            total += sum(inner) * equation.params.get("length", 1)
     return total
 
 

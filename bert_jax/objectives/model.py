@@ -204,7 +204,8 @@ def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None)
     batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` is None) always draws the
     same classes."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
-    uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
+    uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)
+    uniform = jnp.minimum(uniform, jnp.float32(1.0 - 2.0**-24))  # the largest is rounded to 1, whose noise would be infinite
     gumbel = -jnp.log(-jnp.log(uniform))
     return jnp.argmax(jax.lax.stop_gradient(logits).astype(jnp.float32) + gumbel, axis=-1).astype(jnp.int32)
 

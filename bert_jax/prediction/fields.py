@@ -316,7 +316,7 @@ class FileReader:
                     yield Record(first, place, blank=True, size=size)
                 continue
             if [cell.strip() for cell in row] == names:
-                problem = "the row repeats the names of the columns, as after joining files"
+                problem = "the row repeats the names of the columns, as if files had been joined; remove it"
             elif is_markdown_line(row):
                 problem = f"{MARKDOWN_LINE}; remove it"
             elif not problem and len(row) != len(names):

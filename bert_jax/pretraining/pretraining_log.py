@@ -73,7 +73,7 @@ class PretrainingLog(RunLog):
             f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
             100 * plan["padding_fraction"],
         )
-        if of_pairs and self._experiment.examples.pairs != "successive" and not CONSTANT < random < 1 - CONSTANT:
+        if of_pairs and self._experiment.examples.pairs != "successive" and not CONSTANT <= random <= 1 - CONSTANT:
             log.warning(
                 "WARNING: %.0f %% of the second texts are random, so next sentence prediction has the same answer for all pairs "
                 "and its head learns nothing. Build the corpus from documents of several sentences, or set "

@@ -204,7 +204,7 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
         program, tokenizer = pretraining_program(experiment, mesh), _tokenizer(workdir, experiment)
         for step in steps:
             params = on_host(checkpoints.restore(step, program.state).params, mesh)
-            phase = experiment.phase_after(max(step - 1, 0))
+            phase = experiment.phase_after(step - 1)
             model = trained_model(experiment.for_phase(phase), params, tokenizer)
             yield step, dataclasses.replace(model, source=f"step {step:,} of {workdir}")
 

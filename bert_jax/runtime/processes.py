@@ -71,7 +71,7 @@ PARTING = 60.0
 messages."""
 EARLIER = 120.0
 """The seconds within which a process of an earlier start must save and end after it was asked to stop."""
-REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
+REMEDY = "find out why it ended, then run the same command again in all processes: they resume from the last checkpoint"
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -69,7 +69,7 @@ class _MeshParts(Parts):
         def local(*arrays: Array) -> tuple[Array, ...]:
             found = tuple(function(*arrays))
             whole, partial = found[: len(found) - sums], found[len(found) - sums :]
-            return (*whole, *(jax.lax.psum(partial, every) if sums and every else partial))
+            return (*whole, *jax.lax.psum(partial, every))
 
         return jax.shard_map(
             local,

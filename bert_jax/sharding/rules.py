@@ -168,7 +168,7 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
         axes = tuple(axis for axis in mesh_axes(entry) if axis in there)
-        entries.append(axes if axes and size % shard_count(axes) == 0 else None)
+        entries.append(axes if size % shard_count(axes) == 0 else None)
     return PartitionSpec(*entries)
 
 

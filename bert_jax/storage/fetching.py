@@ -74,7 +74,7 @@ class Record:
         copies = {}
         for line in lines:
             generation, *rest = line.split("\t", 3)
-            size, modified = (whole_number(text) for text in (*rest[:2], "", "")[:2])
+            size, modified = (whole_number(text) for text in (*rest, "", "")[:2])
             is_inside = bool(rest) and not rest[-1].startswith("/") and ".." not in rest[-1].split("/")
             if len(rest) == 3 and size is not None and modified is not None and is_inside:
                 copies[rest[2]] = Copy(generation, size, modified)
@@ -178,7 +178,7 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     reached = {0}  # indices of the parts of the pattern that may match the next name
     for name in names:
         for place in sorted(reached):  # `**` may also match nothing
-            while place < len(patterns) - 1 and patterns[place] == "**":
+            while place < len(patterns) and patterns[place] == "**":
                 place += 1
                 reached.add(place)
         reached = {

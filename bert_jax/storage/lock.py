@@ -139,7 +139,7 @@ def _machine() -> str:
 def _is_dead(text: str) -> bool:
     """Returns whether the process that wrote this lock text ran on this machine and has ended."""
     _, machine, number, *_ = [*text.split("\n"), "", ""]
-    process = whole_number(number, 1, 2**31 - 1)
+    process = whole_number(number, 1)
     if not machine or machine != _machine() or process is None:
         return False
     try:

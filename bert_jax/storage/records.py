@@ -207,13 +207,15 @@ def table_rows(
                 cells = text.split(delimiter) if text.strip("\r") else []
                 yield TableRow(Location(path, line.number + i), cells, line.size, line.problem)
         return
-    number, first, size, problem = 0, 0, 0, None
+    first: int
+    size: int
+    problem: str | None
 
     def read() -> Iterator[str]:
-        nonlocal number, first, size, problem
+        nonlocal first, size, problem
         for line in lines:
             size, problem = size + line.size, problem or line.problem
-            parts = [line.text] if line.text.find("\r") in (-1, len(line.text) - 2) else io.StringIO(line.text, newline="")
+            parts = io.StringIO(line.text, newline="") if "\r" in line.text.removesuffix("\r\n") else [line.text]
             for number, text in enumerate(parts, line.number):
                 first = first or number
                 yield text

@@ -114,7 +114,7 @@ def draw_sweep(
             axes.plot([place - 0.3, place + 0.3], [np.mean(scores)] * 2, color=TRAIN, linewidth=2.5)
     _plot_baselines(axes, baselines)
     axes.set_title(metric.replace("/", " "))
-    _format_axes(axes, last=max(1, len(settings) - 1), phases=())
+    _format_axes(axes, last=len(settings), phases=())
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)

@@ -30,7 +30,7 @@ def depths(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_layer(path: KeyPath) -> bool:
-    return len(path) > 1 and path[0].key == "encoder" and path[1].key == "layers"
+    return [key.key for key in path[:2]] == ["encoder", "layers"]
 
 
 def learning_rate_multipliers(

@@ -66,7 +66,7 @@ def linear(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction
     transformers. Its rate does not drop at the end of the warmup, unlike the original's rate."""
     done = step.astype(jnp.float32)
     falling = end_fraction + (1.0 - end_fraction) * ((steps - done) / jnp.maximum(steps - warmup_steps, 1))
-    return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.clip(falling, end_fraction, 1.0))
+    return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.maximum(falling, end_fraction))
 
 
 def cosine(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:

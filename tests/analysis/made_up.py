@@ -81,7 +81,7 @@ def attention(words: int = 5) -> Attention:
         segments=tuple(int(i > 3) for i in range(words)),
     )
     return Attention(
-        model="runs/m",
+        model="work/runs/m",
         part="",
         pieces=NamedArray(weights, {**every, "from": range(words + 1), "to": range(words + 1)}),
         words=NamedArray(weights[:, :, 1:, 1:], {**every, "from": range(words), "to": range(words)}),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from bert_jax import analyse
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads import command as heads
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine
 from tests.analysis.coreference.test_antecedents import GAP
@@ -20,15 +25,30 @@ from tests.prediction.reference import engine_on
 
 
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces drawing: a figure's file has one byte for each axes."""
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+def captions(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Replaces drawing: a figure's file has one byte for each axes. Returns the captions of the figures."""
+    found: set[str] = set()
+
+    def write(folder: Folder, name: str, figure: Figure) -> None:
+        found.add(folder.caption)
+        folder.write(name, bytes(len(figure.axes)))
+
+    monkeypatch.setattr(Folder, "figure", write)
+    return found
 
 
 @pytest.fixture
 def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `Analyser.load` return the random model."""
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
+
+
+def test_an_analysis_uses_the_compilation_cache_and_ends_with_its_status(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    did: list[object] = []
+    monkeypatch.setattr(analyse, "enable_compilation_cache", lambda: did.append("cache"))
+    monkeypatch.setattr(heads, "run", lambda flags: did.append((flags.output, flags.place)) or 1)
+    assert main(["heads", "--model=m", f"--output={tmp_path / 'out'}"]) == 1
+    assert did == ["cache", (str(tmp_path / "out"),) * 2]
 
 
 @pytest.mark.usefixtures("loaded")
@@ -85,6 +105,14 @@ def test_neighbours_are_pieces_without_a_text_and_words_with_one(tmp_path, capsy
     assert "2 texts, 9 words\nlayer 2: the mean cosine of any two words is " in said
     assert "river: 2 occurrences\n" in said
     assert "'capital' is not in " in problems
+    (tmp_path / "new").mkdir()
+    for words, says in (
+        (["--layer=3", "Paris"], "--layer=3 does not exist"),
+        ([f"{tmp_path / 'in.txt'}"], "is the name of a file"),
+    ):
+        with pytest.raises(UserError, match=says):
+            main(["neighbours", "--model=m", f"--output={tmp_path / 'new'}", flags[0], *words])
+    assert capsys.readouterr().out == "", "the layers are checked before the first line is printed"
     rows = (out / "neighbours.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows[1:]] == ["1", "1", "2", "2"]
     assert {path.stem for path in out.glob("*.png")} == {"layers", "senses"}
@@ -112,7 +140,7 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, ca
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_model_compared_with_itself_is_identical(tmp_path, capsys):
+def test_a_model_compared_with_itself_is_identical(tmp_path, capsys, captions):
     out = tmp_path / "out"
     flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
     assert main(["compare", "--model=m", "--with=m", f"--output={out}", *flags]) == 0
@@ -123,6 +151,7 @@ def test_a_model_compared_with_itself_is_identical(tmp_path, capsys):
     assert "agreement: 1.000 (n = " in said
     assert "KL(first | second): 0.000 (n = " in said
     assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
+    assert captions == {"m | m"}
 
 
 def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp_path, capsys):
@@ -133,7 +162,7 @@ def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp
 
 
 @pytest.mark.usefixtures("loaded")
-def test_comparison_with_random_weights_follows_the_seed(tmp_path, capsys, analyser, monkeypatch):
+def test_comparison_with_random_weights_follows_the_seed(tmp_path, capsys, captions, analyser, monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
     text = "the capital of France is Paris."
     flags = ["--control=random-weights", "--seed=5", "--masked=0.5", text]
@@ -144,6 +173,7 @@ def test_comparison_with_random_weights_follows_the_seed(tmp_path, capsys, analy
     for layer in range(3):
         assert f"  {layer} | {layer}: {expected.cka.sel(layer=layer, other=layer).values:.3f}\n" in said
     assert "predictions are left out: " in said
+    assert captions == {"m | random weights"}
 
 
 def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
@@ -164,13 +194,14 @@ def test_choose_must_be_another_file_than_input(command, units, tmp_path):
 @pytest.mark.usefixtures("loaded")
 def test_a_damaged_line_of_the_choosing_file_fails(tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root")
-    (tmp_path / "x.conllu").write_text("\n".join([good] * 3))
+    (tmp_path / "x.conllu").write_text("\n".join([*[good] * 3, row(1, "a", "_")]))
     (tmp_path / "y.conllu").write_text("\n".join([good, row(1, "a", 1)]))
     run = ["--model=m", f"--output={tmp_path / 'out'}", "--replicates=100"]
     flags = [f"--input={tmp_path / 'x.conllu'}", f"--choose={tmp_path / 'y.conllu'}", *["--control=permuted-heads"] * 2]
     assert main(["dependencies", *run, *flags, "--least=1"]) == 1
     said, problems = capsys.readouterr()
     assert "y.conllu, line 4: " in problems
+    assert "x.conllu, line 10: the sentence has no heads" in problems
     assert said.count("permuted-heads") == 2, "the control of each of two relations, once"
     write(tmp_path, PARIS + PARIS.replace("id = d", "id = e"))
     write(tmp_path, PARIS + conllu("a/NOUN/0/(1-x-1", name="f"), "y.conllu")
@@ -178,6 +209,25 @@ def test_a_damaged_line_of_the_choosing_file_fails(tmp_path, capsys):
     said, problems = capsys.readouterr()
     assert "y.conllu, line " in problems
     assert said.startswith("2 documents; heads were chosen on 2 others\n")
+
+
+def test_a_file_that_is_read_several_times_cannot_be_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    path, pipe = write(tmp_path, PARIS), tmp_path / "pipe"
+    for flags in (
+        ["dependencies", f"--input={pipe}"],
+        ["coreference", f"--input={path}", f"--choose={pipe}"],
+        ["probe", f"--input={pipe}", f"--eval={path}"],
+        ["probe", f"--input={path}", f"--eval={pipe}"],
+    ):
+        with pytest.raises(UserError, match="pipe is a pipe, but this file is read several times; save it to a file first"):
+            main([*flags, "--model=m", f"--output={tmp_path / 'out'}"])
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "encoder_overview.png").mkdir()
+    with pytest.raises(UserError, match=r"encoder_overview\.png cannot be written: Is a directory"):
+        main(["attention", "--model=not-there", f"--output={tmp_path}", "--format=png", "the"])
 
 
 @pytest.mark.usefixtures("loaded")

@@ -72,6 +72,7 @@ def test_figures_are_written_in_the_requested_formats_with_the_name_of_the_model
     flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
     folder = open_folder(flags, (), (), "other")
     assert folder.caption == f"…{'m' * 60} | other"
+    assert open_folder(argparse.Namespace(**{**vars(flags), "model": "m" * 60}), ()).caption == "m" * 60
     folder.figure("tree.png", tree_figure(head_statistics(2, 2)))
     assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
     assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
@@ -107,6 +108,9 @@ def test_point_labels_overlap_neither_each_other_nor_points():
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
     assert 50 < len(names) < 110, "names without a free place are left out"
+    apart = figure.subplots()
+    name_points(apart, np.array([[0.0, 0.0], [1.0, 1.0]]), ["a", "b"], ["black"] * 2)
+    assert [text.get_text() for text in apart.texts] == ["a", "b"], "only a name that is farther away has a line to its point"
 
 
 def test_no_files_are_written_for_missing_measurements(tmp_path):

@@ -101,8 +101,9 @@ def test_the_divergence_of_two_heads_equals_scipy(found, by_hand):
 
 
 def test_a_loaded_model_reads_batches_of_limited_size(directory):
-    engine = Analyser.load(directory).engine
-    assert engine.tokens <= MOST_TOKENS
+    loaded = Analyser.load(directory)
+    engine = loaded.engine
+    assert (engine.tokens <= MOST_TOKENS, loaded.show_progress) == (True, False)
     engine.tokens = 10 * MOST_TOKENS
     assert Analyser(engine).engine.tokens == MOST_TOKENS
 

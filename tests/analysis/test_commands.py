@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bert_jax.analysis.attention import command as attention
+from bert_jax.analysis.command import write_windows
 from bert_jax.analysis.compare import command as compare
 from bert_jax.analysis.coreference import command as coreference
 from bert_jax.analysis.dependencies import command as dependencies
+from bert_jax.analysis.dependencies.figures import write_fits
 from bert_jax.analysis.flags import flag_parser
+from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads import command as heads
 from bert_jax.analysis.probe import command as probe
 from bert_jax.errors import UserError
@@ -157,6 +162,14 @@ def test_a_control_is_beaten_if_the_interval_is_above_0(capsys: pytest.CaptureFi
         assert says in capsys.readouterr().out
 
 
+def test_the_most_similar_layer_has_a_finite_similarity(capsys: pytest.CaptureFixture[str]):
+    found = made_up.comparison((2, 1), (1, 3), None)
+    values = found.cka.values.copy()
+    values[0] = np.nan, -0.25
+    compare.print_comparison(dataclasses.replace(found, cka=dataclasses.replace(found.cka, values=values)))
+    assert "  0 | 1: -0.250\n" in capsys.readouterr().out
+
+
 def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.CaptureFixture[str]):
     found, _ = of_documents()
     best = found.best[0]
@@ -164,6 +177,72 @@ def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.
         rules = tuple(dataclasses.replace(rule, gain_low=gain) for rule in best.rules)
         coreference.print_scores(dataclasses.replace(found, best=(dataclasses.replace(best, rules=rules),)), {})
         assert ("does not beat: nearest, same" in capsys.readouterr().out) == (gain == 0)
+
+
+def test_mentions_that_the_scores_do_not_cover_are_counted():
+    found, _ = of_documents()
+    outside = "1,132 mentions left out: their antecedents are outside their window"
+    neither = "28 pronouns referring to neither name: counted only in the group that allows the answer 'neither'"
+    file: Any = types.SimpleNamespace(asks_once=True, notes=("a note",))
+    assert coreference._left_out(file, found) == [outside, neither, "a note"]
+    file.asks_once = False
+    assert coreference._left_out(file, found) == [outside, "a note"]
+
+
+def test_the_windows_of_sliding_layers_are_listed_and_described(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    def config(radius: int, *layers: str) -> Any:
+        return types.SimpleNamespace(num_layers=len(layers), num_heads=2, sliding_radius=radius, layer_type=layers.__getitem__)
+
+    assert write_windows(Folder(tmp_path), config(2, "full", "sliding", "sliding"))
+    rows = [line.split("\t") for line in (tmp_path / "windows.tsv").read_text().splitlines()]
+    assert rows == [
+        ["head", "layer", "number", "attention", "tokens"],
+        ["1-1", "1", "1", "full", "all"], ["1-2", "1", "2", "full", "all"],
+        ["2-1", "2", "1", "sliding", "5"], ["2-2", "2", "2", "sliding", "5"],
+        ["3-1", "3", "1", "sliding", "5"], ["3-2", "3", "2", "sliding", "5"],
+    ]  # fmt: skip
+    assert capsys.readouterr().out == "the heads of layers 2, 3 see 2 tokens on each side, 5 in all\n"
+    assert write_windows(Folder(tmp_path), config(1, "sliding", "full"))
+    assert capsys.readouterr().out == "the heads of layer 1 see 1 token on each side, 3 in all\n"
+    assert not write_windows(Folder(tmp_path / "none"), config(1, "full"))
+    assert (capsys.readouterr().out, (tmp_path / "none").exists()) == ("", False)
+
+
+def test_dependents_within_the_window_are_listed_and_printed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    found = made_up.dependency_scores(2, 3)
+    found = dataclasses.replace(found, near=dataclasses.replace(found.near, values=np.array([650, 12, 0, 0])))
+    write_fits(Folder(tmp_path), found)
+    rows = [line.split("\t") for line in (tmp_path / "dependency_windows.tsv").read_text().splitlines()]
+    assert rows == [["relation", "within_window", "n"], ["all", "650", "1300"], ["nsubj", "12", "30"]]
+    for least, said in ((30, "all 50.0 %, nsubj 40.0 %"), (31, "all 50.0 %"), (2_000, "see dependency_windows.tsv")):
+        dependencies.print_fits(found, least)
+        assert capsys.readouterr().out == f"dependents whose heads are within the window: {said}\n"
+
+
+ALIGNED = """\
+                  [CLS] the 中  a [SEP]
+  b́c    中  0.04      5   1  4  4     3
+  中国  中  0.04      5   1  4  2     3
+"""
+
+
+def test_an_alignment_has_a_column_of_weights_for_each_source_word_if_it_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    found = made_up.translation()
+    rows = dataclasses.replace(found.cross.rows, words=("b\u0301c", "\u4e2d\u56fd", "</s>"))
+    columns = dataclasses.replace(found.cross.columns, words=("[CLS]", "the", "\u4e2d", "a", "[SEP]"))
+    found = dataclasses.replace(found, cross=dataclasses.replace(found.cross, rows=rows, columns=columns))
+    attention._print_alignment(found, found.alignment(2))
+    said = capsys.readouterr().out
+    assert said == ALIGNED
+    assert attention.WIDEST == 100
+    header, *lines = said.splitlines()
+    width = len(header) + 1  # a wide letter takes two columns
+    for widest, shown in ((width, [header, *lines]), (width - 1, [line[: line.index("0.") + 4] for line in lines])):
+        monkeypatch.setattr(attention, "WIDEST", widest)
+        attention._print_alignment(found, found.alignment(2))
+        assert capsys.readouterr().out.splitlines() == shown
 
 
 # ---------------------------------------------------------------------------------------------------------------- what they share

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+import types
 
 import jax
 import numpy as np
@@ -18,11 +20,12 @@ from bert_jax.analysis.compare.masked import MaskedWords, twins
 from bert_jax.analysis.compare.measure import Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.windows import Kind, Word
-from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import ModelConfig
 from tests.analysis.reference import in_words, sources, weights_of, word_vectors_of
+from tests.data.tokenizers.test_json_tokenizer import plain
 from tests.interop.tiny import SPECIALS, as_model, make_model, make_vocabulary
 from tests.prediction.reference import engine_on, pretrained_outputs
 
@@ -149,6 +152,7 @@ def test_cka_is_one_for_a_rotated_copy_and_zero_on_average_for_noise():
     np.testing.assert_allclose([unbiased[0, 0], biased[0, 0]], 1, atol=1e-5)
     assert abs(unbiased[0, 1:].mean()) < 0.05 < 0.15 < biased[0, 1:].min()
     assert np.isnan(alignments(*sums, 3.0)[0]).all()
+    assert np.isfinite(alignments(*sums, 4.0)[1]).all()
 
 
 def by_hand(first: Analyser, second: Analyser) -> dict[str, list[float]]:
@@ -222,6 +226,12 @@ def test_large_models_are_compared_at_evenly_spaced_layers():
     small = dataclasses.replace(large, num_layers=12, hidden_size=768)
     assert compared_layers(small, small) == (tuple(range(13)),) * 2
 
+    def sized(layers: int, width: int) -> ModelConfig:
+        return types.SimpleNamespace(num_layers=layers, hidden_size=width)  # type: ignore[return-value]
+
+    assert compared_layers(sized(3, 4_096), sized(3, 2_048)) == ((0, 1, 2, 3),) * 2  # 16 products of 2^25 bytes
+    assert compared_layers(sized(24, 16_384), sized(0, 16_384)) == ((0, 8, 16, 24), (0,))  # at least four products
+
 
 def test_windows_fill_the_shorter_position_table(analyser):
     sizes = [len(each.own.item().ids) for each in paired_windows(analyser.engine, analyser.engine, "the " * 80)]
@@ -230,6 +240,51 @@ def test_windows_fill_the_shorter_position_table(analyser):
     assert len(long.own.item().ids) == 40
     with pytest.raises(UserError, match="has no tokens; give text"):
         list(paired_windows(analyser.engine, analyser.engine, " "))
+
+
+class BySpaces:
+    """A tokenizer that splits words only at white space, as SentencePiece does."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._own, self.vocabulary = tokenizer, types.SimpleNamespace(kind="sentencepiece")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._own, name)
+
+    def word_spans(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def test_words_come_from_the_model_that_splits_less_and_have_a_space_before_them_if_it_counts(analyser, tmp_path):
+    def engine(tokenizer: object) -> types.SimpleNamespace:
+        return types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=tokenizer), config=analyser.engine.config)
+
+    by_spaces = engine(BySpaces(analyser.engine.model.tokenizer))
+    for engines in ((by_spaces, analyser.engine), (analyser.engine, by_spaces)):
+        (pair,) = paired_windows(*engines, "the cab, of")
+        assert [word.text for word in pair.own.words[1:-1]] == ["the", "cab,", "of"]
+    tokenizer = load_tokenizer(plain(tmp_path, list(SPECIALS)))
+    (pair,) = paired_windows(analyser.engine, engine(tokenizer), "for for, is")
+    expected = [tuple(tokenizer.encode(text)) for text in ("for", " for", ",", " is")]
+    assert [word.ids for word in pair.other.words[1:-1]] == expected
+    assert expected[0] != expected[1]
+
+
+def test_masked_words_are_predicted_only_by_models_that_read_both_sides():
+    def refuse(direction: str, what: str) -> None:
+        raise UserError(f"it does not read {direction} sides")
+
+    one = types.SimpleNamespace(require_direction=refuse)
+    with pytest.raises(UserError, match="it does not read both sides"):
+        MaskedWords((one, one), 0.5, 0, 0)  # type: ignore[arg-type]
+
+
+def test_a_difference_has_the_context_of_its_window_in_any_group(analyser):
+    pairs, masking = pairs_of(analyser, analyser), MaskedWords((analyser.engine,) * 2, 0.5, 0, 2)
+    arrays = {"own": [1, 2], "other": [3, 2], "target": [1, 2], "other_target": [1, 2], "window": [8, 7], "number": [1, 3]}
+    found = {name: np.array(values) for name, values in arrays.items()}
+    masking._add({**found, "kl": np.array([0.5, 2.0]), "other_kl": np.zeros(2)}, pairs[:2], 7)
+    assert [each.context for each in masking.result().differences] == [pairs[0].own.context(3), pairs[1].own.context(1)]
 
 
 def test_masked_words_are_one_known_piece_in_both_models_and_drawn_per_window(analyser):
@@ -252,9 +307,9 @@ def test_masked_words_are_one_known_piece_in_both_models_and_drawn_per_window(an
 
 def test_without_a_masked_word_the_reason_replaces_predictions(other, analyser, stranger, monkeypatch):
     monkeypatch.setattr(measure, "WINDOWS", 1)
-    again = analyser.compare(stranger, [" ", *TEXTS], sampled=64, masked=1e-9, divergence_words=1)
+    again = analyser.compare(stranger, [" ", *TEXTS], sampled=64, masked=1e-9, divergence_words=8)
     assert (again.words, again.windows) == (other.words, other.windows)
-    assert 1 <= again.n_divergence < other.n_divergence
+    assert again.n_divergence == 8 < other.n_divergence, "the first two windows contain enough words"
     np.testing.assert_allclose(again.cka.values, other.cka.values, atol=2e-4)  # with a different mean subtracted
     assert again.predictions is None
     assert "no masked word is a single piece" in again.missing

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, random_weights, shuffled_words
+from bert_jax.analysis.dependencies import measure
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
@@ -149,6 +152,18 @@ def test_without_a_chosen_head_no_dependent_is_found(found, analyser, treebank):
     assert not any(some.hits.any() for some in taken)
 
 
+def test_dependents_within_the_window_have_a_piece_near_a_piece_of_their_head(analyser, monkeypatch):
+    words = ("cab", "the", "of", "xyz", "is")  # of 3, 1, 1, 3 and 1 pieces
+    heads, relations = (-1, 3, 0, 0, 3), ("root", "a", "b", "c", "d")
+    one = Sentence("", 0, *[words] * 5, heads, relations, words)
+    for radius, near in ((0, ""), (1, "d"), (2, "abd"), (3, "abcd")):
+        config = types.SimpleNamespace(max_position=40, num_layers=1, num_heads=1, has_segments=False, sliding_radius=radius)
+        monkeypatch.setattr(analyser.engine, "config", config)
+        monkeypatch.setattr(analyser.engine, "batches", lambda function, items: [*items][:0])
+        found = count_hits(analyser.engine, [one], names := Relations(), 3)
+        assert "".join(name for name, count in zip(names.names, found.near[1:], strict=False) if count) == near
+
+
 SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]
 SUBJECTS = [row(1, "the", 3, "det"), row(2, "a", 1, "prt"), row(3, "river", 5, "nsubj"), row(4, "b", 3, "prt")]
 SUBJECTS += [row(5, "is", 0, "root"), row(6, "of", 7, "case"), row(7, "France", 5, "obj"), row(8, "!", 5, "punct")]
@@ -253,6 +268,15 @@ def test_controls_remove_what_the_known_heads_find(verbs, tmp_path):
     assert float(of_verb["permuted-heads"]["beaten_low"]) > 0
 
 
+def test_the_control_of_random_weights_follows_the_seed(verbs, tmp_path, monkeypatch):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT)))
+    drawn: list[Any] = []
+    monkeypatch.setattr(measure, "engine_with_random_weights", lambda *given: drawn.append(given) or verbs.engine)
+    verbs.dependencies(path, replicates=100, control="random-weights", seed=7)
+    assert drawn == [(verbs.engine, 7)]
+
+
 def test_random_weights_keep_shapes_and_follow_the_seed(verbs, monkeypatch):
     model = verbs.engine.model
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
@@ -270,6 +294,7 @@ def test_random_weights_keep_shapes_and_follow_the_seed(verbs, monkeypatch):
 
 def test_shuffled_words_keep_their_heads_and_permuted_heads_come_from_other_words():
     one = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
+    of_last: set[int] = set()
     for seed in range(20):
         rng = np.random.default_rng(seed)
         moved = shuffled_words(one, rng)
@@ -281,6 +306,8 @@ def test_shuffled_words_keep_their_heads_and_permuted_heads_come_from_other_word
         assert heads[1] == -1
         assert sorted(heads) == sorted(one.heads)
         assert all(head != i for i, head in enumerate(heads))
+        of_last.add(heads[5])
+    assert len(of_last) > 1, "the head of a word may be the first word of the sentence"
     assert permuted_heads(dataclasses.replace(one, heads=(-1,)), rng).heads == (-1,)
 
 
@@ -334,6 +361,10 @@ def test_unusable_options_and_treebanks_are_refused(analyser, tmp_path):
     path.write_text("\n".join([row(1, "the")] * 40))  # enough to fill a row of the usual length
     with pytest.raises(UserError, match="no word has a syntactic head in the sentences on which attention heads are chosen"):
         analyser.dependencies(path)
+    (tmp_path / "bare.conllu").write_text("\n".join([row(1, "the", "_")] * 2))
+    for files in (("bare.conllu",), ("one.conllu", "bare.conllu")):
+        with pytest.raises(UserError, match=r"bare\.conllu has no sentence that can be read"):
+            analyser.dependencies(*(tmp_path / name for name in files))
     path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))
     with pytest.raises(UserError, match="and those on which they are scored have no relation in common"):
         analyser.dependencies(path)

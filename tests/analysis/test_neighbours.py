@@ -25,9 +25,11 @@ from bert_jax.analysis.neighbours.measure import (
     principal_plane,
 )
 from bert_jax.analysis.windows import marked_window, read_windows
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import sources, word_vectors_of
+from tests.data.tokenizers.test_json_tokenizer import SPECIALS, plain
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12, "the river is the capital"]
 MARKED = ("of the [river] cab", "Paris is the [cab].")
@@ -182,7 +184,18 @@ def test_the_nearest_pieces_equal_a_search_through_the_table(analyser, model):
         assert (found.n, list(found.pieces)) == (len(cosines), tokenizer.tokens(ids))
     (every,) = analyser.nearest_pieces(["the"], count=1_000_000)
     assert len({near.piece for near in every.nearest}) == len(every.nearest) == tokenizer.size - 1
-    assert len(nearest_pieces(model, ["the"])[0].nearest) == 10
+    assert len(nearest_pieces(model, ["the"])[0].nearest) == len(analyser.nearest_pieces(["the"])[0].nearest) == 10
+
+
+def test_a_word_has_the_pieces_that_follow_a_space_if_the_tokenizer_distinguishes_them(tmp_path):
+    tokenizer = load_tokenizer(plain(tmp_path, SPECIALS))
+    table = np.random.default_rng(0).normal(size=(tokenizer.size, 3)).astype(np.float32)
+    params = {"embeddings": {"word_embeddings": {"embedding": table}}}
+    model = types.SimpleNamespace(config=types.SimpleNamespace(spells_words=False), tokenizer=tokenizer, params=params)
+    words = {"for": " for", ".": "."}
+    found = nearest_pieces(model, list(words))  # type: ignore[arg-type]
+    assert [list(word.pieces) for word in found] == [tokenizer.tokens(tokenizer.encode(text)) for text in words.values()]
+    assert tokenizer.encode(".") != tokenizer.encode(" .")
 
 
 def test_a_model_without_word_embeddings_is_refused():

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import time
+import types
 import zlib
 
 import jax.numpy as jnp
@@ -38,8 +39,10 @@ from bert_jax.analysis.maps import Slots, word_slots
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
-from bert_jax.files import PARTIAL_SUFFIX
+from bert_jax.files import PARTIAL_SUFFIX, PartialFile
 from bert_jax.interface.ranges import hints, intervals, range_text
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_texts
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import attention
 
@@ -236,6 +239,26 @@ def test_progress_and_its_end_are_shown_after_two_seconds(clock, capsys):
     ]  # fmt: skip
 
 
+def test_the_summary_of_texts_ends_their_progress(clock, capsys):
+    engine = types.SimpleNamespace(config=types.SimpleNamespace(max_position=40))
+    reading = progress.Reading(engine, read_texts(["a", "b"], None, (Field("text"),)))
+    for _ in reading.each(lambda text: iter([text, text])):
+        clock[0] += 2.0
+        reading.show("words")
+    clock[0] += 0.5
+    reading.show("3 words")
+    assert reading.summary(3, 4) == "2 texts, 3 words; texts longer than 40 tokens were cut: 4 windows"
+    assert capsys.readouterr().err.splitlines()[-1] == "read 2/2 lines, 3 words"
+
+
+def test_a_note_about_a_treebank_is_shown_once(tmp_path, capsys):
+    (tmp_path / "x.conllu").write_text("")
+    treebank = progress.Treebank(tmp_path / "x.conllu")
+    for problem in ("one", "two", "one"):
+        treebank._note(problem)
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()] == ["one", "two"]
+
+
 def test_a_stage_shows_its_progress_to_the_last_unit(clock, capsys):
     say = progress.stage_progress("training", "steps")
     for done in (1, 2, 3, 4):
@@ -298,6 +321,19 @@ def test_the_files_of_a_command_appear_together_at_its_end_or_not_at_all(tmp_pat
         Folder(out).write("a", b"half")
         raise KeyboardInterrupt
     assert {path.name: path.read_bytes() for path in out.iterdir()} == {"a": b"new", "b": b"new"}
+
+
+def test_every_file_is_on_the_disk_before_the_first_gets_its_name(tmp_path, monkeypatch):
+    events: list[str] = []
+    for name in ("flush_to_disk", "complete"):
+        own = getattr(PartialFile, name)
+        monkeypatch.setattr(PartialFile, name, lambda file, name=name, own=own: events.append(name) or own(file))
+    with appearing_together():
+        for name in ("a", "b"):
+            Folder(tmp_path).write(name, b"new")
+            (part,) = tmp_path.glob(f".{name}.*")
+            assert part.read_bytes() == b"new", "a full disk is noticed here"
+    assert events == ["flush_to_disk"] * 2 + ["complete"] * 2
 
 
 def test_two_commands_do_not_write_to_a_directory_at_once(tmp_path):

@@ -17,6 +17,8 @@ from bert_jax.analysis.probe import linear
 from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probe.features import fit_scale, read_features
 from bert_jax.analysis.probe.figures import over_seeds
+from bert_jax.analysis.probe.measure import silent_stage
+from bert_jax.analysis.reading import stage_progress
 from bert_jax.analysis.windows import word_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -124,7 +126,7 @@ def table(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path):
-    for name, seed in (("train.txt", 1), ("dev.txt", 2)):
+    for name, seed in (("train.txt", 1), ("dev.txt", 4)):
         words = np.random.default_rng(seed).choice(WORDS, 30)
         (tmp_path / name).write_text("".join(f"{word} {'O' if len(word) < 5 else 'B-X'}\n" for word in words))
     found = analyser.probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
@@ -132,8 +134,16 @@ def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path):
     assert found.parsers is None
     assert found.labels.n["label"] == ["tag"]
     assert found.labels.n.values.tolist() == [30]
+    assert (found.words, found.cut) == ((30, 30), 1 + 1)  # of one sentence each, of more pieces than the position table has
+    assert found.size == (30 + 30) * 3 * 16 * 2  # float16 for the embeddings and two layers
     again = analyser.probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
     np.testing.assert_array_equal(again.labels.accuracy.values, found.labels.accuracy.values)
+
+
+def test_the_progress_of_probes_is_shown_on_request(analyser, files, monkeypatch):
+    monkeypatch.setattr("bert_jax.analysis.analyser.measure_probes", lambda *given: given[-1])
+    assert analyser.probes(*files) is silent_stage
+    assert Analyser(analyser.engine, show_progress=True).probes(*files) is stage_progress
 
 
 def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_path):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from bert_jax.analysis.flags import flag_parser
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.probe import command
 from bert_jax.analysis.probe.command import _read, print_found
 from bert_jax.analysis.probe.figures import labels_figure, parsers_figure, structure_figure, write_probes
 from bert_jax.analysis.probe.measure import SCORES, LabelProbes, ParserProbes, Probes, StructureProbes
@@ -126,6 +130,27 @@ def test_labels_that_no_training_word_has_are_reported(capsys: pytest.CaptureFix
     print_found(dataclasses.replace(FOUND, labels=labels, structure=None, parsers=None))
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WARNING")]
     assert said == ["WARNING: 3 of the 70 scored words have a label (relation) that no training word has"]
+
+
+@pytest.mark.parametrize(
+    ("without", "has_attention", "said"),
+    [("parsers", False, True), ("parsers", True, False), ("structure", False, False), ("", False, False)],
+)
+def test_parsers_that_are_left_out_for_want_of_attention_are_mentioned(
+    without: str, has_attention: bool, said: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    changes: dict[str, Any] = {"structure": {"structure": None, "parsers": None}, "parsers": {"parsers": None}, "": {}}[without]
+    engine = types.SimpleNamespace(name="m", has_attention=has_attention, config=types.SimpleNamespace(encoder="static"))
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
+    monkeypatch.setattr(command, "measure_probes", lambda *given: dataclasses.replace(FOUND, **changes))
+    monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(engine=engine))
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a X\n")
+    flags = [f"--input={tmp_path / 'a'}", f"--eval={tmp_path / 'b'}", f"--output={tmp_path / 'out'}"]
+    assert command.run(flag_parser("probe").parse_args(["--model=m", *flags])) == 0
+    line = "parsers are left out, since they read attention and a static model has none"
+    assert (line in capsys.readouterr().out) == said
 
 
 def test_untrained_probes_have_no_table_and_no_line(

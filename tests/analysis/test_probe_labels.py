@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
-from bert_jax.analysis.probe import features, linear
+from bert_jax.analysis.probe import features, linear, parser, structural
 from bert_jax.analysis.probe.annotated import NONE, Annotated, Labels, control_task, majority_accuracy, numbered, spread
 from bert_jax.analysis.probe.features import fit_scale
 from bert_jax.analysis.probe.linear import linear_accuracy, mix_shares, train_linear
@@ -21,7 +23,7 @@ def tagged(*sentences: str) -> list[Annotated]:
     return [Annotated(tuple(w for w, _ in own), {"tag": tuple(t for _, t in own)}) for own in pairs]
 
 
-def types(sentences: list[Annotated]) -> list[tuple[int, ...]]:
+def types_of(sentences: list[Annotated]) -> list[tuple[int, ...]]:
     return [tuple(map(ord, word)) for sentence in sentences for word in sentence.words]
 
 
@@ -40,7 +42,7 @@ def test_labels_that_the_training_part_lacks_cannot_be_predicted():
 def test_the_accuracy_of_usual_labels_equals_a_count_by_hand():
     labels = numbered("tag", TRAINING, EVALUATION)
     # a is X, b is Y; the unknown d gets the most frequent label, or the first of X and Y, which are equally frequent
-    assert majority_accuracy(labels, types(TRAINING), types(EVALUATION)) == 3 / 4
+    assert majority_accuracy(labels, types_of(TRAINING), types_of(EVALUATION)) == 3 / 4
 
 
 def test_without_a_label_in_both_parts_there_is_no_usual_label_baseline():
@@ -165,7 +167,7 @@ def data() -> tuple[np.ndarray, Labels]:
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((COUNT, 2, WIDTH)) * [[[1.0], [5.0]]] + 2.0
     own = (vectors[:, 1] + 2.0 * rng.standard_normal((COUNT, WIDTH))).argmax(-1).astype(np.int32)
-    own[:7] = NONE
+    own[1:8] = NONE
     return vectors.astype(np.float16), Labels("tag", ("A", "B", "C"), own, own)
 
 
@@ -211,6 +213,39 @@ def test_probes_converge_and_the_mix_selects_the_layer_with_the_label(data, monk
     assert accuracy[2] == pytest.approx(accuracy[1], abs=0.02)
 
 
+def test_the_settings_of_probes_are_those_of_the_published_results():
+    assert (linear.BATCH, linear.LEARNING_RATE, linear.PENALTY) == (256, 2e-3, 2.5e-3)
+    assert (linear.ITERATIONS, linear.TOLERANCE) == (500, 1e-5)
+    assert (parser.ROWS, parser.LEARNING_RATES) == (4, {"bias": 0.2, "head": 0.02, "dependent": 0.02})
+    assert (structural.WORDS, structural.LEARNING_RATE) == (512, 1e-3)
+
+
+def test_each_epoch_of_a_mix_reads_every_word_once_in_random_order(monkeypatch):
+    monkeypatch.setattr(linear, "BATCH", 3)
+    asked: list[tuple[object, ...]] = []
+    read: list[tuple[float, int]] = []
+
+    def probe_step(*given: object) -> tuple[object, object]:
+        def step(state: object, vectors: np.ndarray, targets: dict[str, np.ndarray], scale: object) -> object:
+            read.extend(zip(vectors[:, 0, 0].tolist(), targets["tag"].tolist(), strict=True))
+            return state
+
+        asked.append(given)
+        return step, types.SimpleNamespace(init=lambda probes: None)
+
+    monkeypatch.setattr(linear, "probe_step", probe_step)
+    vectors = np.arange(7, dtype=np.float16)[:, None, None] * np.ones((7, 2, 2), np.float16)
+    kind = Labels("tag", ("A", "B"), np.array([1, 0, 1, 0, 1, 0, NONE], np.int32), np.zeros(0, np.int32))
+    linear.train_mixes(vectors, [kind], fit_scale(vectors), epochs=2, seed=1)
+    assert asked == [(linear.mix_loss, 2 * 3, linear.LEARNING_RATE)]
+    first, second = read[:9], read[9:]
+    words = [*zip(range(6), kind.training.tolist(), strict=False)]
+    for epoch in (first, second):
+        assert sorted(pair for pair in epoch if pair[1] != NONE) == words  # the rest is the word without a label, and padding
+        assert {word for word, _ in epoch} == set(range(7))
+    assert first != second
+
+
 def test_the_bias_of_a_probe_is_not_penalised():
     """A probe on uninformative vectors predicts the frequencies of the labels."""
     labels = np.array([0] * 30 + [1] * 9 + [2] + [NONE] * 5)
@@ -236,9 +271,9 @@ def test_selectivity_comes_from_converged_probes_and_seeds_share_label_probes():
     rng = np.random.default_rng(11)
     words, width, classes = 1_000, 40, 8
     kinds = rng.integers(0, 300, 4 * words)
-    types = rng.standard_normal((300, width)) * np.geomspace(1.0, 0.03, width)
-    vectors = (types[kinds] + 0.1 * rng.standard_normal((4 * words, width)))[:, None].astype(np.float16)
-    own = (types[kinds] @ rng.standard_normal((width, classes))).argmax(-1).astype(np.int32)
+    of_type = rng.standard_normal((300, width)) * np.geomspace(1.0, 0.03, width)
+    vectors = (of_type[kinds] + 0.1 * rng.standard_normal((4 * words, width)))[:, None].astype(np.float16)
+    own = (of_type[kinds] @ rng.standard_normal((width, classes))).argmax(-1).astype(np.int32)
     drawn = rng.integers(0, classes, 300)[kinds].astype(np.int32)
     tasks = [Labels(name, tuple("ABCDEFGH"), y[:words], y[words:]) for name, y in (("label", own), ("control", drawn))]
     training, held_out = vectors[:words], vectors[words:]

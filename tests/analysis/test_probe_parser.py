@@ -154,6 +154,14 @@ def test_probabilities_and_their_loss_equal_a_loop(analyser):
     assert summed == pytest.approx(sum(losses.values()), rel=1e-3)
 
 
+@pytest.mark.parametrize(("rows", "steps"), [(8, (2, 4)), (4, (1, 4)), (6, (6, 1))])
+def test_a_step_reads_four_rows_or_one_if_the_rows_are_no_multiple_of_four(rows, steps, monkeypatch):
+    monkeypatch.setattr(jax.lax, "scan", lambda step, state, parts: ((parts, None), None))
+    parts, _ = parser._steps.__wrapped__((None, None), {"sequence": np.arange(rows)[:, None]}, {})
+    assert parts["sequence"].shape == (*steps, 1)
+    assert parts["sequence"].ravel().tolist() == list(range(rows))
+
+
 def test_sentences_without_a_tree_and_those_longer_than_the_position_table_are_left_out(analyser):
     n = 60
     sentences = [Annotated(("the",), {}), Annotated(("the",) * n, {}, (-1, *range(n - 1)), (False,) * n)]

@@ -79,9 +79,10 @@ def test_distances_depths_and_their_loss_equal_a_loop(features):
     (batch,) = batches(features, [3, 5])
     rows = len(batch.trees["depth"])
     read = standardised(batch.vectors, scales)
-    found, loss = jax.jit(lambda p, x, t: (measured(p, x, rows), structural_loss(p, x, t)))(probe, read, batch.trees)
+    answers = jax.jit(lambda p, x, t: (measured(p, x, rows), structural_loss(p, x, t)))
+    found, loss = answers(probe, read, batch.trees)
     maps = {name: np.asarray(own["map"], np.float64) for name, own in probe.items()}
-    total = 0.0
+    losses = [0.0, 0.0]
     for row, i in enumerate((3, 5)):
         own = (features.vectors[i * LENGTH : (i + 1) * LENGTH].astype(np.float64) - scale.mean) / scale.deviation
         heads = features.sentences[i].heads
@@ -92,8 +93,11 @@ def test_distances_depths_and_their_loss_equal_a_loop(features):
             depths = (y * y).sum(-1)
             np.testing.assert_allclose(found["distance"][a, row, :LENGTH, :LENGTH], distances, atol=1e-4)
             np.testing.assert_allclose(found["depth"][a, row, :LENGTH], depths, atol=1e-4)
-            total += np.abs(distances - true).sum() / LENGTH**2 + np.abs(depths - true[heads.index(-1)]).sum() / LENGTH
-    assert float(loss) == pytest.approx(total / 2, rel=1e-4)
+            losses[row] += np.abs(distances - true).sum() / LENGTH**2 + np.abs(depths - true[heads.index(-1)]).sum() / LENGTH
+    assert float(loss) == pytest.approx(sum(losses) / 2, rel=1e-4)
+    (alone,) = batches(features, [5])
+    _, loss = answers(probe, standardised(alone.vectors, scales), alone.trees)
+    assert float(loss) == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_cut_and_trivial_sentences_and_those_without_a_tree_are_left_out(features):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -150,6 +151,7 @@ def test_attention_between_pieces_equals_marian_in_numpy(translating, expected, 
         assert (tuple(part["rows"]), tuple(part["columns"])) == labels[name]
         assert [*part["heads"]][:5] == ["1-1", "1-2", "1-3", "1-4", "2-1"]
         weights = matrices(part, expected[name].shape)
+        assert all(round(x, 7) == x for x in weights.ravel().tolist())
         np.testing.assert_allclose(weights, expected[name], atol=1e-5, err_msg=name)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5, err_msg=name)  # nothing is left for padding
     assert not np.triu(matrices(found["attention"]["decoder"], expected["decoder"].shape), 1).any()
@@ -170,6 +172,7 @@ def test_attention_between_words_sums_attended_pieces_and_averages_attending_one
         np.testing.assert_allclose(arrays["decoder_pieces"], expected["decoder"], atol=1e-5)
         assert arrays["cross_rows_tokens"].tolist() == [*TARGET_PIECES, "[SEP]"]
         assert arrays["cross_columns_kinds"].tolist() == ["WORD"] * 4 + ["SEP"]
+        assert (arrays["cross_rows_segments"].tolist(), arrays["cross_columns_segments"].tolist()) == ([1] * 4, [0] * 5)
 
 
 def test_each_target_word_is_aligned_to_the_source_word_with_most_attention(translating, expected, tmp_path, capsys):
@@ -186,6 +189,7 @@ def test_each_target_word_is_aligned_to_the_source_word_with_most_attention(tran
         assert [word["source"] for word in found["words"]] == [SOURCE_WORDS[j] for j in chosen[number - 1]]
         largest = means[number - 1, :, :4].max(-1)
         np.testing.assert_allclose([word["weight"] for word in found["words"]], largest, atol=1e-5)
+        assert all(round(word["weight"], 7) == word["weight"] for word in found["words"])
         said = capsys.readouterr().out
         assert f"layer {number} of 3" in said
         for target, j, weight in zip(TARGET_WORDS, chosen[number - 1], largest, strict=False):
@@ -231,9 +235,13 @@ def test_parts_and_heads_can_be_selected(translating, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2, each with heads 1 to 4; did you mean "
-                         r"'2-1'\?$"),
+        (
+            ["--head=4-1"],
+            r"--head=4-1 does not exist: the encoder has layers 1 to 2, each with heads 1 to 4; did you mean "
+            r"'2-1'\?$",
+        ),
         (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3, each with heads"),
+        (["--head=3-1"], r"the encoder has layers 1 to 2, .*; or choose --part=decoder,cross$"),
     ],
 )
 def test_a_missing_head_is_refused_with_the_heads_of_its_part(translating, tmp_path, flags, says):
@@ -253,6 +261,23 @@ def test_python_returns_the_attention_of_the_command(translating, expected):
     assert found.alignment(2).layer == 2
     with pytest.raises(UserError, match="is an encoder-decoder, and its encoder reads no"):
         Analyser.load(translating).attention(SOURCE)
+
+
+def test_a_target_fills_the_positions_with_its_start_token_and_not_more(translating):
+    analyser = Analyser.load(translating)
+    found = analyser.translation_attention(SOURCE, "the " * 23)
+    assert found.decoder.words.shape == (3, 4, 24, 24)
+    with pytest.raises(UserError, match=r"is 25 tokens with its start token, more than the 24 positions of .*; shorten it"):
+        analyser.translation_attention(SOURCE, "the " * 24)
+
+
+def test_a_model_that_cannot_translate_has_no_attention_of_a_translation(translating, analyser):
+    with pytest.raises(UserError, match="is not an encoder-decoder, so it cannot translate"):
+        analyser.translation_attention(SOURCE, TARGET)
+    bare = Analyser.load(translating)
+    bare.engine.model = dataclasses.replace(bare.engine.model, untrained=frozenset({"lm_head"}))
+    with pytest.raises(UserError, match=r"the lm_head of .* was never trained, so it cannot translate"):
+        bare.translation_attention(SOURCE, TARGET)
 
 
 def test_an_encoder_writes_json_and_has_no_parts(translating, tmp_path, analyser, monkeypatch):

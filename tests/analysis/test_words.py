@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 
 from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.windows import Kind, read_window, read_windows, text_words
+from bert_jax.analysis.windows import Kind, read_window, read_windows, text_words, written_words
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, weights_of
 
@@ -39,6 +41,44 @@ def test_a_text_longer_than_the_position_table_is_split_between_words_without_lo
     assert windows[0].words[-2].text in ("the", "cab")
     with pytest.raises(UserError, match="more than the 40 of the model's position table; shorten it"):
         read_window(engine, text)
+
+
+def test_a_window_may_fill_the_position_table(analyser):
+    assert len(read_window(analyser.engine, "the " * 38).words) == 40
+    with pytest.raises(UserError, match=r"is 41 tokens with its .* more than the 40 of the model's position table; shorten it"):
+        read_window(analyser.engine, "the " * 39)
+
+
+def test_a_mask_takes_the_space_before_it_and_other_special_tokens_do_not():
+    read: list[str] = []
+
+    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        read.append(text)
+        return [], []
+
+    tokenizer = types.SimpleNamespace(
+        pieces=["[MASK]", "[SEP]"], special_ids={0, 1}, mask_id=0, mask_takes_space=True, encode_with_offsets=encode,
+        word_spans=lambda text: [],
+    )  # fmt: skip
+    for takes_space, before in ((True, "a"), (False, "a ")):
+        read.clear()
+        tokenizer.mask_takes_space = takes_space
+        words = text_words(tokenizer, "a [MASK] b [SEP] c ")
+        assert ([word.text for word in words], read) == (["[MASK]", "[SEP]"], [before, " b ", " c "])
+
+
+def test_words_that_the_tokenizer_would_split_otherwise_start_at_pieces_that_continue_no_word(analyser):
+    tokenizer = analyser.engine.model.tokenizer
+    ids = [tokenizer.pieces.index(piece) for piece in ("##a", "b", "##c", "!", "the", "##a", "##b")]
+    found = written_words(tokenizer, ids)
+    assert [(word.ids, word.kind) for word in found] == [
+        ((ids[0],), Kind.WORD), ((*ids[1:3],), Kind.WORD), ((ids[3],), Kind.PUNCTUATION), ((*ids[4:],), Kind.WORD),
+    ]  # fmt: skip
+    assert [word.text for word in found][1:] == ["bc", "!", "theab"]
+    plain = tokenizer.encode("the cab!")
+    assert [(word.text, word.kind) for word in written_words(tokenizer, plain)] == [
+        ("the", Kind.WORD), ("cab", Kind.WORD), ("!", Kind.PUNCTUATION),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("texts", [("",), (" \u200b",), ("the", " ")])

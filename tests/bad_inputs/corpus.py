@@ -206,7 +206,7 @@ CASES = [
     Case(
         "a vocabulary smaller than the bytes",
         "--train-vocab=bpe --vocab-size=100",
-        "--vocab-size=128 is less than the 261 pieces of the special tokens, the bytes and --unused-tokens=0",
+        "--vocab-size=100 is less than the 261 pieces of the special tokens, the bytes and --unused-tokens=0",
         without=NO_VOCAB,
         leaves="corpus*",
     ),

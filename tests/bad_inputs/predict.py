@@ -839,7 +839,7 @@ CASES = [
     Case(
         "two tables joined",
         f"{CLASSIFY} --input=a.csv",
-        "a.csv, line 3: the row repeats the names of the columns, as after joining files",
+        "a.csv, line 3: the row repeats the names of the columns, as if files had been joined",
         exit=1,
         files={"a.csv": "text,n\nit was fine,1\n\ufefftext,n\n"},
     ),

@@ -99,6 +99,8 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ),
         ({"optimizer__decouple_rate": True}, r"layer_decay and decouple_rate are only for pretraining"),
         ({"distillation__temperature": 3.0}, r"config\.distillation has settings but no teacher; name one in config\.dist"),
+        ({"cross_view__batch_size": 8}, r"config\.cross_view has settings but no text; name a corpus in config\.cross_view"),
+        ({"cross_view__corpus": "c", "distillation__teacher": "t"}, "from another model; leave one of them out"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
         ({"checkpoints__keep": 0}, r"config\.checkpoints\.keep=0 must be at least 1"),
         ({"head__lstm": -1}, r"config\.head\.lstm=-1 must be at least 0"),
@@ -126,6 +128,7 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, say
         {"training__freeze_encoder": True},
         {"training__gradual_unfreezing": True},
         {"distillation__temperature": 3.0, "distillation__teacher": "t"},
+        {"cross_view__batch_size": 8, "cross_view__corpus": "c"},
     ],
 )
 def test_values_at_their_limits_and_single_settings_are_accepted(changes):
@@ -187,6 +190,14 @@ def test_the_configuration_changes_only_how_a_loaded_model_trains():
     assert config == dataclasses.replace(loaded, hidden_dropout=0.2, dtype="bfloat16", vocab_multiple=8)
 
 
+def test_a_pooling_of_the_model_is_not_one_of_the_head():
+    for pooling in ("cls", "mean", "late"):
+        one = experiment(head__pooling=pooling)
+        assert one.head_config(SEQUENCE) == SEQUENCE
+        assert one.model_config(ModelConfig(), "cpu").classifier_pooling == pooling
+    assert experiment().model_config(ModelConfig(classifier_pooling="mean"), "cpu").classifier_pooling == "mean"
+
+
 def test_the_dtype_defaults_to_bfloat16_on_a_tpu_and_float32_elsewhere():
     def dtypes(**fields: object) -> list[str]:
         return [experiment(**fields).model_config(ModelConfig(), platform).dtype for platform in ("cpu", "gpu", "tpu")]
@@ -201,6 +212,8 @@ def test_a_frozen_encoder_runs_without_dropout_and_the_head_on_it_keeps_its_own(
     frozen = experiment(training__freeze_encoder=True, model__hidden_dropout=0.3, model__attention_dropout=0.2)
     config = frozen.model_config(ModelConfig(), "cpu")
     assert (config.hidden_dropout, config.attention_dropout) == (0.0, 0.0)
+    loaded = frozen.model_config(ModelConfig(embedding_dropout=0.2, attention_output_dropout=0.2), "cpu")
+    assert (loaded.embedding_dropout, loaded.attention_output_dropout) == (None, None), "like the hidden states"
     assert frozen.head_config(SEQUENCE).dropout == 0.3
     assert frozen.head_config(SpanHead()).dropout is None  # no dropout, as in the original
     assert experiment(training__freeze_encoder=True, head__dropout=0.0).head_config(SEQUENCE).dropout == 0.0

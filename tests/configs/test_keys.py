@@ -40,6 +40,8 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
         ("sweep.seed", ["sweep.seeds"], ["seed"]),
         ("task.stride", ["task.doc_stride"], []),
         ("optimiser", ["optimizer"], ["optimizer"]),
+        ("optimizer.b3", ["optimizer.b2"], ["optimizer.b2"]),  # b1 is as similar, but one suggestion is enough
+        ("optimiser.b3", ["optimizer.b2"], ["optimizer.b2"]),
         ("colour", [], []),
         ("top_k", [], []),
     ],
@@ -129,6 +131,9 @@ def test_a_tilde_is_the_home_directory_in_every_key_that_is_a_path(schema: type,
     texts = {key: hint for key, hint in leaf_keys(schema) if not re.search("OneOf|NamedIn", f"{hint}") and _takes_text(hint)}
     keys = {key: hint for key, hint in texts.items() if key not in NO_PATHS}
     assert len(keys) >= 3
+    for key, hint in texts.items():
+        if key in NO_PATHS and str in value_types(hint):
+            assert _value(key, "~/x", hint, None, schema) == "~/x", key
     for key, hint in keys.items():
         assert _value(key, "~/x", hint, None, schema) == "/at/ada/x", key
         assert _value(key, "gs://bucket/~/x", hint, None, schema) == "gs://bucket/~/x", key

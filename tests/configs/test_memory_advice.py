@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,8 +10,17 @@ import pytest
 
 from bert_jax.configs.files import split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.memory_advice import evaluation_advice, finetuning_advice, pretraining_advice, scoring_advice, state_advice
+from bert_jax.configs.memory_advice import (
+    evaluation_advice,
+    finetuning_advice,
+    kept_layers,
+    least_bytes,
+    pretraining_advice,
+    scoring_advice,
+    state_advice,
+)
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import check_batch_size
@@ -121,6 +131,18 @@ def test_evaluation_advice_names_the_evaluation_batch():
     assert memory.batch == "256 rows of 128 tokens per step, 256 per device (config.evaluation.batch_size=256)"
     assert list(memory.remedies) == ["--config.evaluation.batch_size=128"]
     assert "--step=eval --phase=0`" in memory.notes
+
+
+def test_the_least_memory_of_a_step_is_that_of_hidden_states_and_logits():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    model = ModelConfig(num_layers=3, hidden_size=24, num_heads=3, vocab_size=100, dtype="bfloat16")
+    hidden = 5 * 24 * 2  # bytes of a layer in a row
+    assert least_bytes(model, 8, 5, 7, mesh) == 4 * (hidden + 4 * 7 * 100)
+    assert least_bytes(model, 8, 5, 0, mesh, 3) == 4 * 3 * hidden
+    static = ModelConfig(encoder="static", num_layers=0, hidden_size=24, vocab_size=100)
+    assert least_bytes(static, 2, 5, 7, mesh) == 5 * 24 * 4, "its loss does not compute the logits of all words"
+    layers = [kept_layers(dataclasses.replace(model, remat=remat)) for remat in ("none", "full")]
+    assert [*layers, kept_layers(static)] == [3, 1, 1]
 
 
 class Rows:

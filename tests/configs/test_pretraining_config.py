@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.configs.files import read_experiment
-from bert_jax.configs.pretraining import PretrainingExperiment, batch_ramp, with_total_steps
+from bert_jax.configs.pretraining import PretrainingExperiment, batch_ramp, scaled_steps, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.training.schedules import Span
 
@@ -102,7 +102,7 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value,
         ("checkpoints.keep_at", [1, 15]),
         ("phases.0.length", 512),
         ("phases.0.accumulation", 256),
-        ("phases.0.warmup_steps", 10),
+        ("phases.0.warmup_steps", 15),
         ("phases.0.warmup_steps", 0),
         ("phases.1.warmup_steps", 6),  # not for a phase that continues a schedule
         ("model.type_vocab_size", 2),
@@ -261,6 +261,8 @@ def test_changing_the_steps_scales_phases_warmups_evaluations_and_checkpoints():
     odd = {"phases": [{"steps": 4}], "evaluation": 3, "checkpoints": {"every": "often", "keep_at": 7}, "log_every": "now"}
     assert with_total_steps(odd, 2) == odd | {"phases": [{"steps": 2}]}
     assert PretrainingExperiment.from_dict(with_total_steps(RUN, 10_000)) == PretrainingExperiment.from_dict(RUN)
+    longer = with_total_steps(RUN, 20_000)["phases"]
+    assert [phase.get("warmup_steps", 0) for phase in longer] == [1_600, 200, 0]
     for total in range(3, 60):
         steps = [phase["steps"] for phase in with_total_steps(RUN, total)["phases"]]
         assert sum(steps) == total
@@ -319,7 +321,11 @@ def test_a_budget_in_tokens_gives_the_steps_of_a_phase_rounded_up():
     )
     assert [phase.steps for phase in found.phases] == [313, 1, 7]
     assert PretrainingExperiment.from_dict(found.to_dict()) == found
-    assert of_phases({"tokens": 600, "batch_size": 2}, examples={"length": 30, "max_predictions": 5}).phases[0].steps == 10
+    for size, steps in ((2, 10), (1, 20)):
+        (phase,) = of_phases(
+            {"tokens": 600, "steps": 0, "batch_size": size}, examples={"length": 30, "max_predictions": 5}
+        ).phases
+        assert phase.steps == steps
 
 
 def test_changing_the_steps_drops_the_token_budget():
@@ -388,6 +394,15 @@ def test_a_batch_ramp_has_whole_microbatches_of_at_most_the_phase_rows():
     steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "accumulation": 8}
     stages = batch_ramp(steady, sizes=[3, 10, 12, 20], tokens=33_000)
     assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (12, 3), (20, 4), (40, 8)]
+
+
+def test_a_ramp_has_at_least_a_step_of_each_size_and_leaves_some_tokens():
+    steady = {"tokens": 601, "length": 10, "batch_size": 40}
+    assert [stage["steps"] for stage in batch_ramp(steady, sizes=[10, 20], tokens=1)[:-1]] == [1, 1]
+    assert batch_ramp(steady, sizes=[10, 20, 30], tokens=600)[-1]["tokens"] == 1
+    with pytest.raises(UserError, match="a ramp of 600 tokens is longer than its phase of 600"):
+        batch_ramp(steady | {"tokens": 600}, sizes=[10, 20, 30], tokens=600)
+    assert scaled_steps([7_000, 3], 0.01) == [70, 1]
 
 
 def test_a_ramp_beyond_its_phase_is_refused():

@@ -84,6 +84,14 @@ def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error():
         next(eval_batches(CORPUS, CONFIG, 10, None, seed=0, shard=(0, 4)))
 
 
+def test_a_single_row_may_be_evaluated_and_a_split_of_one_row_be_padded():
+    (one,) = eval_batches(CORPUS, CONFIG, 16, 1, seed=0)
+    assert one["input_ids"].shape == (1, 64)
+    config = ExampleConfig(length=64, max_predictions=12, pairs="none")
+    (padded,) = eval_batches(corpus_of([[9]]), config, 16, None, seed=0, row_multiple=4)
+    assert (padded["sequence_ids"] > 0).sum(axis=1).tolist() == [11, 0, 0, 0]
+
+
 def test_zero_rows_are_refused():
     with pytest.raises(UserError, match="max_rows=0"):
         next(eval_batches(CORPUS, CONFIG, 16, 0, seed=0))

@@ -77,8 +77,25 @@ def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, pac
         ExampleConfig(max_predictions=int(needed) - 1, **shape)
 
 
+def test_masks_that_depend_on_the_words_may_be_fewer_than_the_tokens_of_packed_rows_need():
+    for masking in ("words", "policy.py:mine"):
+        ExampleConfig(length=128, max_predictions=20, packed_examples=4, masking=masking)
+
+
 def test_an_example_has_as_many_predictions_as_in_bert_and_at_most_its_tokens():
     config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
     lengths = np.arange(129)
     expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # rounds half to even, as the original does
     np.testing.assert_array_equal(config.predictions(lengths), expected)
+
+
+def test_another_masked_fraction_has_enough_predictions():
+    config = ExampleConfig(length=128, max_predictions=20)
+    assert config.with_masked_fraction(0.15) is config
+    following = ExampleConfig(length=128, max_predictions=20, targets="next")
+    assert following.with_masked_fraction(0.3) is following
+    assert vars(config.with_masked_fraction(0.3)) == vars(config) | {"masked_fraction": 0.3, "max_predictions": 38}
+    words = ExampleConfig(length=128, max_predictions=31, masking="words", packed_examples=2)
+    for fraction, predictions in ((0.2, 42), (0.9, 125)):  # in proportion, up to all tokens
+        found = words.with_masked_fraction(fraction)
+        assert (found.masked_fraction, found.max_predictions, found.packed_examples) == (fraction, predictions, 2)

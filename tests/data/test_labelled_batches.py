@@ -53,6 +53,11 @@ def test_the_order_differs_between_epochs_and_between_seeds():
     assert tuple(range(50)) not in orders
 
 
+def test_the_order_of_a_seed_and_epoch_equals_the_order_of_earlier_versions():
+    batches = batches_of(7)
+    assert batches.members(2 * batches.steps_per_epoch)[:6] == [5, 7, 24, 18, 10, 14]
+
+
 def test_a_batch_holds_only_the_features_of_its_step():
     batches = batches_of()
     for step in range(2 * batches.steps_per_epoch):
@@ -101,14 +106,21 @@ def test_batches_have_at_most_two_numbers_of_rows(row_multiple: int, worth: int,
         ([3, 5, 9, 5, 5, 5, 4, 5, 9, 5], (5, 9)),  # with 3, most of the others would need 9 rows
         ([4], (4,)),
         ([4, 4, 4], (4,)),
+        ([4, 5], (4, 5)),  # one of ten rows
+        ([5, 7, 7], (7,)),  # two of 21 rows
     ],
 )
 def test_a_second_number_of_rows_is_used_if_it_saves_a_tenth_of_padding(needed, counts, monkeypatch):
     monkeypatch.setattr(module, "WORTH_COMPILING", 1)
     assert module.choose_row_counts(np.array(needed), 32) == counts
-    monkeypatch.setattr(module, "WORTH_COMPILING", 2**20)
+    monkeypatch.undo()
     assert module.choose_row_counts(np.array(needed), 32) == (max(needed),)
     assert module.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
+
+
+@pytest.mark.parametrize(("times", "counts"), [(2**13, (5, 6)), (2**13 - 1, (6,))])
+def test_a_second_number_of_rows_is_used_if_it_saves_a_million_tokens(times: int, counts: tuple[int, ...]):
+    assert module.choose_row_counts(np.repeat([5, 5, 5, 5, 6], times), 32) == counts  # it saves 4 * 32 tokens each time
 
 
 def test_a_batch_may_need_more_rows_than_the_sampled_ones(monkeypatch: pytest.MonkeyPatch):

@@ -375,3 +375,44 @@ def test_an_unknown_token_is_never_a_next_target():
     batch = assemble_rows(corpus, plan_epoch(corpus, config, seed=1, epoch=0), np.array([0]), TABLES)
     assert batch["masked_positions"].tolist() == [[0, 1, 3, 4, 5, 6, 0]]
     assert batch["masked_targets"].tolist() == [[FIRST, FIRST + 1, FIRST + 3, FIRST + 4, FIRST + 5, 102, -1]]
+
+
+def test_centres_are_the_positions_of_next_targets():
+    settings_of = {"pairs": "none", "packed_examples": 3, "max_predictions": 30}
+    corpus = corpus_of(random_documents(60, seed=2))
+    _, expected = all_rows(settings(targets="next", **settings_of), corpus)
+    _, batch = all_rows(settings(targets="centres", **settings_of), corpus)
+    positions = np.where(expected.pop("masked_targets") < 0, -1, expected.pop("masked_positions"))
+    assert batch.keys() == {*expected, "centres"}
+    for name, array in (expected | {"centres": positions}).items():
+        np.testing.assert_array_equal(batch[name], array)
+    assert batch["centres"].dtype == np.int32
+
+
+def test_the_token_with_id_0_can_be_a_target():
+    corpus = corpus_of([[6]])
+    tokens = np.where(np.arange(6) == 2, 0, corpus.tokens.shards[0])
+    corpus = dataclasses.replace(corpus, tokens=dataclasses.replace(corpus.tokens, shards=(tokens,)))
+    for targets in ("next", "centres"):
+        config = settings(pairs="none", targets=targets, length=8, max_predictions=7)
+        plan, rows = plan_epoch(corpus, config, seed=1, epoch=0), np.array([0])
+        batch = assemble_rows(corpus, plan, rows, TABLES)
+        assert batch["centres" if targets == "centres" else "masked_positions"].tolist() == [[*range(7)]]
+        if targets == "next":
+            tables = dataclasses.replace(TABLES, continuation=np.zeros(corpus.vocabulary.size, bool))
+            assert rows_module.words_begun(corpus, plan, rows, batch, tables).all()
+
+
+@pytest.mark.parametrize(("examples", "widths"), [(16, [1_024]), (17, [32, 128])])
+def test_up_to_sixteen_examples_per_row_are_made_in_one_array(examples: int, widths: list[int], monkeypatch):
+    made = []
+    make = rows_module._make_examples
+    monkeypatch.setattr(rows_module, "_make_examples", lambda *arguments: made.append(arguments[4]) or make(*arguments))
+    lengths = np.array([30, 98] * 17, np.uint16)  # with [CLS] and [SEP]: 32 and 100
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    pairs = Pairs(starts, starts, lengths, np.zeros(34, np.uint16), np.zeros(34, bool))
+    config = settings(pairs="none", length=1_200, max_predictions=200, packed_examples=17)
+    numbers = np.arange(34).reshape(2, 17)
+    plan = EpochPlan(config, pairs, np.where(np.arange(17) < examples, numbers, -1), np.uint64(1))
+    assemble_rows(corpus_of([lengths.tolist()]), plan, np.arange(2), TABLES)
+    assert made == [1_200 if width > 1_000 else width for width in widths]

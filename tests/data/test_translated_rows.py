@@ -70,6 +70,9 @@ def test_rows_are_full():
     assert summary["examples"] == 400
     assert summary["examples_per_row"] > 1.5
     assert summary["padding_fraction"] < 0.3
+    tokens = sum(map(sum, SIZES)) // 2 + 400  # the mean of both sides, each with a [SEP] or [PAD]
+    assert summary["padding_fraction"] == pytest.approx(1 - tokens / (32 * summary["rows"]))
+    assert summary["packing_efficiency"] == -(-tokens // 32) / summary["rows"]
 
 
 def test_the_parts_of_all_hosts_form_the_batch_of_one_host():

@@ -6,7 +6,9 @@ import dataclasses
 import types
 
 import numpy as np
+import pytest
 
+from bert_jax.data import batches as module
 from bert_jax.data.batches import AlternatingBatches, LabelledBatches, UnlabelledBatches
 from bert_jax.data.rows import Batch, LabelLayout, RowShape
 from tests.data.corpora import FIRST, corpus_of, random_documents
@@ -55,6 +57,29 @@ def test_a_step_holds_newly_drawn_whole_sentences_and_marks_their_words():
     assert len(set(drawn)) > 0.3 * len(drawn)
 
 
+def test_words_begin_where_the_corpus_says_if_its_subwords_do_not_show_it():
+    corpus = corpus_of(DOCUMENTS)
+    starts = types.SimpleNamespace(at=lambda places: places % 5 == 0)
+    marked = dataclasses.replace(corpus, word_starts=starts)
+    batch = UnlabelledBatches(marked, SHAPE, 20, 0, row_multiple=4, weights=WEIGHTS).at(0)
+    tokens = batch["input_ids"]
+    inside, first = tokens >= FIRST, np.roll(tokens == 101, 1, axis=1)
+    np.testing.assert_array_equal(batch[WEIGHTS], (inside & (((tokens - FIRST) % 5 == 0) | first)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("features", "rows"), [(6, 828), (1, 1100)])
+def test_the_first_sentences_of_the_corpus_determine_the_number_of_rows(features: int, rows: int, monkeypatch):
+    """The sentences take 8 and 16 tokens of a row of 16; the rows have a tenth more room than 1,000 sentences take."""
+    monkeypatch.setattr(module, "_MEASURED", 2)
+    corpus = corpus_of([[6, 100], [14] * 40])
+    shape = RowShape(SHAPE.layout, 16, features)
+    assert UnlabelledBatches(corpus, shape, 1_000, 0, row_multiple=4, weights=WEIGHTS).row_count == rows
+
+
+def test_the_sentences_of_a_seed_and_step_equal_the_sentences_of_earlier_versions():
+    assert [ids[1] for ids in sentences_in(batches_of(7).at(3))[:4]] == [5074, 6028, 5156, 7015]
+
+
 def test_a_step_is_a_function_of_seed_and_step_and_hosts_share_its_rows():
     one, two = batches_of(), batches_of()
     for step in (0, 5):
@@ -72,7 +97,7 @@ def test_labelled_and_unlabelled_batches_alternate():
     unlabelled = batches_of()
     both = AlternatingBatches(labelled, unlabelled)
     assert both.steps_per_epoch == 2 * 3
-    assert set(both.row_counts) == {*labelled.row_counts, unlabelled.row_count}
+    assert both.row_counts == tuple(sorted({*labelled.row_counts, unlabelled.row_count}))
     for step in range(8):
         wanted = unlabelled.at(step // 2) if step % 2 else labelled.at(step // 2)
         found = both.at(step)

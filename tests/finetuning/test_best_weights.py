@@ -76,6 +76,15 @@ def test_best_weights_are_restored_up_to_the_step_of_the_state(tmp_path: pathlib
         assert earlier.step is None
 
 
+def test_an_error_of_the_run_reaches_the_checkpoints():
+    """Their `__exit__` does not wait for other processes after a device error."""
+    asked: list[Any] = []
+    best: Any = BestWeights.__new__(BestWeights)
+    best.checkpoints = types.SimpleNamespace(__exit__=lambda *given: asked.append(given))
+    best.__exit__("kind", "error", "trace")
+    assert asked == [("kind", "error", "trace")]
+
+
 def test_without_any_evaluation_there_are_no_best_weights(tmp_path: pathlib.Path):
     with BestWeights(job_in(tmp_path, patience=1)) as best:
         assert best.step is None
@@ -197,5 +206,7 @@ def test_the_model_card_has_the_scores_and_their_baselines(tmp_path):
     assert told.steps.startswith("9 steps of ")
     assert told.steps.endswith("; the weights are from step 6.")
     assert told.scores == [("dev f1", 0.5, 0.125), ("dev accuracy", 0.75, None), ("test f1", 0.25, None)]
-    assert (told.license, told.language) == ("mit", "de")
+    assert (told.license, told.language, told.base_model) == ("mit", "de", "")
+    of_hub = FinetuningExperiment.from_dict({"init_from": "google-bert/bert-base-uncased"})
+    assert best_weights.training_section(of_hub, "own/text", start, {}).base_model == "google-bert/bert-base-uncased"
     assert best_weights.training_section(experiment, "glue/mrpc", start, {}).language == "en"

@@ -201,6 +201,13 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert last["train/loss"] == pytest.approx(6e6)  # finite, although the weight is 0
 
 
+@pytest.mark.parametrize(("words", "mean"), [(4, 1.5), (1, 6.0), (0, 6.0)])
+def test_the_loss_of_the_views_is_the_mean_over_unlabelled_words(said: FinetuningLog, words: int, mean: float):
+    assert "view_loss" not in said.compute_scores(window())
+    unlabelled = {"view_loss": np.float32(6), "view_words": np.float32(words)}
+    assert said.compute_scores(window() | unlabelled)["view_loss"] == mean
+
+
 def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.Path):
     directory = tmp_path / "runs" / "seed-1"
     for starts in (1, 2):
@@ -252,6 +259,11 @@ def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, monkeypatch: p
         log.evaluation(1, {"dev": {"f1": 0.5}})
         log.draw()
     assert drawn == [(tmp_path / METRICS, tmp_path / "curves.png")] * 2
+
+
+def test_degenerate_predictions_are_reported_with_a_remedy(said: FinetuningLog, told):
+    said.warn_degenerate("dev_other", "all predictions are the same")
+    assert told()[-1] == "dev_other: all predictions are the same (degenerate); use another seed or a smaller learning rate"
 
 
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import pathlib
 import types
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.data.corpus.store import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.finetune import results
 from bert_jax.finetuning import data
@@ -20,6 +23,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.scores import Baseline
+from tests.data.corpora import corpus_of
 from tests.random_features import HEADS, random_features
 
 
@@ -103,6 +107,43 @@ def test_fingerprints_distinguish_splits_examples_and_models(monkeypatch: pytest
     renamed.splits = {split.replace("test", "exam"): examples for split, examples in renamed.splits.items()}
     digests.add(fingerprints(WHOLE, renamed)["examples"])
     assert len(digests) == 5
+
+
+def test_unlabelled_text_needs_sentences_in_the_vocabulary_of_the_model(monkeypatch: pytest.MonkeyPatch):
+    opened, asked = [corpus_of([[3, 2]])], list[Any]()
+    monkeypatch.setattr(data, "open_corpus", lambda directory: (asked.append(directory), opened[0])[1])
+    monkeypatch.setattr(data, "check_views", lambda *model, frozen: asked.append((*model, frozen)))
+    start: Any = types.SimpleNamespace(
+        tokenizer=types.SimpleNamespace(vocabulary=opened[0].vocabulary), config=ModelConfig(), source="m"
+    )
+    head = HEADS["token"]
+    assert data.open_unlabelled(WHOLE, head, start) is None
+    for frozen in (False, True):
+        asked.clear()
+        one = FinetuningExperiment.from_dict(
+            {"init_from": "m", "cross_view": {"corpus": "text"}, "training": {"freeze_encoder": frozen}}
+        )
+        assert data.open_unlabelled(one, head, start) is opened[0]
+        assert asked == [pathlib.Path("text"), (start.config, one.head_config(head), frozen)]
+    for changed, says in (
+        ({"vocabulary": dataclasses.replace(opened[0].vocabulary, sha256="other")}, "has a different vocabulary than m; build"),
+        ({"languages": ("de", "en")}, "holds texts and their translations; build a corpus of texts only"),
+        ({"sentence_offsets": np.zeros(1, np.int64)}, "has no sentence to train on; build it with a smaller --eval-fraction"),
+    ):
+        opened[0] = dataclasses.replace(corpus_of([[3, 2]]), **changed)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=rf"^config\.cross_view\.corpus=text {says}"):
+            data.open_unlabelled(one, head, start)
+
+
+def test_a_run_that_resumes_notices_another_unlabelled_corpus(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data, "weights_fingerprint", lambda model: f"weights of {model}")
+    one = FinetuningExperiment.from_dict({"init_from": "m", "cross_view": {"corpus": str(tmp_path)}})
+    task: Any = Toy()
+    found = []
+    for manifest in (b"", b"a", b"b"):
+        (tmp_path / MANIFEST).write_bytes(manifest)
+        found.append(fingerprints(one, task)["cross_view"])
+    assert found == [hashlib.sha256(manifest).hexdigest() for manifest in (b"", b"a", b"b")]
 
 
 @pytest.mark.parametrize(

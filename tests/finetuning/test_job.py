@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ from bert_jax.data.rows import row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job
+from bert_jax.objectives.cross_view import WEIGHTS
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
@@ -92,7 +94,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     return programs
 
 
-def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices: int = 2, **values: Any) -> Job:
+def job_in(
+    workdir: pathlib.Path, directory: pathlib.Path | None = None, devices: int = 2, unlabelled: Any = None, **values: Any
+) -> Job:
     experiment = FinetuningExperiment.from_dict(
         {"init_from": "m", "seed": 3, **values, "training": TRAINING | values.get("training", {})}
     )
@@ -102,7 +106,11 @@ def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices
     run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
     data: Any = types.SimpleNamespace(features=FEATURES, shape=SHAPE, pad_id=0, task=Task(), dev=["dev"])
     start: Any = types.SimpleNamespace(config=TINY)
-    inputs = Inputs(data, start, lambda mesh: lambda batch: batch | {"taught by": mesh})  # type: ignore[dict-item]
+
+    def teaching_on(mesh: jax.sharding.Mesh) -> Any:
+        return lambda batch: batch | {"taught by": mesh}
+
+    inputs = Inputs(data, start, teaching_on, unlabelled=unlabelled)
     return Job(experiment, run, directory or workdir, jax.devices()[:devices], inputs)
 
 
@@ -122,6 +130,27 @@ def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made
     assert experiment is job.experiment
     assert config == job.config == job.experiment.model_config(TINY, "cpu")
     assert (head, loss, steps_per_epoch, mesh) == (job.head, LabelLoss(), 3, job.mesh)
+
+
+def test_cross_view_training_alternates_with_unlabelled_sentences(
+    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
+):
+    sentences = types.SimpleNamespace(row_count=6, at=lambda step, shard: {"step": np.full(1, step)})
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs, "UnlabelledBatches", lambda *given, **named: (asked.append((given, named)), sentences)[1])
+    settings: dict[str, Any] = {"cross_view": {"corpus": "text", "batch_size": 5}, "training": {"accumulation": 3}}
+    job = job_in(tmp_path, unlabelled="corpus", **settings)
+    assert asked == [(("corpus", SHAPE, 5, 3), {"row_multiple": 6, "weights": WEIGHTS})]
+    assert (job.batches.steps_per_epoch, job.last_step) == (6, 24)
+    assert job.batches.at(7)["step"].tolist() == [3]
+    monkeypatch.setattr(jobs, "with_own_head", lambda *given: types.SimpleNamespace(params={"word": 1}))
+    views = types.SimpleNamespace(training_parameters=lambda key: {"views": nn.Partitioned(jax.random.key_data(key), (None,))})
+    monkeypatch.setattr(jobs, "CrossView", lambda config, head: views)
+    _, params = job.init_state()  # type: ignore[misc]
+    assert params["word"] == 1
+    np.testing.assert_array_equal(params["views"], jax.random.key_data(jax.random.key(3)))
+    _, params = job_in(tmp_path).init_state()  # type: ignore[misc]
+    assert params == {"word": 1}
 
 
 def test_too_many_steps_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
@@ -146,6 +175,14 @@ def test_a_batch_that_cannot_fit_is_refused_unless_fewer_layers_are_kept(
     for training in ({"freeze_encoder": True}, {"accumulation": 2}):
         with pytest.raises(UserError, match="the training step does not fit in memory"):
             job_in(tmp_path, training=training)
+
+
+def test_a_device_holds_its_share_of_the_rows(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs, "require_memory", lambda needs, mesh, advice: asked.append((needs, mesh, advice().what)))
+    job = job_in(tmp_path)
+    rows = job.batches.row_counts[-1]
+    assert asked == [(rows / 2 * 2 * SHAPE.length * TINY.hidden_size * 4, job.mesh, "the training step")]  # of two layers
 
 
 def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):

@@ -55,7 +55,8 @@ def test_the_run_starts_with_the_weights_of_the_model(model, tmp_path):
 
 def test_missing_parts_start_new_only_if_declared(model, tmp_path):
     directory = exported(tmp_path, model, "pooler")
-    with pytest.raises(UserError, match=r"has no mlm_head and no nsp_head; .*--config\.init_new=mlm_head,nsp_head"):
+    says = r"has no mlm_head and no nsp_head; to start them from random weights, give --config\.init_new=mlm_head,nsp_head"
+    with pytest.raises(UserError, match=says):
         pretraining_start(experiment(directory, model), model.tokenizer.vocabulary)
     declared = experiment(directory, model, init_new="mlm_head,nsp_head")
     params = pretraining_start(declared, model.tokenizer.vocabulary)

@@ -55,6 +55,7 @@ def test_texts_are_drawn_literally_not_as_mathematics():
     rendered(figure)
     assert [text.get_text() for text in drawn] == ["$a_b$", r"\$", "a" * (LONGEST - 1) + "…", "b\ufffd", "c" * LONGEST]
     assert not any(text.get_parse_math() for text in drawn)
+    assert LONGEST == 200
     widths = [text.get_window_extent().width for text in (figure.text(0, 0, "$a$", parse_math=False), drawn[0])]
     assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
 
@@ -72,6 +73,15 @@ def test_a_caption_is_drawn_once_for_all_formats():
     for form in FIGURE_FORMATS:
         rendered(figure, form, tight=True, caption="runs/$m_1")
     assert [text.get_text() for text in figure.texts].count("runs/$m_1") == 1
+
+
+def test_an_image_has_the_size_of_its_figure_unless_it_is_cropped():
+    figure = Figure(figsize=(2, 1), dpi=100)
+    figure.text(0.5, 0.5, "a")
+    whole, cropped = (rendered(figure, tight=tight) for tight in (False, True))
+    sizes = [[int.from_bytes(image[at : at + 4], "big") for at in (16, 20)] for image in (whole, cropped, rendered(figure))]
+    assert sizes[0] == sizes[2] == [200, 100]
+    assert sizes[1][0] < 100
 
 
 def test_equal_figures_are_equal_files():

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.analysis.flags import COMMANDS as ANALYSES
 from bert_jax.analysis.flags import EXAMPLES
 from bert_jax.analysis.flags import flag_parser as analyse_parser
-from bert_jax.interface.flags import filled
+from bert_jax.interface.flags import FlagParser, filled
 from bert_jax.prediction.commands import COMMANDS as PREDICTIONS
 from bert_jax.prediction.commands import command_parser as predict_parser
 
@@ -102,6 +102,7 @@ def test_help_has_short_lines_an_example_and_grouped_flags_with_defaults(answers
     assert [long for long in said.splitlines() if len(long) > 100] == []
     if command not in ("analyse", "predict"):  # these two list their own commands
         flags = {title: re.findall(r"^  (--[\w.-]+)", part, re.M) for title, part in groups(said).items()}
+        assert [*flags][-1] == "help", "the flags that all commands have come last"
         assert flags.pop("help") == []  # only --help, which starts with -h
         assert sum(map(len, flags.values())) > 0
     assert re.findall(r"\(-?\d[\d.,]*\)$", said, re.M) == []  # a default is "(default: 5)"
@@ -141,3 +142,16 @@ def test_paragraphs_are_wrapped_and_commands_are_not(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "20")
     text = "one two three four five six\nseven\n\n    a command \\\n        of two lines\n\neight"
     assert filled(text) == "one two three four\nfive six seven\n\n  a command \\\n      of two lines\n\neight"
+    assert filled("some well-known-names-of-files of gs://bucket/a_long_path_of_it") == (
+        "some\nwell-known-names-of-files\nof\ngs://bucket/a_long_path_of_it"
+    )
+
+
+def test_names_of_flags_and_their_values_are_not_broken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    parser = FlagParser(prog="command", usage=f"command {'--a-flag-with-hyphens=N ' * 9}")
+    parser.add_argument("--of", help="it may be one of the-first, the-second-one, the-third-one, or the-fourth-one")
+    said = parser.format_help()
+    assert "the-second-one" in said
+    names = {word.strip(",") for word in said.split() if word.startswith(("the-", "--a"))}
+    assert names == {"the-first", "the-second-one", "the-third-one", "the-fourth-one", "--a-flag-with-hyphens=N"}

@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_record, is_in_file, load_named, source_file, split_named
+from bert_jax.interface.named import file_record, is_in_file, load_named, require_call, source_file, split_named
 from bert_jax.interface.ranges import NamedIn, check_value
 
 KNOWN = {"square_root": "math:sqrt", "ceiling": "math:ceil"}
@@ -95,6 +95,18 @@ def test_a_value_is_split_into_file_and_name():
     ]
     assert [is_in_file(value) for value in ("a", "a.py", "a.py:N", "a.pyx:N")] == [False, True, True, False]
     assert (source_file("a"), source_file("b/a.py:N")) == ("", "b/a.py")
+
+
+def test_a_user_function_must_accept_the_arguments_and_may_need_more_only_if_they_are_given():
+    def of_two(a: int, b: int) -> None: ...
+    def of_three(a: int, b: int, c: int) -> None: ...
+
+    require_call(of_two, "a, b", KEY)
+    require_call(of_three, "a, b", KEY, more=True)
+    require_call(min, "a, b", KEY)  # written in C, without a signature
+    for function, more in ((of_three, {}), (lambda a: a, {}), (lambda a: a, {"more": True})):
+        with pytest.raises(UserError, match=rf"^{KEY} must be a function of \(a, b\), but it cannot be called with them \("):
+            require_call(function, "a, b", KEY, **more)
 
 
 def test_a_run_stores_path_hash_and_source_of_a_file(file: pathlib.Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.interface.words import byte_unit, duration, prefixed
+from bert_jax.interface.words import byte_unit, cut, duration, prefixed, shortened
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,14 @@ def test_less_than_ten_megabytes_are_shown_in_kilobytes(size: int, text: str):
 )
 def test_a_duration_has_its_two_largest_units(seconds: float, text: str):
     assert duration(seconds) == text
+
+
+def test_a_text_in_an_error_has_at_most_60_characters():
+    assert cut("x" * 60) == "x" * 60
+    assert cut("x" * 61) == "x" * 57 + "..."
+    assert cut("abcdef", 5) == "ab..."
+
+
+def test_a_very_long_line_is_shown_with_a_thousand_characters_of_each_end():
+    line = "a b " * 1_000
+    assert shortened(line) == f"{line[:1_000]}... (2,000 characters) ...{line[-1_000:]}"

@@ -16,7 +16,7 @@ from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.model.heads import make_head
 from bert_jax.pretraining.results import card_scores
-from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.objectives.scored import objective_of
 
 TOLD = Training(
@@ -85,6 +85,63 @@ def test_the_card_of_a_task_head_names_its_task_and_labels(tmp_path, kind, tag, 
     assert ("Labels: no, yes, perhaps." in text) == bool(labels)
 
 
+def test_a_card_has_its_sections_in_order(vocabulary):
+    head = make_head("sequence", labels=("no", "yes"), pooling="concat")
+    model = dataclasses.replace(make_labelled_model(vocabulary, head), untrained=frozenset(["sequence_head"]))
+    *text, _, _ = model_card(model, TOLD).splitlines()
+    assert text == f"""---
+license: "unknown"
+language: "en"
+library_name: "transformers"
+pipeline_tag: "feature-extraction"
+tags: ["bert_jax", "bert"]
+base_model: "google/tiny"
+---
+
+# BERT: 2 layers, 16 wide, 4 heads
+
+A model of bert_jax with {model.counts.in_words}, 140 pieces of a cased wordpiece vocabulary, and sequence_head.
+
+Labels: no, yes.
+
+Never trained: sequence_head.
+
+## Training
+
+Pretrained on 12 tokens. Steps: 3 of 4 rows of 8 tokens.
+
+| score | this model | baseline |
+|---|---|---|
+| held-out mlm_accuracy | 0.5 | 0.25 |
+| held-out nsp_loss | 0.7 |  |
+
+## Use
+
+```python
+from transformers import AutoTokenizer, AutoModel
+
+tokenizer = AutoTokenizer.from_pretrained("DIR")
+model = AutoModel.from_pretrained("DIR")
+```
+
+transformers loads only the encoder, not this head.{" "}
+With bert_jax:
+
+    python -m bert_jax.predict classify --model=DIR "A text."
+
+## Licence
+
+The licence of the weights is not stated: set `license` above before you publish them.
+""".splitlines()
+
+
+def test_the_card_of_a_bilm_shows_how_to_embed(vocabulary):
+    text = model_card(as_model(*make_model(vocabulary, encoder="bilm"), vocabulary), Training())
+    assert front_matter(text)["tags"] == ["bert_jax", "bilm"]
+    assert 'python -m bert_jax.predict embed --model=DIR "A text."' in text
+    assert "transformers loads only" not in text
+
+
 def test_a_new_export_replaces_only_an_unchanged_card(model, tmp_path):
     export_model(tmp_path / "m", model, card=model_card(model, TOLD))
     export_model(tmp_path / "m", model)
@@ -134,7 +191,7 @@ def test_exports_in_other_formats_have_cards_too(tiny, vocabulary, tmp_path, for
     for _ in range(2):
         convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}", f"--format={form}", *flags])
         text = (tmp_path / "b" / CARD).read_text()
-        assert front_matter(text)["library_name"] == "bert_jax"
+        assert (front_matter(text)["library_name"], front_matter(text)["tags"]) == ("bert_jax", ["bert_jax", "bert"])
         assert "Pretrained on 12 tokens." in text
         assert card_facts(text) is not None
 

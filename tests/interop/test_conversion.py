@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from bert_jax import convert
 from bert_jax.errors import UserError
@@ -18,6 +20,7 @@ from bert_jax.interop import conversion
 from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.model.heads import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -32,6 +35,27 @@ def model(tiny, vocabulary) -> Model:
 def flags_of(*arguments: str, **changes: Any) -> argparse.Namespace:
     flags = parse_flags("", ["--from=A", "--to=B", *arguments])
     return argparse.Namespace(**vars(flags) | changes)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--max-position=1", "--max-position=1048576", "!--max-position=0", "!--max-position=1048577"),
+        ("--token-types=1", "--token-types=65536", "!--token-types=0", "!--token-types=65537"),
+        ("--rope-theta=1", "--rope-theta=1,1e12", "!--rope-theta=0.9", "!--rope-theta=1.1e12", "!--rope-theta=1,2,3"),
+    ],
+)
+def test_flags_at_their_limits_are_accepted_and_beyond_refused(flags):
+    for flag in flags:
+        with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
+            flags_of(flag.removeprefix("!"))
+
+
+def test_source_and_target_are_required_and_the_seed_is_0():
+    assert flags_of().seed == 0
+    for flag in ("--from=A", "--to=B"):
+        with pytest.raises(UserError, match="required"):
+            parse_flags("", [flag])
 
 
 def test_a_bert_is_described_by_parts_sizes_and_vocabulary(model):
@@ -131,6 +155,37 @@ def test_computed_positions_grow_by_their_formula(vocabulary):
     assert changed(model, flags_of("--max-position=50"))[1] == ["position table: 40 -> 50 rows (new rows: sinusoidal)"]
     with pytest.raises(UserError, match="--new-positions is for learned positions, but this model has sinusoidal"):
         changed(model, flags_of("--max-position=50", "--new-positions=copied"))
+
+
+def test_a_model_without_positions_reads_longer_texts(vocabulary):
+    result, told = changed(as_model(*make_model(vocabulary, encoder="bilm"), vocabulary), flags_of("--max-position=50"))
+    assert (result.config.max_position, told) == (50, ["longest text: 40 -> 50 tokens"])
+
+
+@pytest.mark.parametrize(
+    ("before", "flag", "after"),
+    [
+        (None, "--normalise", TextVectors("mean", True)),
+        (TextVectors("cls", False, 9), "--normalise", TextVectors("cls", True, 9)),
+        (TextVectors("cls", True, 9), "--pooling=mean", TextVectors("mean", True, 9)),
+        (TextVectors("cls", False, 9), "--pooling=mean", TextVectors("mean", False, 9)),
+    ],
+)
+def test_a_flag_for_text_vectors_changes_only_its_own_setting(model, before, flag, after):
+    assert changed(dataclasses.replace(model, vectors=before), flags_of(flag))[0].vectors == after
+
+
+@pytest.mark.parametrize(
+    ("source", "named", "base"),
+    [("lab/name", "lab/name", "lab/name"), ("gs://bucket/run", "run", None), ("a/b/run", "run", None)],
+)
+def test_the_card_names_a_model_of_the_hub_as_the_base(model, monkeypatch, tmp_path, source, named, base):
+    monkeypatch.chdir(tmp_path)
+    stated = dataclasses.replace(model, source=str(tmp_path))
+    for changes, told in ((["x", "y"], f"Converted from {named}: x; y."), ([], f"Converted from {named}.")):
+        text = conversion._converted_card(stated, flags_of(source=source), changes)
+        assert f"\n{told}\n" in text
+        assert yaml.safe_load(text.split("---\n")[1]).get("base_model") == base
 
 
 def test_the_labels_and_the_problem_of_a_head_are_replaced(vocabulary):

@@ -21,6 +21,7 @@ from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
 from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
+from bert_jax.interop.surgery import with_window
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -404,7 +405,9 @@ def test_an_encoder_with_a_pooling_is_exported_for_sentence_transformers(tmp_pat
     assert {name for name, value in settings.items() if value is True} - {"include_prompt"} == {
         {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
     }
-    assert json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
+    assert settings["include_prompt"] is True
+    limits = json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())
+    assert limits == {"max_seq_length": 40, "do_lower_case": False}
     names = json.loads((tmp_path / "st" / "tokenizer_config.json").read_text())["model_input_names"]
     assert names == ["input_ids", "attention_mask"]  # no token types, which the model does not accept
     export_model(tmp_path / "again", import_model(tmp_path / "st"))
@@ -429,6 +432,57 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     convert.main([f"--from={source}", f"--to={tmp_path / 'full'}", "--rope-theta=9000"])
     config = import_model(tmp_path / "full").config
     assert (config.rotary_theta, config.sliding_rotary_theta) == (9_000.0, 33.0)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "flags"),
+    [
+        ("modernbert_masked", OLD | {"rope_scaling": {"rope_theta": 5e4}}, ["--rope-theta=9000"]),
+        ("modernbert_masked", {"sliding_window": 3}, ["--window=4"]),
+        ("modernbert_masked", {"sliding_window": None}, ["--window=4"]),
+        ("eurobert_masked", {"rope_parameters": "absent", "rope_scaling": {"rope_theta": 555.0}}, ["--rope-theta=9000"]),
+    ],
+)
+def test_a_changed_setting_replaces_every_spelling_of_it(tmp_path, case, fields, flags):
+    source = changed(case, tmp_path / "m", **fields)
+    before = import_model(source).config
+    convert.main([f"--from={source}", f"--to={tmp_path / 'to'}", *flags])
+    after = import_model(tmp_path / "to").config
+    base = 9_000.0 if "theta" in flags[0] else before.rotary_theta
+    assert (after.rotary_theta, after.sliding_radius) == (base, before.sliding_radius if "theta" in flags[0] else 2)
+
+
+def test_the_smallest_window_has_a_token_on_each_side():
+    model = imported("modernbert_masked")
+    assert with_window(model, 2).config.sliding_radius == 1
+    for tokens in (0, 1, 3):
+        with pytest.raises(UserError, match=f"a window of {tokens} tokens? cannot be divided into two equal sides"):
+            with_window(model, tokens)
+
+
+def test_ids_of_special_tokens_are_those_of_the_vocabulary(tmp_path):
+    export_model(tmp_path / "again", import_model(changed("modernbert_masked", tmp_path / "m", cls_token_id=7, sep_token_id=8)))
+    assert [fields_of(tmp_path / "again")[f"{name}_token_id"] for name in ("cls", "sep")] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("sliding", "every"), [((), 1), ((1, 2, 3, 4), 5), ((1, 2, 4), 3), ((1, 3), 2), ((0, 1, 2, 3, 4), None), ((2, 3), None)]
+)
+def test_layers_are_also_written_as_the_number_of_older_files_if_one_describes_them(sliding, every):
+    types = tuple("sliding" if layer in sliding else "full" for layer in range(5))
+    config = ModelConfig(**published("modernbert-base") | {"num_layers": 5, "layer_types": types})
+    fields = config_to_json(config, architecture="X", ids={})
+    assert fields["global_attn_every_n_layers"] == every
+    assert fields["layer_types"] == [f"{name}_attention" for name in types]
+
+
+def test_keys_may_be_shared_by_all_heads(tmp_path):
+    fields = fields_of(GOLDEN / "eurobert_masked")
+    assert config_from_json(fields | {"num_key_value_heads": 1}, "").key_value_heads == 1
+    with pytest.raises(UserError, match="num_key_value_heads=0 must be a whole number from 1, or null"):
+        config_from_json(fields | {"num_key_value_heads": 0}, "")
+    with pytest.raises(UserError, match="rope_theta=0 must be a positive number"):
+        config_from_json(fields | {"rope_parameters": None, "rope_theta": 0}, "")
 
 
 @pytest.mark.parametrize(
@@ -459,4 +513,6 @@ def test_parameter_counts_leave_out_the_unused_norm(tmp_path, capsys):
     assert f"{stored:,} parameters" in capsys.readouterr().out
     export_model(tmp_path / "padded", imported("modernbert_encoder", vocab_multiple=64))
     for export in ("to", "padded"):
-        assert f"A model of bert_jax with {stored:,} parameters" in (tmp_path / export / "README.md").read_text()
+        card = (tmp_path / export / "README.md").read_text()
+        assert f"A model of bert_jax with {stored:,} parameters" in card
+        assert '\ntags: ["bert_jax", "modernbert"]\n' in card

@@ -258,6 +258,8 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
     assert import_model(tmp_path / "m").columns == columns
     assert import_model(tmp_path / "m", drop=["sequence_head"]).columns == {}
+    export_model(tmp_path / "without", model)
+    assert "columns" not in json.loads((tmp_path / "without" / "config.json").read_text())["bert_jax"]
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"columns": {"text": 3, "text_b": [], "words": "w"}})
     assert import_model(tmp_path / "m").columns == {"words": "w"}

@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
+    SETTINGS,
     architecture_from_json,
     architecture_name,
     config_from_json,
@@ -88,6 +89,46 @@ def test_a_setting_in_a_user_file_is_read_only_with_the_same_file(field: str, tm
     del fields["bert_jax"][f"{field}_file"]
     with pytest.raises(UserError, match=f'c.json: {field}=.*mine.py:Mine, but "{field}_file" is not under "bert_jax"; export'):
         config_from_json(fields, "c.json")
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ([], r'"model" under "bert_jax" is \[\], not an object of settings; export the model again'),
+        ("x" * 200, f'"model" under "bert_jax" is {"x" * 100}, not an object'),
+        ({"num_layers": 3, "mine": 1}, '"model" under "bert_jax" is .*, not an object of settings'),
+        ({"num_layers": "3"}, "\"num_layers\" under \"bert_jax\", \"model\" is '3'; export the model again"),
+        ({"num_layers": True}, '"num_layers" under "bert_jax", "model" is True'),
+        ({"final_norm": 1}, '"final_norm" under "bert_jax", "model" is 1'),
+        ({"rotary_theta": True}, '"rotary_theta" under'),
+        ({"embedding_dropout": "0.1"}, '"embedding_dropout" under'),
+        ({"layer_types": "full"}, '"layer_types" under'),
+    ],
+    ids=str,
+)
+def test_recorded_settings_of_another_type_are_refused(stated, says):
+    with pytest.raises(UserError, match=f"^c.json: {says}"):
+        config_from_json(as_json() | {"bert_jax": {"model": stated}}, "c.json")
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {name: getattr(CONFIG, name) for name in SETTINGS},
+        {"embedding_dropout": 0.3, "final_norm": True, "norm_placement": "pre", "rotary_theta": 5},
+        {"layer_types": ["full", "full", "full"]},
+    ],
+    ids=["all", "some", "a list"],
+)
+def test_recorded_settings_take_precedence_over_the_file(stated):
+    read = config_from_json(as_json() | {"bert_jax": {"model": stated}}, "")
+    assert read == dataclasses.replace(CONFIG, **{n: tuple(x) if isinstance(x, list) else x for n, x in stated.items()})
+
+
+def test_an_unknown_model_is_refused_with_the_file():
+    for read in (architecture_from_json, head_from_json):
+        with pytest.raises(UserError, match=r"^c\.json: model_type='gpt2' cannot be represented"):
+            read({"model_type": "gpt2"}, "BertModel", "c.json")
 
 
 def test_execution_settings_are_not_exported():

@@ -94,8 +94,10 @@ def test_vectors_without_a_vocabulary_use_the_given_one_and_may_get_new_parts(vo
     back = import_model(tmp_path / "m")
     assert (back.parts, back.untrained) == (("skip_gram_head",), {"skip_gram_head"})
     assert back.tokenizer.vocabulary == model.tokenizer.vocabulary
-    convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}"])
+    convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}", "--drop=skip_gram_head"])
     assert import_model(tmp_path / "m").parts == ()
+    with pytest.raises(UserError, match="--drop=mine: word vectors have no such part; leave it out"):
+        convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}", "--drop=mine"])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@ compiles."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,11 +13,12 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.names import params_from_tensors
+from bert_jax.model import attention
 from bert_jax.model.bert import Bert, attention_weights
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.tokens import Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
-from tests.random_rows import tokens_of
+from tests.random_rows import TINY, random_batch, random_parameters, tokens_of
 
 WITHIN = 1e-6
 
@@ -82,3 +85,31 @@ def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
 
     assert quotients(encode) == 0
     assert quotients(lambda params: attention_weights(params, config, Tokens.of(batch))) == config.num_layers
+
+
+@pytest.mark.parametrize(
+    ("fields", "by_head"),
+    [
+        ({}, True),
+        ({"direction": "left_to_right"}, False),
+        ({"positions": "experiments/extensions/alibi.py:Alibi"}, False),  # which changes the scores
+    ],
+)
+def test_long_rows_on_one_cpu_have_the_attention_of_other_devices(
+    fields: dict[str, Any], by_head: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """One head after the other, unless a mask or the scores depend on more than the texts."""
+    config = dataclasses.replace(TINY, num_layers=1, **fields)
+    params, batch, used = random_parameters(config), random_batch(rows=2), []
+    right = attention.attention_by_head
+    monkeypatch.setattr(attention, "LONG", 16)
+    monkeypatch.setattr(attention, "attention_by_head", lambda *inputs: used.append(inputs) or right(*inputs))
+
+    def encoded(config: ModelConfig) -> np.ndarray:
+        return jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode")[0])(params, batch)
+
+    wanted = encoded(config)
+    assert not used
+    found = encoded(Resolved(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)}, target=Target("cpu", True)))
+    assert bool(used) == by_head
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -143,6 +143,8 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
             ends = last[0, at - 1, :w], last[0, at + 1, w:]
             mean = sum(log_softmax(table @ np.float64(end) + bias) for end in ends) / 2
             np.testing.assert_allclose(filled[0, n, :20], mean, rtol=1e-5)
+        ends = jnp.resize(jnp.array([0, 11]), positions.shape)  # without a neighbour on one side
+        assert np.isfinite(model.apply({"params": params}, last, ends, method="masked_logits")[..., :20]).all()
         moved = np.asarray((filled[1:] != filled[:1]).any(-1))
         assert (moved == (np.arange(length)[:, None] != positions[:1])).all()
 

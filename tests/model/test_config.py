@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import pathlib
 import re
 from typing import Any
 
+import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import ModelConfig, published_sizes
+from bert_jax.model import encoder_classes
+from bert_jax.model.config import Execution, ModelConfig, published, published_sizes
+from bert_jax.objectives.model import Model
+from tests.random_rows import TINY, drawn_parameters, random_batch
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
@@ -40,9 +47,58 @@ def test_the_miniatures_have_the_sizes_of_their_paper():
     assert published_sizes().keys() - {"tiny", "mini", "small", "medium", "base", "large"} == names
 
 
+MODERN = {
+    "ettin-17m": (7, 256, 384, 4), "ettin-32m": (10, 384, 576, 6), "ettin-68m": (19, 512, 768, 8),
+    "ettin-150m": (22, 768, 1_152, 12), "ettin-400m": (28, 1_024, 2_624, 16), "ettin-1b": (28, 1_792, 3_840, 28),
+    "modernbert-large": (28, 1_024, 2_624, 16), "mmbert-small": (22, 384, 1_152, 6),
+}  # fmt: skip
+"""(layers, width, intermediate, heads): arXiv:2507.11412, table 1; arXiv:2412.13663, table 4; arXiv:2509.06888."""
+EUROBERT = {
+    "eurobert-210m": (12, 768, 3_072, 12, 12), "eurobert-610m": (26, 1_152, 4_096, 18, 6),
+    "eurobert-2.1b": (32, 2_304, 6_144, 18, 6),
+}  # fmt: skip
+"""(layers, width, intermediate, heads, heads of keys and values): arXiv:2503.05500, table 1."""
+
+
+def test_published_encoders_have_the_sizes_of_their_papers_and_the_settings_of_their_releases():
+    for name, sizes in MODERN.items():
+        c = ModelConfig(**published(name))
+        assert (c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads) == sizes
+        assert c.vocab_size == (256_000 if "mmbert" in name else 50_368)
+        assert c.max_position == (7_999 if "ettin" in name else 8_192)
+        assert (c.rotary_theta, c.sliding_rotary_theta) == (160_000, 10_000 if "modernbert" in name else None)
+        assert (c.sliding_radius, c.layer_norm_epsilon, c.layer_types[:4]) == (64, 1e-5, ("full", "sliding", "sliding", "full"))
+    for name, sizes in EUROBERT.items():
+        c = ModelConfig(**published(name))
+        assert (c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.key_value_heads) == sizes
+        assert (c.vocab_size, c.max_position, c.rotary_theta, c.layer_norm_epsilon) == (128_256, 8_192, 250_000, 1e-5)
+        assert c.num_key_value_heads == (0 if sizes[3] == sizes[4] else sizes[4])
+        unset = ("type_vocab_size", "norm_bias", "embedding_norm", "attention_bias", "intermediate_bias", "output_bias")
+        assert not any(getattr(c, field) for field in (*unset, "decoder_bias", "tied_decoder"))
+        assert c.final_norm
+    c = ModelConfig(**published("nomic-bert"))
+    assert (c.vocab_size, c.max_position, c.rotary_theta, c.type_vocab_size) == (30_528, 2_048, 1_000, 2)
+    assert not any((c.attention_bias, c.intermediate_bias, c.output_bias))
+    c = ModelConfig(**published("transformer_base"))
+    assert (c.vocab_size, c.max_position, c.layer_norm_epsilon, c.scale_embeddings) == (37_000, 512, 1e-5, True)
+
+
+def test_a_resumed_run_may_change_everything_about_its_execution_but_the_dtype():
+    assert Execution.exact() == ("remat", "scan_layers", "layers_per_scan_step", "attention", "residual_norm")
+
+
 @pytest.mark.parametrize(
     ("fields", "in_words", "word_width", "has_segments"),
     [
+        (
+            {"encoder": "cove", "num_layers": 2, "decoder_layers": 1, "hidden_size": 600, "intermediate_size": 300},
+            "bidirectional LSTM of 2 layers, 600 wide, cells 300 wide, decoder of 1 layer",
+            600,
+            True,
+        ),
+        ({"encoder": "flair", "num_layers": 1}, "biLM of characters of 1 layer, 768 wide, cells 3072 wide", 384, True),
+        (published("transformer_base"), "encoder of 6 and decoder of 6 layers, 512 wide", 512, False),
+        ({"encoder": "a/mine.py:Mine"}, "Mine of 12 layers, 768 wide", 768, True),
         ({}, "12 layers, 768 wide, 12 heads", 768, True),
         ({"num_layers": 1, "num_heads": 1, "type_vocab_size": 1}, "1 layer, 768 wide, 1 head", 768, False),
         ({"direction": "left_to_right"}, "12 layers, 768 wide, 12 heads", 768, False),
@@ -82,6 +138,8 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({"encoder": "bilm", "attention": "plain"}, "attention=plain does not apply to model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "residual_norm": "plain"}, "does not apply to model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "remat": "full"}, "does not apply to model.encoder=bilm; leave it out (none)"),
+        ({"rotary_theta": 0.9}, "model.rotary_theta=0.9 must be at least 1 and at most 1e+12"),
+        ({"rotary_theta": 1.1e12}, "must be at least 1 and at most 1e+12"),
     ],
 )  # fmt: skip
 def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], says: str):
@@ -99,6 +157,7 @@ def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], say
         {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
         {"encoder": "bilm", "direction": "left_to_right", "hidden_size": 9},
         {**STATIC, "hidden_size": 9},
+        {"rotary_theta": 1.0, "sliding_rotary_theta": 1e12},
     ],
 )
 def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
@@ -123,3 +182,27 @@ def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
 def test_incompatible_block_settings_are_refused(fields, message):
     with pytest.raises(UserError, match=re.escape(message)):
         ModelConfig(**{"num_layers": 3, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64} | fields)
+
+
+def test_an_encoder_in_a_file_must_be_a_class_of_encoders(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("from bert_jax.model.static import NoLayers\nclass Other: pass\ndef function(x, tokens, seed): pass\n")
+    assert encoder_classes(ModelConfig(encoder=f"{file}:NoLayers"))[1].__name__ == "NoLayers"
+    for name in ("Other", "function"):
+        with pytest.raises(UserError, match=rf"mine.py:{name} is <.*, not an encoder; make it a class that inherits from"):
+            encoder_classes(ModelConfig(encoder=f"{file}:{name}"))
+
+
+def test_an_encoder_in_a_file_must_return_its_last_layer_and_all_layers(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import jax.numpy as jnp\nfrom bert_jax.model.encoder import WholeRows\n"
+        "class Last(WholeRows):\n    def __call__(self, x, tokens, seed): return x\n"
+        "class One(WholeRows):\n    def __call__(self, x, tokens, seed): return x, x[None]\n"
+        "class Right(WholeRows):\n    def __call__(self, x, tokens, seed): return x, jnp.stack([x, x])\n"
+    )
+    for name, refused in (("Last", True), ("One", True), ("Right", False)):
+        model = Model(dataclasses.replace(TINY, encoder=f"{file}:{name}"))
+        params = {"embeddings": drawn_parameters(TINY)["embeddings"], "encoder": {}}
+        with pytest.raises(UserError, match="must return the output of the last layer") if refused else contextlib.nullcontext():
+            assert jax.eval_shape(model.encode, params, random_batch()).shape == (8, 16, 16)

@@ -14,15 +14,18 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
+from bert_jax.model import cove
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.cove import CoveTranslator
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits, sigmoid
+from tests.model.lowbias32 import hashed
 from tests.model.test_bilm import log_softmax, lstm_in_numpy
 from tests.random_rows import objective_for
 
@@ -195,6 +198,28 @@ def test_dropout_follows_the_seed_in_encoder_and_decoder():
         assert np.array_equal(first[name], again[name])
         assert not np.array_equal(first[name], other[name])
     assert 0.3 < np.mean(np.asarray(first["decoder_last"])[batch["decoder_sequence_ids"] > 0] == 0) < 0.7
+
+
+def test_targets_outside_of_their_table_are_refused():
+    source = Tokens.of(batch_of())
+    target = dataclasses.replace(source, ids=np.full_like(source.ids, COVE.vocab_size))
+    with pytest.raises(UserError, match="input_ids holds 20, outside"):
+        CoveTranslator(COVE).apply({"params": random_params(COVE)}, target, np.zeros((3, 12, 8)), source, method="decode")
+
+
+def test_words_and_outputs_of_the_decoder_have_dropout_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    seen: list[Dropout] = []
+    monkeypatch.setattr(cove, "dropout", lambda x, settings: (seen.append(settings) if settings.seed is not None else None) or x)
+    model = CoveTranslator(dataclasses.replace(COVE, hidden_dropout=0.5))
+
+    @jax.jit
+    def seeds(params, batch):
+        model.apply({"params": params}, batch, jnp.uint32(7))
+        return [settings.seed for settings in seen]
+
+    step = 7 ^ int.from_bytes(b"cove", "big")
+    assert [int(seed) for seed in seeds(random_params(COVE), batch_of())] == [hashed(step), hashed(step + 1)]
+    assert [settings.rate for settings in seen] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

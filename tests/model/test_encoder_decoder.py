@@ -86,6 +86,13 @@ def test_published_sizes_have_the_parameter_counts_of_their_widths(name, expecte
     assert counts.fixed == words  # final_logits_bias
 
 
+def test_rows_of_padding_are_counted_for_each_vocabulary():
+    config = dataclasses.replace(TINY, decoder_vocab_size=47)
+    plain, padded = (count_parameters(dataclasses.replace(config, vocab_multiple=n)) for n in (1, 16))
+    assert (plain.fixed, plain.padded) == (47, 0)
+    assert (padded.trained, padded.fixed, padded.padded) == (plain.trained, 48, (3 + 1) * TINY.hidden_size)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
     config = dataclasses.replace(TINY, **VARIANTS[name])
@@ -122,6 +129,14 @@ def test_packed_targets_read_only_their_own_source(name):
     alone, together = (outputs(config, parameters(config), rows)["logits"] for rows in (batch, packed))
     np.testing.assert_allclose(together[0, :4], alone[0, :4], atol=2e-5)
     np.testing.assert_allclose(together[0, 4:7], alone[1, :3], atol=2e-5)
+
+
+def test_targets_outside_of_their_tables_are_refused():
+    source, model = Tokens.of(pairs()), EncoderDecoder(TINY)
+    for name, value in (("ids", TINY.vocab_size), ("positions", TINY.max_position)):
+        target = dataclasses.replace(source, **{name: np.full_like(source.ids, value)})
+        with pytest.raises(UserError, match=f"holds {value}, outside"):
+            model.apply({"params": parameters()}, target, np.zeros((3, 9, 20)), source, method="decode")
 
 
 def test_scanned_layers_compute_the_same_with_dropout():

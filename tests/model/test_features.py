@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig, Target
+from bert_jax.model.features import mean_pooling
 from bert_jax.model.heads import LAYERS, head_class, make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
@@ -206,6 +207,11 @@ def test_neither_packed_neighbours_nor_padding_change_logits():
         assert kept.any()
         np.testing.assert_array_equal(ours[head][kept], theirs[head][kept], err_msg=name_of(head))
         assert not np.array_equal(ours[head], theirs[head])
+
+
+def test_the_mean_over_one_token_is_that_token_and_the_mean_of_an_empty_slot_is_zero():
+    x, ids = jnp.array([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [9.0, 9.0]]]), jnp.array([[1, 2, 2, 0]])
+    assert mean_pooling(x, ids, 3).tolist() == [[[1, 2], [4, 5], [0, 0]]]
 
 
 def test_an_lstm_reads_its_text_to_both_ends():

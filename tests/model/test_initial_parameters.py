@@ -15,8 +15,11 @@ import pytest
 from bert_jax.model import bilm, characters, layers, lstm
 from bert_jax.model.characters import CharacterCnn, character_products
 from bert_jax.model.config import ModelConfig, Target
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.lstm import Lstm
 from bert_jax.model.pretraining import initial_parameters
+from bert_jax.objectives import model as of_objectives
+from bert_jax.objectives.cross_view import CrossView
 
 BERT = ModelConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position=30, initializer_range=0.3
@@ -36,7 +39,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[int, ...], set
 
         return init
 
-    for module in (bilm, characters, lstm, layers):
+    for module in (bilm, characters, lstm, layers, of_objectives):
         monkeypatch.setattr(module, "truncated_normal", truncated_normal)
     layers.initial_weights.cache_clear()
     yield seen
@@ -61,6 +64,15 @@ def test_an_lstm_draws_with_one_over_the_root_of_its_inputs(drawn):
     drawn.clear()
     jax.eval_shape(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
     assert drawn == {(7, 2, 4, 5): {7**-0.5}, (2, 5, 4, 5): {5**-0.5}, (10, 2, 4, 5): {10**-0.5}}
+
+
+def test_a_layer_of_an_objective_is_drawn_like_bert_and_a_view_by_the_root_of_its_width(drawn):
+    jax.eval_shape(lambda: of_objectives.dense(7, 3, jax.random.key(0)))
+    assert drawn == {(7, 3): {0.02}}
+    drawn.clear()
+    views = CrossView(BILM, TokenHead(labels=("a", "b", "c")))
+    jax.eval_shape(lambda: views.training_parameters(jax.random.key(0)))
+    assert drawn == {(12, 12): {12**-0.5}, (12, 3): {12**-0.5}}
 
 
 def test_context_vectors_start_at_zero_as_in_word2vec():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.layers import Dense, Dropout, Norm, activation, dropout, hash_word, random_words, row_words, truncated_normal
 from bert_jax.model.matmul import sum_rows
@@ -109,3 +110,15 @@ def test_a_norm_and_an_activation_may_be_in_a_user_file(tmp_path: pathlib.Path):
     y = Norm(config).apply({"params": params}, x)
     np.testing.assert_allclose(y, x / np.float32([[2.5], [2.5]]) * params["scale"] + params["bias"], rtol=1e-6)
     np.testing.assert_array_equal(activation(config.activation)(x), x**3)
+
+
+def test_a_norm_or_an_activation_with_other_arguments_or_another_shape_is_refused(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("def one(x): return x\ndef none(): return 0\ndef sums(x, epsilon=0): return x.sum(-1)\n")
+    x = np.ones((2, 3), np.float32)
+    for name, says in (("one", r"config.model.norm=.*mine.py:one"), ("sums", r"returns an array of shape \(2,\) for .*\(2, 3\)")):
+        with pytest.raises(UserError, match=says):
+            Norm(ModelConfig(norm=f"{file}:{name}", norm_scale=False)).apply({}, x)
+    for name, says in (("none", r"config.model.activation=.*mine.py:none"), ("sums", r"returns an array of shape \(2,\)")):
+        with pytest.raises(UserError, match=says):
+            activation(f"{file}:{name}")(x)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
+from bert_jax.model.heads.pretraining import decode
 from bert_jax.model.kernels import dispatch
 from bert_jax.model.matmul import batched_matmul, dense, matmul, precision, transposed_matmul
 from bert_jax.sharding.config import MeshConfig
@@ -109,6 +110,18 @@ def test_bfloat16_products_gather_nothing_over_several_devices():
     assert "all-gather" not in program
 
 
+@pytest.mark.parametrize("one_cpu", [True, False])
+def test_only_programs_for_one_cpu_have_products_with_fixed_layouts(one_cpu: bool):
+    def loss(x, w, b, q):
+        scores = batched_matmul(batched_matmul(q, q, (-1, -1), one_cpu), q, (-1, -2), one_cpu)
+        logits = decode(x, w.T, b.astype(jnp.float32), one_cpu)
+        return sum(y.astype(jnp.float32).sum() for y in (dense(x, w, b, one_cpu), logits, scores))
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8, 4), (4, 6), (6,), (2, 3, 5, 4))]
+    program = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2, 3)))(*shapes))
+    assert ("in_rows" in program) == one_cpu
+
+
 def test_products_of_float32_are_not_rounded_on_tpus_and_gpus():
     assert precision(jnp.dtype("float32")) == jax.lax.Precision.HIGHEST
     assert precision(jnp.dtype("bfloat16")) is None
@@ -143,5 +156,6 @@ def test_returning_a_product_does_not_change_other_results(dtype, axes):
 def test_layouts_are_fixed_only_on_one_cpu():
     for devices in (1, 2):
         assert resolve(TINY, make_mesh(MeshConfig(), jax.devices()[:devices])).target.one_cpu == (devices == 1)
-    tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-    assert not dispatch.resolve(TINY, tpu).target.one_cpu
+    for platform, kind in (("cpu", "cpu"), ("tpu", "TPU v5 lite")):
+        device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+        assert dispatch.resolve(TINY, device).target.one_cpu == (platform == "cpu")

@@ -33,7 +33,7 @@ COMPARISONS = {
 }
 SAID = ("UserError", "error", "print", "say", "info", "warning", "note", "add_argument", "update", "debug")
 """Calls whose arguments are for people: changes to their words are not mistakes of the program."""
-SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd")
+SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd", "suppress")
 """Calls that return the same with their arguments swapped."""
 
 

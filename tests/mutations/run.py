@@ -132,6 +132,10 @@ class Copy:
         for name in files_of(REPOSITORY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / name, root / name)
+        compiled = pathlib.Path(".pytest_cache", "compiled")  # tests/compiling.py: most programs are those of the unchanged code
+        (REPOSITORY / compiled).mkdir(parents=True, exist_ok=True)
+        (root / compiled).parent.mkdir()
+        (root / compiled).symlink_to(REPOSITORY / compiled)
         # Compiled code is checked by a hash of the source: mistakes made within a second may have the same size and time.
         compileall.compile_dir(root / "bert_jax", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 

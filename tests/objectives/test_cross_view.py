@@ -140,6 +140,8 @@ def test_a_labelled_batch_has_only_the_loss_of_its_labels():
     assert sums == wanted[0] | {"view_loss": 0.0}
     assert counts == wanted[1] | {"view_words": 0.0}
     assert objective.loss(sums, counts) == plain.loss(*wanted)
+    of_one_word = {"loss": np.float32(0), "view_loss": np.float32(3)}, {"weight": np.float32(0), "view_words": np.float32(1)}
+    assert objective.loss(*of_one_word) == 3
     names = {"view loss": "view_loss"}
     assert {title: name for name, score in objective.shown_scores().items() if (title := score.title) in names} == names
 

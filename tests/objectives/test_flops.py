@@ -19,7 +19,7 @@ from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_para
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from bert_jax.objectives.flops import forward_flops, model_row_flops, task_row_flops
+from bert_jax.objectives.flops import counted_flops, forward_flops, model_row_flops, task_row_flops
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.objectives.translation import Translation
@@ -96,6 +96,16 @@ def test_flops_of_a_pretraining_step_equal_its_matrix_products(model: ModelConfi
     assert model_row_flops(model, LENGTH, PREDICTIONS) == traced
 
 
+def test_flops_of_an_encoder_in_a_file_are_three_times_those_of_its_forward_pass():
+    """Its Fourier transforms are products with constants, whose gradients are counted too, although nothing reads them."""
+    model = dataclasses.replace(TINY, encoder="experiments/extensions/fourier.py:Fourier")
+    batch = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS)
+    params = nn.unbox(abstract_parameters(model))
+    forward = products(jax.make_jaxpr(Model(model).encode)(params, batch).jaxpr) / ROWS
+    head = PREDICTIONS * (TINY.hidden_size**2 + TINY.hidden_size * TINY.vocab_size)
+    assert model_row_flops(model, LENGTH, PREDICTIONS) == 3 * forward + 6 * head
+
+
 def test_flops_of_cove_equal_its_matrix_products():
     model = dataclasses.replace(BILM, encoder="cove", decoder_layers=3, intermediate_size=8)
     batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, "targets"), np.ones((ROWS, LENGTH), np.int32))
@@ -113,7 +123,17 @@ def test_flops_of_skip_gram_equal_its_matrix_products():
     def loss(params: Any, batch: Any) -> jax.Array:
         return settings.sums(params, batch, None)["skip_gram_loss"]
 
-    assert model_row_flops(STATIC, LENGTH, PREDICTIONS, negatives=7) == of_step(loss, abstract_parameters(STATIC), batch)
+    found = settings.for_model(Model(STATIC)).row_flops(LENGTH, PREDICTIONS)
+    assert found == model_row_flops(STATIC, LENGTH, PREDICTIONS, negatives=7) == of_step(loss, abstract_parameters(STATIC), batch)
+
+
+def test_loops_count_once_per_iteration_and_of_several_branches_only_the_costliest():
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        x = jax.lax.scan(lambda x, _: (x @ y, None), x, None, length=5)[0]
+        x = jax.lax.cond(x[0, 0] > 0, lambda x: x @ y @ y, lambda x: x @ y, x)
+        return jax.jit(lambda x: x @ y)(x)
+
+    assert counted_flops(function, np.zeros((2, 3)), np.zeros((3, 3))) == (5 + 2 + 1) * 2 * 2 * 3 * 3
 
 
 def of_task(model: ModelConfig, head: Any, frozen: bool = False) -> float:
@@ -139,6 +159,9 @@ def of_task(model: ModelConfig, head: Any, frozen: bool = False) -> float:
         (STATIC, TokenHead(labels=LABELS, lstm=5)),
         (BILM, TokenHead(labels=LABELS, lstm=5, mix_at="output")),
         (dataclasses.replace(TINY, num_layers=4), TokenHead(labels=LABELS, lstm=5, layers="last_four_concat")),
+        (dataclasses.replace(TINY, classifier_pooling="mean"), TokenHead(labels=LABELS)),
+        (dataclasses.replace(TINY, classifier_pooling="mean"), SequenceHead(labels=LABELS)),
+        (dataclasses.replace(TINY, classifier_pooling="late"), SequenceHead(labels=LABELS)),
     ],
 )
 def test_flops_of_a_task_include_its_head(model: ModelConfig, head: Any):

@@ -15,6 +15,7 @@ from jax.sharding import AbstractDevice
 from bert_jax.model.kernels import dispatch
 from bert_jax.objectives.losses import correct_predictions, cross_entropy, smoothed_cross_entropy
 from bert_jax.objectives.model import Model
+from bert_jax.objectives.objective import Objective
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY, largest_difference, objective_for, random_batch, random_parameters
 
@@ -99,11 +100,13 @@ def test_a_prediction_is_correct_if_its_target_has_the_largest_logit():
 def test_counts_leave_out_padding():
     batch = {
         "masked_targets": jnp.asarray([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]),
-        "nsp_labels": jnp.asarray([[1, 0], [0, -1], [-1, -1]]),
+        "nsp_labels": jnp.asarray([[1, 0], [0, 1], [-1, -1]]),
         "sequence_ids": jnp.asarray([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
     }
-    wanted = {"mlm_targets": 3, "nsp_examples": 3, "tokens": 7, "rows": 2}
+    wanted = {"mlm_targets": 3, "nsp_examples": 4, "tokens": 7, "rows": 2}
     assert {name: float(x) for name, x in objective_of("mlm").counts(batch).items()} == wanted
+    usual = {"masked": 3, "pairs": 4, "tokens": 7, "rows": 2}
+    assert {name: float(x) for name, x in Objective.counts(objective_of("mlm"), batch).items()} == usual
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "bilm"])

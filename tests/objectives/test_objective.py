@@ -12,10 +12,14 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
+from bert_jax.model.config import ModelConfig
+from bert_jax.objectives import model as models
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Model, dense, sampled, unboxed, with_predictions
+from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, sampled, unboxed, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
+from tests.model.lowbias32 import hashed
 from tests.objectives.scored import MODELS, objective_of
 from tests.random_rows import TINY, random_batch, with_centres
 
@@ -64,6 +68,8 @@ def test_a_minimal_objective_fulfils_the_contract():
     objective.check("it")
     scores = objective.summarise({"mine": 6.0, "masked": 3.0, "tokens": 9.0, "rows": 1.0})
     assert scores == {"my_loss": 2.0, "loss": 2.0}
+    assert objective.summarise({}) == objective.summarise({"mine": 6.0}) == {}, "nothing was predicted"
+    assert (objective.shown_scores()["my_loss"].from_zero, objective.judges_pairs) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,54 @@ def test_words_are_drawn_with_softmax_frequencies():
     words = jax.jit(lambda logits: sampled(logits, {}, jnp.uint32(1)))(logits)
     found = np.bincount(np.asarray(words).ravel(), minlength=3) / 20_000
     np.testing.assert_allclose(found, [0.7, 0.2, 0.1], atol=0.02)
+
+
+def test_the_largest_and_the_smallest_random_word_have_finite_noise(monkeypatch: pytest.MonkeyPatch):
+    logits = np.float32([[0.0, 1.0, -2.0]])
+    for word in (0, 2**32 - 1):
+        monkeypatch.setattr(models, "random_words", lambda seed, shape, rows, word=word: jnp.full(shape, word, jnp.uint32))
+        assert sampled(logits, {}, jnp.uint32(1)).tolist() == [1], "with equal noise, the largest logit wins"
+
+
+def test_seeds_of_further_draws_and_of_evaluations_are_fixed(monkeypatch: pytest.MonkeyPatch):
+    assert [int(another_seed(jnp.uint32(7), number)) for number in (1, 3)] == [hashed(7 + n * 0x9E3779B9) for n in (1, 3)]
+    assert another_seed(None, 1) is None
+    seen: list[Any] = []
+    monkeypatch.setattr(models, "random_words", lambda seed, shape, rows: seen.append(seed) or jnp.zeros(shape, jnp.uint32))
+    sampled(np.zeros((1, 2), np.float32), {}, None)
+    assert int(seen[0]).to_bytes(4, "big") == b"samp"
+
+
+def test_predictions_replace_the_words_of_used_slots_even_if_the_target_is_word_0():
+    ids, positions, targets = (jnp.array([row]) for row in ([5, 6, 7, 8], [2, 1, 0], [0, 9, -1]))
+    batch = {"input_ids": ids, "masked_positions": positions, "masked_targets": targets}
+    assert with_predictions(batch, jnp.array([[20, 21, 22]])).tolist() == [[5, 21, 20, 8]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "fraction", "sizes"),
+    [
+        ({}, 0.25, (192, 3, 768, 0)),
+        ({}, 0.1, (77, 1, 307, 0)),
+        ({}, 1e-4, (1, 1, 1, 0)),
+        ({"num_key_value_heads": 6}, 0.5, (384, 6, 1_536, 3)),
+        ({"num_key_value_heads": 1}, 0.5, (384, 6, 1_536, 1)),
+        ({"num_key_value_heads": 6}, 0.25, (192, 3, 768, 1)),  # two heads would not divide three
+        ({"positions": "rotary"}, 0.25, (192, 3, 768, 0)),
+        ({"positions": "rotary"}, 0.1, (78, 1, 307, 0)),  # an even head
+        ({"encoder": "bilm"}, 0.25, (192, 3, 768, 0)),
+        ({"encoder": "bilm"}, 0.1, (78, 1, 307, 0)),  # two equal directions
+    ],
+)
+def test_a_narrower_model_has_scaled_widths_and_heads_and_the_same_layers(
+    fields: dict[str, Any], fraction: float, sizes: tuple[int, ...]
+):
+    config = ModelConfig(**fields)
+    found = Model(config, pairs=True).scaled(fraction)
+    assert found.pairs
+    narrow = found.config
+    assert (narrow.hidden_size, narrow.num_heads, narrow.intermediate_size, narrow.num_key_value_heads) == sizes
+    assert (narrow.num_layers, narrow.vocab_size) == (config.num_layers, config.vocab_size)
 
 
 def test_replaced_tokens_detects_the_words_changed_by_its_generator():
@@ -185,9 +239,33 @@ def test_sentence_order_swaps_the_texts_of_half_of_the_pairs_with_their_masks():
     assert (kept["nsp_labels"] == -1).all()
 
 
+@pytest.mark.parametrize("encoder", ["transformer", "bilm"])
+def test_flops_of_an_own_objective_are_those_of_its_gradient_for_a_row_with_one_example(encoder: str):
+    """A layer of 16 inputs and one output, at every [CLS], adds its own."""
+    model = Model(dataclasses.replace(TINY, encoder=encoder, num_layers=1))
+
+    def flops(dense: bool) -> float:
+        def sums(self: Any, params: Any, batch: Any, seed: Any) -> Any:
+            hidden = self.model.encode(params, batch, seed)[:, : batch["cls_positions"].shape[1]]
+            return {"mine": (apply_dense(params["mine"], hidden) if dense else hidden).sum()}
+
+        return type("Mine", (Good,), {"sums": sums})().for_model(model).flops(8, 2)
+
+    assert flops(True) - flops(False) == 6 * 16
+    assert flops(False) >= model_row_flops(model.config, 8)
+
+
 class SameSums(MlmNsp):
     def sums(self, params: Any, batch: Any, seed: Any) -> Any:
         return super().sums(params, batch, seed)
+
+
+def test_pairs_add_a_pooler_and_a_head_to_the_model_and_to_its_exported_class():
+    whole = {"mlm_head", "pooler", "nsp_head"}
+    for pairs, parts, exported in ((False, {"mlm_head"}, "BertForMaskedLM"), (True, whole, "BertForPreTraining")):
+        objective = objective_of("mlm", pairs)
+        assert objective.abstract_parameters().keys() - {"embeddings", "encoder"} == parts
+        assert objective.exported == exported
 
 
 def test_row_losses_from_the_sums_of_an_objective_equal_those_from_the_logits():

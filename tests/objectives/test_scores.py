@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 import math
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.scores import next_sentence_baseline, perplexity, unigram_baseline
+from bert_jax.objectives.scores import (
+    EvalRows,
+    majority_baseline,
+    next_sentence_baseline,
+    perplexity,
+    target_counts,
+    unigram_baseline,
+)
+from bert_jax.objectives.translation import Translation
 from tests.objectives.scored import objective_of
 
 
@@ -27,7 +37,7 @@ def test_scores_without_targets_are_undefined(nsp: dict[str, float]):
     scores = objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
     assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
     assert scores["loss"] == scores["mlm_loss"]
-    assert objective_of("mlm").summarise({}) == {}
+    assert objective_of("mlm").summarise({}) == objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1}) == {}
 
 
 def test_perplexity_does_not_overflow():
@@ -50,6 +60,33 @@ def test_unigram_baseline_rejects_targets_it_cannot_score():
         unigram_baseline(np.ones(4), np.full(3, -1))
     with pytest.raises(ValueError, match="target 4 is outside the vocabulary of 4"):
         unigram_baseline(np.ones(4), np.array([4]))
+
+
+CORPUS: Any = types.SimpleNamespace(token_counts=np.array([9, 4, 2, 0]), vocabulary=types.SimpleNamespace(unk_id=0, sep_id=3))
+
+
+def test_unknown_words_are_no_targets_and_every_text_ends_with_one():
+    """There are two texts of 3 and 6 words, each with a [SEP] in its middle and one at its end; every token is predicted."""
+    lengths = np.array([6, 9])
+    config = types.SimpleNamespace(targets="next", special_tokens=3, predictions=lambda lengths: lengths - 1)
+    plan = types.SimpleNamespace(config=config, lengths=lambda: lengths)
+    np.testing.assert_allclose(target_counts(CORPUS, plan), [0, 4, 2, 6 * 2 * 2 / 9])
+    np.testing.assert_allclose(target_counts(CORPUS, plan, 0.5), [0, 4, 2, 6 * 2 * 1.5 / 9])
+    rows = EvalRows(np.array([[3, 1, -1]]), np.full((1, 1), -1), CORPUS, plan)
+    for measure, of_last in (("next_token", 1.0), ("bilm", 0.5)):  # a biLM predicts the last [SEP] in one of two directions
+        wanted = unigram_baseline(target_counts(CORPUS, plan, of_last), rows.predicted)
+        assert objective_of(measure).eval_scores(rows) == wanted
+    masked = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
+    assert target_counts(CORPUS, masked).tolist() == [0, 4, 2, 0]
+
+
+def test_perplexity_per_word_has_the_loss_of_all_pieces_of_a_word():
+    plan = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
+    for words, pieces in ((0, 4), (1, 4), (2, 2)):
+        rows = EvalRows(np.array([[1, 2], [2, 1], [-1, -1]]), np.full((3, 1), -1), CORPUS, plan, words)
+        found: Any = objective_of("mlm").eval_scores(rows)["word_perplexity"]
+        assert found({"mlm_loss": 0.5}) == pytest.approx(math.exp(0.5 * pieces))
+        assert found({}) is None
 
 
 def test_the_next_sentence_baseline_is_the_better_constant_answer():
@@ -76,3 +113,17 @@ def test_distillation_scores_are_means_outside_of_the_loss():
     scores = Distillation(objective_of("mlm"), PretrainingDistillation()).summarise(sums | taught)
     assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)
     assert scores["loss"] == 3.0
+
+
+def test_log_lines_and_figures_show_losses_and_accuracies_but_no_terms_of_the_loss():
+    plain = objective_of("mlm")
+    shown = {"mlm_loss": False, "mlm_accuracy": True, "nsp_accuracy": False}  # whether its axis starts at 0
+    for objective in (plain, Distillation(plain, PretrainingDistillation())):
+        assert {name: score.from_zero for name, score in objective.shown_scores().items()} == shown
+    assert Translation().shown_scores().keys() == {"translation_loss", "translation_accuracy"}
+
+
+def test_a_majority_baseline_is_the_share_of_the_more_frequent_answer():
+    baseline = majority_baseline("yes", "all")
+    assert [baseline.value({"yes": yes, "all": 8}) for yes in (2, 6)] == [0.75, 0.75]
+    assert baseline.value({"yes": 2}) is baseline.value({"yes": 0, "all": 0}) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import pretraining_model
+from bert_jax.objectives.model import Model
 from bert_jax.objectives.skip_gram import (
     EVALUATION_SEED,
     SkipGram,
@@ -63,6 +66,19 @@ def test_the_loss_equals_a_loop_over_pairs_that_counts_negatives_equal_to_the_co
     assert skipped > 0.01 * loss  # word2vec.c leaves these out
     np.testing.assert_allclose(sums["skip_gram_targets"], weight, rtol=1e-5)
     np.testing.assert_allclose(sums["skip_gram_correct"], positive, rtol=1e-5)
+
+
+def test_the_defaults_are_those_of_word2vec_with_64_shared_negatives():
+    assert SkipGram().settings() == {"window": 5, "negatives": 5, "shared_negatives": 64, "subsampling": 1e-3}
+
+
+def test_the_counts_of_a_corpus_have_zeros_for_the_rows_of_padding():
+    objective = SETTINGS.for_model(Model(dataclasses.replace(STATIC, vocab_multiple=8)))
+    corpus: Any = types.SimpleNamespace(token_counts=COUNTS.astype(np.int64), vocabulary=types.SimpleNamespace(size=20))
+    ((path, counts),) = objective.corpus_parameters(corpus).items()
+    assert path == ("skip_gram_head", "counts")
+    assert counts.dtype == np.float32
+    np.testing.assert_array_equal(counts, [*COUNTS, 0, 0, 0, 0])
 
 
 def test_a_word_is_never_its_own_context():

@@ -14,6 +14,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.objectives import translation
 from bert_jax.objectives.flops import counted_flops, model_row_flops
 from bert_jax.objectives.model import Model, unboxed
 from bert_jax.objectives.objective import abstract_rows
@@ -88,6 +89,10 @@ def test_packed_pairs_have_the_loss_and_gradient_of_separate_pairs(params):
         np.testing.assert_allclose(one, another, atol=2e-6)
 
 
+def test_the_loss_of_a_single_token_is_not_halved():
+    assert OBJECTIVE.loss({"smoothed_loss": np.float32(3)}, {"translation_targets": np.float32(1)}) == 3
+
+
 def test_row_losses_are_means_over_their_tokens(computed):
     _, sums, losses = computed
     total = (np.asarray(losses["translation_loss"]) * (BATCH["targets"] >= 0).sum(1)).sum()
@@ -102,10 +107,13 @@ def test_translation_fulfils_the_contract_of_an_objective():
     assert {*shapes} == {*INPUTS, *(DECODER + name for name in INPUTS), "targets"}
 
 
-def test_the_baseline_is_the_frequency_of_target_tokens():
-    plan = plan_epoch(CORPUS, PACKED, seed=0, epoch=0)
-    held_out = BatchSource(CORPUS, PACKED, 4, seed=1).at(0)
-    scores = OBJECTIVE.eval_scores(EvalRows(held_out["targets"], np.zeros((4, 0), np.int32), CORPUS, plan))
+@pytest.mark.parametrize(("shards", "pairs_at_once"), [(1, 1 << 17), (3, 7)])
+def test_the_baseline_is_the_frequency_of_target_tokens(shards: int, pairs_at_once: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(translation, "_COUNTED", pairs_at_once)
+    corpus = dataclasses.replace(corpus_of(SIZES, shards), languages=("en", "de"))
+    plan = plan_epoch(corpus, PACKED, seed=0, epoch=0)
+    held_out = BatchSource(corpus, PACKED, 4, seed=1).at(0)
+    scores = OBJECTIVE.eval_scores(EvalRows(held_out["targets"], np.zeros((4, 0), np.int32), corpus, plan))
     frequency = np.zeros(CORPUS.vocabulary.size)
     sentences = CORPUS.sentence_offsets
     for target in range(1, len(sentences) - 1, 2):

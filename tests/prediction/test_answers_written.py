@@ -79,6 +79,16 @@ def test_progress_is_shown_on_a_terminal_that_shows_no_answers(tmp_path, monkeyp
     assert said == ([("answered", 3, "lines"), (3, "1 failed"), "closed"] if shown else [])
 
 
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "\\u001b[2JA\n"), (False, "\x1b[2JA\n")])
+def test_control_characters_of_an_answer_are_escaped_on_a_terminal_only(tmp_path, monkeypatch, terminal, shown):
+    with (tmp_path / "out").open("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(stdout, "isatty", lambda: terminal)
+        with Writer(None, lambda answer: answer["loud"]) as writer:
+            writer.answer(Record(1, ""), {"loud": "\x1b[2JA"})
+    assert (tmp_path / "out").read_text() == shown
+
+
 def test_answers_come_after_earlier_output(tmp_path, monkeypatch):
     with (tmp_path / "out").open("w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)

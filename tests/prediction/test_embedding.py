@@ -251,6 +251,11 @@ def test_a_limit_without_room_for_text_is_refused_where_it_is_stated(made_for, s
         made_for("Pooling", pooling=older(mean_tokens=True), **settings).embed(["the"])
 
 
+def test_a_limit_may_leave_room_for_one_token(made_for, predictor):
+    made = made_for("Pooling", pooling=older(mean_tokens=True), limits={"max_seq_length": 3})
+    np.testing.assert_allclose(made.embed(["the river"]), predictor.embed(["the"]), atol=WITHIN)
+
+
 @pytest.mark.parametrize("settings", [{}, {"limits": {"max_seq_length": None}}, {"limits": {"max_seq_length": 999}}])
 def test_texts_are_truncated_at_the_position_table_by_default(made_for, predictor, settings):
     made = made_for("Pooling", pooling=older(mean_tokens=True), **settings)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -344,6 +345,61 @@ def test_an_untrained_head_or_pooler_is_refused(labelled, head):
 def test_unanswerable_questions_are_refused_with_a_remedy(labelled, head, ask, message):
     with pytest.raises(UserError, match=message):
         ask(labelled(head)[1])
+
+
+@pytest.mark.parametrize(
+    ("of_pairs", "second", "is_label"),
+    [
+        (True, "GOOD", True),
+        (True, "-1.5", True),
+        (True, "1.5 stars", False),
+        (True, "word", False),
+        (True, None, False),
+        (None, "word", True),
+        (None, "so so", True),
+        (None, "two words", False),
+        (False, "good", False),  # `prepare` refuses the pair
+    ],
+)
+def test_a_second_text_that_is_a_label_a_number_or_perhaps_a_word_is_reported(of_pairs, second, is_label):
+    engine: Any = types.SimpleNamespace(model=types.SimpleNamespace(head=SEQUENCE, of_pairs=of_pairs))
+    said = Classify().label_in_line(engine, {"text": "the", "text_b": second})
+    assert bool(said) == is_label
+    assert not said or said.startswith(f"{second!r} seems to be a label, not a text_b, but")
+
+
+@pytest.mark.parametrize(
+    ("labels", "line", "is_label"),
+    [
+        (TOKENS.labels, "paris B-LOC", True),
+        (TOKENS.labels, "paris B-ORG", False),
+        (TOKENS.labels, "the river", False),
+        (TOKENS.labels, "B-LOC", False),
+        (TOKENS.labels, "", False),
+        (TOKENS.labels, "is O", False),
+        (TOKENS.labels, "is\tO", True),
+        (("NOUN", "1"), "river NOUN", False),
+        (("NOUN", "1"), "river\tNOUN", True),
+        (("NOUN", "1"), "river\t1", False),
+    ],
+)
+def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
+    engine = labelled(TokenHead(labels=labels))[1].engine
+    asked = [(Tag(), {"text": line}), *([(Tag(words=True), {"words": line.split("\t")})] if "\t" in line else [])]
+    for question, values in asked:
+        said = question.label_in_line(engine, values)
+        assert bool(said) == is_label
+        assert not said or said.startswith(f"{line.split()[-1]!r} seems to be the tag of a word")
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_label"), [(["a", "b", "1"], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)]
+)
+def test_a_number_after_other_choices_is_reported(choices, is_label):
+    engine: Any = None
+    said = Choose().label_in_line(engine, {"choices": choices})
+    assert bool(said) == is_label
+    assert not said or said.startswith("'1' seems to be a label, not a choices")
 
 
 def test_a_context_is_read_in_windows_of_the_requested_length(labelled):

@@ -67,7 +67,7 @@ def test_rows_without_a_piece_are_never_predicted_but_count_in_the_softmax(vocab
     assert "[PAD]" not in predictor.fill_mask(["the [MASK]"], top_k=2, pieces=3)[0].filled
 
 
-@pytest.mark.parametrize(("more", "warns"), [(64, False), (1_100, True)])
+@pytest.mark.parametrize(("more", "warns"), [(1_024, False), (1_025, True)])
 def test_a_vocabulary_much_smaller_than_the_model_gives_a_warning(vocabulary, tmp_path, caplog, more, warns):
     pieces = load_tokenizer(vocabulary).size
     export_model(tmp_path / "model", as_model(*make_model(vocabulary, vocab_size=pieces + more), vocabulary))

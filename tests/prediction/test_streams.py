@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import decimal
 import gzip
+import io
 import json
 import lzma
 import os
@@ -24,6 +25,7 @@ from bert_jax.prediction.streams import check_not_files, read_records, read_text
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import load_own_data
 from tests.compressed import PACK, compressed
+from tests.open_files import open_below
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
@@ -244,6 +246,7 @@ def test_files_are_named_as_given_and_bucket_files_read_from_their_copy(tmp_path
 
 def test_limits_have_their_documented_values():
     assert (fields.MOST_BYTES, answers.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
+    assert streams.WRITER_SECONDS == 10.0
 
 
 def test_a_truncated_gzip_file_fails_after_its_complete_lines(tmp_path):
@@ -319,6 +322,7 @@ def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
     """If a line has fields without names, `predict` asks whether the second one is a label. JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
+    assert [r.divided for r in read_any(tmp_path / "t.txt", "good\n", TEXT)] == [True]  # `tag` reads a word and its tag
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
     assert (item.values, item.divided) == ({"text": "good", "text_b": "bad"}, False)
 
@@ -351,6 +355,38 @@ def test_a_table_is_read_by_column_names_without_its_label(tmp_path, name, conte
     assert [r.rest for r in records] == [{"id": "7", "label": "pos"}, {"id": "8", "label": "neg"}]
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"%PDF-1.7\n", "standard input is a PDF, not text"), ("a".encode("utf-16"), "standard input is not UTF-8")],
+)
+def test_other_content_is_recognised_in_a_stream_that_cannot_be_peeked_at(content, says):
+    stdin = io.TextIOWrapper(io.BytesIO(content))
+    with pytest.raises(UserError, match=says):
+        list(read_texts([], None, TEXT, stdin=stdin))
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.csv"])
+def test_plain_lines_are_never_a_table(tmp_path, name):
+    assert [r.values["text"] for r in read(tmp_path / name, b"text,label\na,pos\n")] == ["text,label", "a,pos"]
+
+
+def test_an_object_on_several_lines_is_read_as_json_but_not_as_json_lines(tmp_path):
+    for content in ('{\n"text": "a"\n}\n', '[\n{"text": "a"}\n]\n'):
+        (record,) = read_any(tmp_path / "t.json", content)
+        assert record.values == {"text": "a"}
+        for name in ("t.jsonl", "t.ndjson"):
+            with pytest.raises(UserError, match=rf"{name} has objects on several lines; write each on a line of its own"):
+                read_any(tmp_path / name, content)
+    (record,) = read_any(tmp_path / "t.txt", '[{"text": "a"}]\n', jsonl=True)
+    assert record.problem == "a JSON list, not an object with 'text'"
+
+
+def test_a_device_without_an_end_is_refused_and_an_empty_one_is_read():
+    with pytest.raises(UserError, match="--input=/dev/zero is a device, not a file of texts; name a file"):
+        read_records([], "/dev/zero", TEXT)
+    assert list(read_records([], "/dev/null", TEXT)) == []
+
+
 def test_a_table_from_a_pipe_is_recognised(pipe):
     reader, writer = pipe
     writer.write(b"text,label\na,pos\n")
@@ -379,8 +415,32 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     both = '{"review": "a", "text": "b"}'
     (record,) = read_any(tmp_path / "both.jsonl", both, TEXT, columns={"text": "review"})
     assert (record.values, record.rest) == ({"text": "b"}, {"review": "a"})
-    (record,) = read_any(tmp_path / "c.csv", "ctx,e0,e1,y\np,a,b,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
-    assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
+    for name, content in (("c.csv", "ctx,e0,e1,y\np,a,b,0\n"), ("c.jsonl", '{"ctx": "p", "e0": "a", "e1": "b", "y": "0"}\n')):
+        (record,) = read_any(tmp_path / name, content, CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
+        assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
+    (record,) = read_any(tmp_path / "one.jsonl", '{"review": "a", "reply": "b"}', TEXT, columns=columns)
+    assert (record.values, record.rest) == ({"text": "a"}, {"reply": "b"})
+
+
+def test_a_list_of_texts_is_read_if_a_record_needs_a_single_text(tmp_path):
+    content = '["a", "b"]'
+    for some in (TEXT, PAIR):
+        assert [(r.values["text"], r.problem) for r in read_any(tmp_path / "t.json", content, some)] == [("a", None), ("b", None)]
+    for some, name in ((QUESTION, "question"), (CHOICE[1:], "choices")):
+        problem = f"a JSON str, not an object with {name!r}"
+        assert [r.problem for r in read_any(tmp_path / "t.json", content, some)] == [problem] * 2
+
+
+def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"line 1: there is no field 'question', but a list of questions .* t\.jsonl"):
+        read_any(tmp_path / "t.jsonl", '{"context": "c", "qas": []}\n', QUESTION)
+    for line, asked, problem in (
+        ('{"context": "c"}', QUESTION, "no field 'question'"),
+        ('{"context": "c", "question": "q", "header": 1}', QUESTION, ""),
+        ('{"qas": []}', TEXT, "no field 'text'"),
+    ):
+        (record,) = read_any(tmp_path / "t.jsonl", f"{line}\n", asked)
+        assert (record.problem or "").partition(";")[0] == problem
 
 
 @pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
@@ -427,6 +487,9 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
             read_any(tmp_path / "cut.parquet", content)
     with pytest.raises(UserError, match="has no column 'prompt'; known: id, text, label"):
         list(read_texts([], str(tmp_path / "t.txt"), CHOICE))
+    parquet.write_table(pyarrow.table({"question": ["q"], "x": ["y"]}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="has no column 'context'; known: question, x"):
+        list(read_texts([], str(tmp_path / "t.parquet"), QUESTION))
 
 
 @pytest.mark.parametrize(
@@ -495,6 +558,8 @@ def test_a_row_of_several_lines_has_the_number_of_its_first(tmp_path):
     [
         ("t.csv", 'text\tlabel\n"a, ""b"""\tpos\n', 'a, "b"'),
         ("t.csv", 'text;label\n"a; b";pos\n', "a; b"),
+        ("t.csv", 'label, text\npos, "a, b"\n', "a, b"),
+        ("t.csv", 'text,label\n"""he """"x"""" a""",pos\n', '"he ""x"" a"'),
         ("t.tsv", 'text\tlabel\n"a, b\tpos\n', '"a, b'),
         ("t.tsv", 'text\tlabel\n"a"\tpos\n', '"a"'),
         ("t.txt", 'text\tlabel\n"a\tpos\n', '"a'),
@@ -632,6 +697,9 @@ def test_two_columns_of_one_name_are_refused_and_the_case_of_a_name_decides(tmp_
     for columns in (["text", "id", "text"], ["id", "text", "text"]):
         with pytest.raises(UserError, match=rf"{name}: two columns are named 'text'; give each a different name"):
             read_columns(columns)
+    if name == "t.parquet":
+        with pytest.raises(UserError, match="two columns are named 'id'; give each a different name"):
+            read_columns(["text", "id", "id"])
     (record,) = read_columns(["Text", "id", "text"])
     assert record.values == {"text": "c"}
 
@@ -669,6 +737,7 @@ def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_pat
         ("t.jsonl", '["a", "b"]\n["c"]\n'),
         ("t.json", '[["a", "b"], ["c"]]'),
         ("t.txt", '["a", "b"]\n\n["c"]\n'),
+        ("t.txt", '["a", "b"]\n["c"]\n["d", 3]\n'),
         ("t.jsonl", '["a", "b"]\n{"words": ["c"]}\n["d", 3]\n'),
     ],
 )
@@ -689,6 +758,8 @@ def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes
     first, second = read_any(tmp_path / "t.tsv", 'text\tlabel\n"he said ""a"""\tx\nb\ty\n')
     assert (first.problem or "").startswith('"he said ""a""" is in double quotes, but fields between TABs have none')
     assert second.values == {"text": "b"}
+    (only,) = read_any(tmp_path / "t.tsv", 'text\tlabel\n""""\tx\n')
+    assert (only.problem or "").startswith('"""" is in double quotes')
 
 
 def test_the_column_that_a_table_lacks_is_named(tmp_path):
@@ -726,6 +797,7 @@ def test_a_named_pipe_is_read_and_refused_without_a_writer(tmp_path, monkeypatch
     writer.start()
     assert [r.values["text"] for r in read_texts([], str(tmp_path / "pipe"), TEXT)] == text.splitlines()
     writer.join()
+    assert open_below(tmp_path) == 0
 
 
 def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
@@ -735,6 +807,15 @@ def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
         os.close(writer)
         assert [r.values["text"] for r in read_texts([], f"/dev/fd/{reader}", TEXT)] == content.decode().split()
         os.close(reader)
+
+
+def test_a_list_of_json_may_have_as_many_bytes_as_a_line(tmp_path, monkeypatch):
+    content = '[{"text": "a"},\n{"text": "b"}]'
+    monkeypatch.setattr(fields, "MOST_BYTES", len(content))
+    assert [r.values["text"] for r in read_any(tmp_path / "t.json", content)] == ["a", "b"]
+    monkeypatch.setattr(fields, "MOST_BYTES", len(content) - 1)
+    with pytest.raises(UserError, match=r"t\.json cannot be read as JSON \(it is larger than 0 MiB\)"):
+        read_any(tmp_path / "t.json", content)
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])

@@ -167,10 +167,29 @@ def test_the_first_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tok
     alive = []
     with first_devices():
         scores = held_out_scores(engine.model, corpus, lambda: alive.append(True))
-    assert scores["pairs"] == 2
+    assert (scores["pairs"], scores["beams"], scores["length_penalty"]) == (2, 4, "gnmt 0.6")
     assert alive
     wanted = [answer["translation"] for answer in ask_each(engine, Translate(), records([TEXTS[0], TEXTS[2]]))]
     assert scores["chrf"] == translation_scores(wanted, [TEXTS[1], TEXTS[3]])["chrf"]
+
+
+def test_sources_that_do_not_fit_with_their_end_token_are_left_out(engine: Engine, tokenizer: Tokenizer, monkeypatch):
+    asked: list[list[int]] = []
+
+    def noted(engine: Engine, sources: list[list[int]]) -> list[translating.Translation]:
+        asked.append([len(source) for source in sources])
+        return [translating.Translation((), 0.0, 0.0)] * len(sources)
+
+    monkeypatch.setattr(translating, "translate", noted)
+    monkeypatch.setattr(translating, "AT_A_TIME", 2)
+    lengths = np.array([39, 1, 40, 1, 5, 1, 7, 1])  # each source has a target of one token
+    tokens, offsets = np.full(lengths.sum(), 7, np.uint16), np.cumsum([0, *lengths])
+    corpus = corpus_from_arrays(tokens, offsets, np.arange(0, 9, 2), tokenizer.vocabulary)
+    longest = corpus_from_arrays(tokens[40:81], offsets[2:5] - 40, np.array([0, 2]), tokenizer.vocabulary)
+    with first_devices():
+        assert held_out_scores(engine.model, corpus)["pairs"] == 3
+        assert held_out_scores(engine.model, longest) == {}
+    assert asked == [[40, 6], [8]]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.data import DECODER
 from bert_jax.errors import UserError
+from bert_jax.interop.families.marian import unapplied_settings
 from bert_jax.model.decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.tokens import Tokens
@@ -149,6 +150,12 @@ def test_settings_of_generation_config_that_are_not_applied_are_reported(caplog)
     caplog.clear()
     Translate().check(with_generation(0.0, {"bad_words_ids": [[PAD]], "max_length": 512, "early_stopping": True}))
     assert not caplog.records
+    neutral = {
+        "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0,
+        "encoder_repetition_penalty": 1.0, "min_new_tokens": 0, "num_beam_groups": 1, "diversity_penalty": 0.0,
+        "penalty_alpha": 0.0, "guidance_scale": 1.0, "do_sample": False,
+    }  # fmt: skip
+    assert unapplied_settings(neutral, PAD) == (), "the values with which transformers generates the same tokens"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.pretraining import results
-from bert_jax.pretraining.results import load_checkpointed_model
+from bert_jax.pretraining.results import load_checkpointed_model, model_of_last
 from bert_jax.sharding.config import MeshConfig
 from tests.random_rows import TINY
 
@@ -80,3 +80,35 @@ def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(asked, 
         load_checkpointed_model(workdir_of(tmp_path, "checkpoints"), 7)
     with pytest.raises(UserError, match=r"--from=.*there holds no run"):
         load_checkpointed_model(tmp_path / "there", 7)
+
+
+def test_the_last_checkpoints_are_averaged_and_their_steps_named(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_jax.interop.surgery.average", list)
+    workdir = workdir_of(tmp_path, "checkpoints")
+    models: Any
+    for count, wanted in ((2, [1_000, 2_000]), (1, [2_000])):
+        models, steps = model_of_last(workdir, count)
+        assert steps == wanted
+        assert [model.source for model in models] == [f"step {step:,} of {workdir}" for step in wanted]
+    with pytest.raises(UserError, match=r"^--last=3: .* only has 2 checkpoints; average fewer, or train with .*keep=3$"):
+        model_of_last(workdir, 3)
+
+
+def test_the_model_of_a_step_has_the_settings_of_the_phase_that_ended_with_it(asked, tmp_path, monkeypatch):
+    phases: list[int] = []
+    monkeypatch.setattr(PretrainingExperiment, "for_phase", lambda self, phase: phases.append(phase) or self)
+    values = EXPERIMENT.to_dict()
+    first = values["phases"][0]
+    workdir = workdir_of(tmp_path, "checkpoints")
+    for end, step in ((1_000, 1_000), (999, 1_000), (1_000, 2_000)):
+        config = values | {"phases": [first | {"steps": end}, first], "written_by": "bert_jax 1 pretrain"}
+        (workdir / "config.json").write_text(json.dumps(config))
+        load_checkpointed_model(workdir, step)
+    assert phases == [0, 1, 1]
+
+
+def test_a_tokenizer_in_a_bucket_is_fetched_without_the_folders_of_the_model(asked, tmp_path, monkeypatch):
+    workdir = workdir_of(tmp_path, "checkpoints", "model")
+    monkeypatch.setattr(results, "is_remote", lambda directory: directory == workdir)
+    monkeypatch.setattr(results, "fetched", lambda *given, deep: (*given, deep))
+    assert load_checkpointed_model(workdir, 1_000).tokenizer == ("tokenizer of", (f"{workdir}/model", "--from", False))

@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import eval_batches
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.pretraining import evaluation
@@ -65,7 +66,15 @@ def step() -> jax.stages.Wrapped:
     return jax.jit(sums)
 
 
-def test_scores_are_means_over_all_rows_for_any_batches_and_devices(capsys: pytest.CaptureFixture[str]):
+def test_scores_are_means_over_all_rows_for_any_batches_and_devices(monkeypatch: pytest.MonkeyPatch):
+    shown: list[Any] = []
+
+    @contextlib.contextmanager
+    def progress(*about: Any) -> Iterator[Any]:
+        assert about == ("held-out rows", "rows", True)
+        yield lambda done, total: shown.append((done, total))
+
+    monkeypatch.setattr(evaluation, "evaluation_progress", progress)
     train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     phases = [{"steps": 1, "length": 32, "batch_size": 4, "max_predictions": 5}] * 2
@@ -88,6 +97,8 @@ def test_scores_are_means_over_all_rows_for_any_batches_and_devices(capsys: pyte
             assert evaluate(params) == found[-1]
         assert watched.timed == [TimeCategory.COMPILING], "the step is compiled once"
         assert watched.alive_in == 2 * (24 // batch_size) * ["evaluation"]
+        assert shown == 2 * [(min(done, 22), 22) for done in range(batch_size, 25, batch_size)]
+        shown.clear()
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0].keys() >= {"mlm_loss", "mlm_accuracy", "unigram_loss", "nsp_loss", "nsp_accuracy", "nsp_majority_accuracy"}
 
@@ -101,16 +112,24 @@ def test_word_perplexity_equals_a_loop_over_words(monkeypatch: pytest.MonkeyPatc
     target."""
     words = [[2], [3, 6], [4, 7, 8]]
     targets = np.array([[2, 3, 6], [4, 7, 8], [-1, -1, -1], [-1, -1, -1]], np.int32)
-    batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
+    whole = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
+    batches = [{name: rows[first : first + 2] for name, rows in whole.items()} for first in (0, 2)]
     continuation = np.arange(VOCABULARY) >= 6
-    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
-    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: None)
+    numbers: list[list[int]] = []
+    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter(batches))
+    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: f"tables of {corpus}")
+
+    def plan_epoch(corpus: str, examples: ExampleConfig, *, seed: int, epoch: int) -> Any:
+        assert (corpus, examples.length, seed, epoch) == ("held out", 8, evaluation.EVAL_SEED, 0)
+        return types.SimpleNamespace(num_rows=2)
 
     def begun(corpus: Any, plan: Any, rows: Any, batch: dict[str, np.ndarray], tables: Any) -> np.ndarray:
+        assert (corpus, plan.num_rows, tables) == ("held out", 2, "tables of held out")
+        numbers.append(rows.tolist())
         return (batch["masked_targets"] >= 0) & ~continuation[batch["masked_targets"]]
 
     monkeypatch.setattr(evaluation, "words_begun", begun)
-    monkeypatch.setattr(evaluation, "plan_epoch", lambda *settings, **seeds: types.SimpleNamespace(num_rows=2))
+    monkeypatch.setattr(evaluation, "plan_epoch", plan_epoch)
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     splits: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()
@@ -125,6 +144,19 @@ def test_word_perplexity_equals_a_loop_over_words(monkeypatch: pytest.MonkeyPatc
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
         assert found.get("word_perplexity") == wanted
+    assert numbers == 2 * [[0, 1], [1, 1]], "the empty rows after the last one have its number"
+
+
+def test_rows_in_which_only_the_first_piece_is_predicted_are_evaluated(monkeypatch: pytest.MonkeyPatch):
+    targets = np.array([[0, -1], [-1, 0], [-1, -1], [-1, -1]], np.int32)
+    batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
+    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
+    train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
+    splits: Any = types.SimpleNamespace(train=train, eval="held out")
+    experiment = PretrainingExperiment.from_dict({"phases": [{"steps": 1, "length": 8, "max_predictions": 3}]})
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    run: Any = types.SimpleNamespace()
+    assert evaluation.Evaluation(experiment, program, 0, splits, run, plan_of(experiment))._count == 2
 
 
 def training_and_eval() -> tuple[Corpus, Corpus]:

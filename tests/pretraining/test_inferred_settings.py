@@ -87,6 +87,59 @@ def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
         PretrainingExperiment.from_dict(infer_settings({"phases": short}, {"phases.0.warmup_steps"})[0])
 
 
+def test_a_warmup_may_continue_in_the_phases_that_continue_its_schedule():
+    first = {"steps": 50, "warmup_steps": 80}
+    others = [{"steps": 40, "continue_schedule": True}, {"steps": 500}, {"steps": 90, "continue_schedule": True}]
+    settled, notes = infer_settings({"phases": [first, *others]}, ())
+    assert settled["phases"][0]["warmup_steps"] == 80
+    assert [note.partition(": ")[0] for note in notes] == ["the warmup takes 80 of 90 steps"]
+    settled, notes = infer_settings({"phases": [first | {"warmup_steps": 100}, *others]}, ())
+    assert settled["phases"][0]["warmup_steps"] == 9
+    assert notes[0].startswith("config.phases.0.warmup_steps is 9, a tenth of the phase's 90 steps, since 100 is longer")
+    invalid = [first | {"steps": 0}, {"steps": "50", "continue_schedule": True}, 3]
+    assert infer_settings({"phases": [{"steps": 50, "warmup_steps": 80}, *invalid[1:]]}, ())[0]["phases"][0]["warmup_steps"] == 5
+
+
+MODERN = TINY.parents[1] / "families" / "modernbert_masked"
+SHAPE = ("full", "sliding", "sliding", "full", "sliding")
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ({"num_layers": 7, "layer_types": ["full"] * 7, "hidden_size": 8}, {"num_layers", "layer_types", "hidden_size"}),
+        ({"num_layers": 5, "layer_types": ["full"] * 5, "hidden_size": 8}, {"num_layers", "hidden_size"}),
+        ({"layer_types": ["full"] * 5, "vocab_size": 99}, set()),
+    ],
+)
+def test_a_tiled_model_keeps_the_sizes_that_the_file_names(named: dict[str, Any], kept: set[str]):
+    """The kinds of layers are sizes only if there is another number of them."""
+    file = FILE | {"init_from": str(MODERN), "examples": {"pairs": "none"}, "model": named}
+    tiled, _ = infer_settings(file | {"init_tiled": True}, ())
+    plain, _ = infer_settings(file | {"init_tiled": False}, ())
+    assert {name for name in named if tiled["model"][name] == named[name] != plain["model"][name]} >= kept - {"num_layers"}
+    assert {name for name in named if tiled["model"][name] != plain["model"][name]} <= kept
+    assert (plain["model"]["num_layers"], plain["model"]["layer_types"]) == (5, [*SHAPE])
+
+
+def test_a_model_without_token_types_is_trained_without_pairs_by_default():
+    values, notes = infer_settings(FILE | {"init_from": str(MODERN), "model": {}}, ())
+    assert values["examples"] == {"pairs": "none"}
+    assert notes == [f"config.examples.pairs is none: {MODERN} has no token types for the texts of a pair"]
+    values, notes = infer_settings(FILE | {"init_from": str(MODERN), "model": {"type_vocab_size": 2}}, {"model.type_vocab_size"})
+    assert (values.get("examples"), notes) == (None, [])
+
+
+@pytest.mark.parametrize("judges", [False, True])
+def test_a_user_objective_without_pairs_is_trained_without_them_by_default(judges: bool, tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    text = "from bert_jax.objectives.mlm_nsp import MlmNsp\nclass Mine(MlmNsp):\n    judges_pairs = "
+    file.write_text(f"{text}{judges}\n")
+    values, notes = infer_settings(FILE | {"objective": f"{file}:Mine"}, ())
+    told = [f"config.examples.pairs is none: config.objective={file}:Mine does not learn from pairs"]
+    assert (values.get("examples"), notes) == ((None, []) if judges else ({"pairs": "none"}, told))
+
+
 def test_left_to_right_models_train_without_pairs_by_default():
     values, notes = infer_settings(FILE | {"model": {"direction": "left_to_right"}}, ())
     assert PretrainingExperiment.from_dict(values).examples.pairs == "none"

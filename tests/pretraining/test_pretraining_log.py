@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.objectives.flops import model_row_flops
@@ -75,12 +76,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def log_of(
-    workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, **values: Any
+    workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, devices: int = 2,
+    **values: Any,
 ) -> PretrainingLog:
     workdir.mkdir(exist_ok=True)
     taught = {"teacher": "models/teacher"} if teacher else {}
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
-    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:devices]), teacher=teacher)
     run: Any = types.SimpleNamespace(
         workdir=workdir,
         is_first=is_first,
@@ -198,7 +200,10 @@ def test_a_phase_is_logged_with_its_rows_and_its_own_rates(tmp_path: pathlib.Pat
     assert lines.messages[-1] == says
 
 
-@pytest.mark.parametrize(("random_next", "is_constant"), [(0.0, True), (0.009, True), (0.02, False), (0.98, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("random_next", "is_constant"),
+    [(0.0, True), (0.009, True), (0.01, False), (0.02, False), (0.99, False), (1.0, True)],
+)
 def test_pairs_with_only_one_label_give_a_warning(
     random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
 ):
@@ -216,12 +221,13 @@ def test_pairs_with_only_one_label_give_a_warning(
 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
-    with log_of(tmp_path) as log:
+    with log_of(tmp_path, devices=1) as log:
         log.phase(1, source_of())
         clock = Clock()
         log.throughput = Throughput(GoodputRecorder(clock), clock)
         clock.now += 2.0
         log.training(5, window())
+        assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
     (record,) = read_metrics(tmp_path / METRICS)
     config = log._experiment.model
     flops, predictions = 16 * model_row_flops(config, 64, log._experiment.phases[1].max_predictions), 20
@@ -244,7 +250,6 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     }
     scores = "MLM loss 3.000  MLM accuracy 25.0 %  NSP accuracy 75.0 %"
     assert lines.messages[-1].startswith(f"step 5/7  {scores}  8 rows/s  200 tokens/s")
-    assert (tmp_path / GOODPUT_FILE).read_text().count("\n") >= 1
 
 
 def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
@@ -262,6 +267,28 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
     more = 16 * model_row_flops(teacher.config, 64, lengths.max_predictions) / 3 / 2
     assert taught["train/flops_per_second"] - alone["train/flops_per_second"] == pytest.approx(more)
     assert taught["train/seconds_left"] == pytest.approx(alone["train/seconds_left"])
+
+
+def test_other_masks_of_the_held_out_rows_are_logged(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path, examples={"masked_fraction": 0.3}) as log:
+        log.phase(0, source_of())
+    assert "3 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %); an epoch is" in lines.messages[-1]
+    left_to_right = {**SIZES, "direction": "left_to_right"}
+    with log_of(tmp_path, model=left_to_right, examples={"pairs": "none", "masked_fraction": 0.3}) as log:
+        log.phase(0, source_of())
+    assert "3 steps of 8 rows x 32 tokens; an epoch is" in lines.messages[-1], "nothing is masked"
+
+
+def test_a_moved_workdir_gets_no_records(tmp_path: pathlib.Path):
+    def moved() -> None:
+        raise UserError("it was moved")
+
+    with log_of(tmp_path) as log:
+        vars(log._run)["require_in_place"] = moved
+        for write in (lambda: log.training(1, window()), lambda: log.evaluation(1, SCORES)):
+            with pytest.raises(UserError, match=r"^it was moved$"):
+                write()
+    assert read_metrics(tmp_path / METRICS) == []
 
 
 def test_skipped_steps_give_a_warning(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
@@ -308,6 +335,15 @@ def test_an_evaluation_logs_word_perplexity_or_the_loss_without_baseline(tmp_pat
     with log_of(tmp_path, model=static, examples={"pairs": "none"}) as log:
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 per pair"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_missing_package_of_a_sink_is_an_error_of_every_process(
+    is_first: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"^config\.log\.sinks names wandb, whose package is not installed"):
+        log_of(tmp_path, is_first=is_first, log={"sinks": ["wandb"]})
 
 
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Any]):

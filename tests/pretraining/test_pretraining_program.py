@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import jax
 import pytest
 
-from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import EvaluationConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
+from bert_jax.errors import UserError
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining.program import (
+    check_batch_sizes,
+    check_objective,
     flops_left,
     phase_row_flops,
     pretraining_program,
@@ -63,3 +67,49 @@ def test_the_settings_of_an_objective_reach_it():
     made = PretrainingExperiment.from_dict({**values, "model": {"encoder": "static", "num_layers": 0}})
     assert made.objective_options == SkipGram(window=3).settings()
     assert PretrainingExperiment.from_dict(made.to_dict()) == made
+
+
+@pytest.mark.parametrize(
+    ("phase", "evaluated", "devices", "key"),
+    [
+        (3, 3, 1, ""),
+        (4, 6, 2, ""),
+        (3, 6, 2, "phases.1.batch_size"),
+        (4, 3, 2, "evaluation.batch_size"),
+    ],
+)
+def test_the_rows_of_every_phase_and_of_the_evaluation_must_divide_among_the_devices(phase, evaluated, devices, key):
+    phases = (EXPERIMENT.phases[0], dataclasses.replace(EXPERIMENT.phases[1], batch_size=phase))
+    experiment = dataclasses.replace(EXPERIMENT, phases=phases, evaluation=EvaluationConfig(batch_size=evaluated))
+    if not key:
+        check_batch_sizes(experiment, mesh_of(experiment, devices))
+        return
+    with pytest.raises(UserError, match=rf"^config\.{key}=3 "):
+        check_batch_sizes(experiment, mesh_of(experiment, devices))
+
+
+@pytest.mark.parametrize(
+    ("exported", "parts", "says"),
+    [
+        (None, {"encoder"}, ""),
+        ("BertForMaskedLM", {"encoder", "mlm_head"}, ""),
+        ("BertForMaskedLM", {"encoder"}, "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
+        ("BertForPreTraining", {"mlm_head", "nsp_head"}, "exported='BertForPreTraining' needs the parameters pooler, which"),
+        ("BertForMaskedLn", {"mlm_head"}, "exported='BertForMaskedLn' is not a class that this project writes: did you mean"),
+    ],
+)
+def test_a_user_objective_must_have_the_parts_of_its_exported_class(exported, parts, says):
+    checked: list[str] = []
+    objective = types.SimpleNamespace(
+        check=checked.append, exported=exported, model_parameters=lambda: dict.fromkeys(parts, 0)
+    )
+    experiment: Any = types.SimpleNamespace(objective="mine.py:Mine", trained_objective=objective, model=TINY)
+    if says:
+        with pytest.raises(UserError, match=f"^config.objective=mine.py:Mine: {says}"):
+            check_objective(experiment)
+    else:
+        check_objective(experiment)
+    assert checked == ["config.objective=mine.py:Mine"]
+    experiment.objective = "bert"
+    check_objective(experiment)
+    assert len(checked) == 1, "the project's own objectives are tested"

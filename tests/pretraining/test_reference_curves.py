@@ -88,6 +88,7 @@ def test_a_curve_has_the_common_steps_of_all_runs_and_survives_its_file(runs, tm
     assert (curve.seeds, curve.settings["seed"]) == ((0, 1, 2), 0)
     (tmp_path / "mine.json").write_text(as_json(curve))
     again = read_curve(tmp_path / "mine.json")
+    assert again.measures["mlm_loss"][20].high == round(curve.measures["mlm_loss"][20].high, 5)
     assert as_json(again) == as_json(curve)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import CheckpointConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
@@ -22,6 +23,7 @@ from bert_jax.pretraining.replay import Batches, Replay, load_experiment, named_
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
+from tests.notes import Notes
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY
 
@@ -142,6 +144,89 @@ def test_a_step_outside_of_the_run_is_refused(step):
         replay(EXPERIMENT, pathlib.Path("workdir"), NOTHING, step)
 
 
+@pytest.mark.parametrize(
+    ("saved", "step", "found"),
+    [
+        ((2, 4, 6), 5, 4),
+        ((2, 4, 6), 4, 4),
+        ((6, 8), 4, 6),  # the earliest that remains
+        ((6, 8), 3, "initial"),
+        ((), 3, "initial"),
+        ((), 4, None),
+        (None, 3, "initial"),
+        (None, 4, None),
+    ],
+)
+def test_a_replay_starts_from_the_newest_state_before_the_step(saved, step, found, monkeypatch, tmp_path):
+    """Checkpoints are saved every four steps. Without any, the weights of later steps are lost."""
+    experiment = dataclasses.replace(EXPERIMENT, checkpoints=CheckpointConfig(every=4))
+
+    @contextlib.contextmanager
+    def checkpoints(directory: pathlib.Path, *, read_only: bool) -> Iterator[Any]:
+        assert (directory, read_only) == (tmp_path / "checkpoints", True)
+        restore: Any = {(one, "layout"): one for one in saved}
+        yield types.SimpleNamespace(steps=list(saved), restore=lambda *asked: restore[asked])
+
+    if saved is not None:
+        (tmp_path / "checkpoints").mkdir()
+    monkeypatch.setattr(module, "Checkpoints", checkpoints)
+    monkeypatch.setattr(module, "initial_state", lambda *given: "initial" if given == (experiment, program, NOTHING) else None)
+    program = program_of()
+    if found is None:
+        with pytest.raises(UserError, match=rf"^{tmp_path} holds no checkpoint, so the weights of step 4 are lost; choose"):
+            module._nearest_state(experiment, program, tmp_path, NOTHING, step)
+    else:
+        assert module._nearest_state(experiment, program, tmp_path, NOTHING, step) == found
+
+
+def test_the_steps_after_a_state_are_trained_again_with_their_batches(sources, monkeypatch: pytest.MonkeyPatch):
+    trained: list[Any] = []
+    shown = Notes()
+
+    def phase_step(experiment: Any, program: Any, phase: int) -> Any:
+        shown.append(f"step of phase {phase}")
+
+        def step(state: Any, batch: Any, scalars: Any) -> Any:
+            trained.append((phase, batch[-1], scalars))
+            return at_step(int(state.step) + 1), {}
+
+        return step
+
+    @contextlib.contextmanager
+    def progress(title: str, total: int, unit: str) -> Iterator[Any]:
+        shown.append(f"{title} {total} {unit}")
+        yield types.SimpleNamespace(update=shown.of("done"))
+
+    monkeypatch.setattr(module, "phase_step", phase_step)
+    monkeypatch.setattr(module, "Progress", progress)
+    program = program_of(arguments=lambda *given: given)
+    found = module._trained_on(EXPERIMENT, program, at_step(2), batches(), 5)
+    assert int(found.step) == 5
+    scalars = {"seed": EXPERIMENT.seed}
+    assert trained == [(0, (0, 2, 10), scalars), (1, (1, 3, 10), scalars), (1, (1, 4, 10), scalars)]
+    assert shown == ["trained 3 steps", "step of phase 0", "done 1", "step of phase 1", "done 2", "done 3"]
+    shown.clear()
+    for later in (5, 6):
+        state = at_step(later)
+        assert module._trained_on(EXPERIMENT, program, state, batches(), 5) is state
+    assert shown == []
+
+
+def test_a_replay_prints_its_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    notes = Notes()
+    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
+        monkeypatch.setattr(module, name, notes.of(name))
+    corpus = types.SimpleNamespace(tokenizer="tokenizer")
+    monkeypatch.setattr(module, "load_experiment", lambda *given: (given, corpus))
+    monkeypatch.setattr(module, "replay", lambda *given: given)
+    monkeypatch.setattr(module, "report", lambda *given: ["one", "two"] if given == reported else [])
+    given: Any = ("workdir", [("mesh.data", "2")], ("mesh.*",))
+    reported = ((given, "workdir", corpus, 7), "workdir", "tokenizer")
+    assert module.replay_step(given[0], 7, *given[1:]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert notes == ["quiet_libraries", "start_logging 0", "enable_compilation_cache"]
+
+
 # ------------------------------------------------------------------------------------------------------------- the experiment
 
 
@@ -171,22 +256,28 @@ def test_a_replay_uses_the_stored_experiment_and_requires_the_same_corpus(monkey
 
 def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     started_in, elsewhere, workdir = (tmp_path / name for name in ("started", "elsewhere", "runs"))
-    for directory in (started_in / "corpus", elsewhere / "corpus", workdir):
+    for directory in (started_in / "corpus", elsewhere / "corpus", started_in / "trunk", started_in / "teacher", workdir):
         directory.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(module, "local_corpus", lambda directory: directory)
     monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "eval"])
     monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: "of both")
+    monkeypatch.setattr(module, "open_phase_corpora", lambda experiment, train: {})
     config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "of both"}
     config |= {"corpus": {"directory": "corpus"}, "init_from": "bert-base-uncased"}
 
-    def replayed(*changes: tuple[str, str], **more: str) -> Any:
+    def replayed(*changes: tuple[str, str], **more: Any) -> Any:
         (workdir / CONFIG).write_text(json.dumps(config | more))
         return load_experiment(workdir, changes, ("corpus.directory",))[0]
 
     assert replayed().corpus.directory == "corpus", "an earlier version did not record it"
     found = replayed(started_in=str(started_in))
     assert (found.corpus.directory, found.init_from) == (str(started_in / "corpus"), "bert-base-uncased")
+    more: Any = {"teacher": "teacher", "phases": [{"steps": 3, "length": 32, "corpus": name} for name in ("corpus", "gone")]}
+    whole = replayed(started_in=str(started_in), init_from="", init_state="trunk@2", **more)
+    assert (whole.init_state, whole.teacher) == (f"{started_in}/trunk@2", str(started_in / "teacher"))
+    assert [phase.corpus for phase in whole.phases] == [str(started_in / "corpus"), "gone"]
+    assert found.init_state == ""
     assert replayed(("corpus.directory", "corpus"), started_in=str(started_in)).corpus.directory == "corpus"
     assert replayed(started_in=str(tmp_path / "gone")).corpus.directory == "corpus"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from bert_jax.model.config import published
 from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.pretraining import results as module
-from bert_jax.pretraining.results import results, trained_model
+from bert_jax.pretraining.results import exported_parts, results, trained_model
 from bert_jax.training.spikes import WatchedTrainState
 
 
@@ -70,6 +71,22 @@ def test_the_projection_of_a_distillation_is_not_exported():
     assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("exported", "temporary", "parts"),
+    [
+        (None, (), set()),
+        ("BertForMaskedLM", (), {"mlm_head"}),
+        ("BertForMaskedLM", ("mlm_head",), set()),
+        ("BertForPreTraining", (), {"mlm_head", "pooler", "nsp_head"}),
+        ("BertForNextSentencePrediction", (), {"pooler", "nsp_head"}),
+    ],
+)
+def test_a_model_is_exported_with_the_parts_of_its_class(exported, temporary, parts):
+    objective: Any = types.SimpleNamespace(exported=exported, temporary=temporary)
+    config = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]}).model
+    assert exported_parts(objective, config) == {"embeddings", "encoder", *parts}
+
+
 def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     phases = [{"steps": 3, "batch_size": 4, "length": 64}, {"steps": 2, "batch_size": 2, "length": 128}]
     values = {"model": published("tiny"), "phases": phases, "corpus": {"directory": "runs/mine"}, "init_from": "lab/base"}
@@ -81,6 +98,9 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     )  # without settings and without the initial model
     assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
     assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
+    files: Any = {"optimizer.name": {"path": "/house/of/ada/mine.py", "sha256": "0123456789abcdef"}}
+    with_files = module.training_section(experiment, types.SimpleNamespace(train=train), scores, files)  # type: ignore[arg-type]
+    assert with_files.steps == f"{found.steps} With the user's files: config.optimizer.name mine.py (0123456789ab)."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')

@@ -10,7 +10,8 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.pretraining.splits import check_corpus, fingerprint
+from bert_jax.pretraining import splits as module
+from bert_jax.pretraining.splits import check_corpus, fingerprint, open_phase_corpora
 from tests.data.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(20, seed=0))
@@ -75,3 +76,29 @@ def test_the_embedding_table_of_the_target_has_the_size_of_the_vocabulary(words)
     says = rf"config\.model\.decoder_vocab_size=9, but the corpus .* of {size:,} entries for both languages; set {size}, or 0"
     with pytest.raises(UserError, match=says):
         check_corpus(experiment, corpus, corpus)
+
+
+def test_each_corpus_of_the_phases_is_opened_once(monkeypatch: pytest.MonkeyPatch):
+    size, opened = CORPUS.vocabulary.size, list[str]()
+    there = {name: corpus_of(random_documents(20, seed=0)) for name in "ab"} | {"small": corpus_of([[5]])}
+
+    def open_splits(directory: str, names: list[str]) -> list[object]:
+        assert names == ["train"]
+        opened.append(directory)
+        return [there[directory]]
+
+    monkeypatch.setattr(module, "local_corpus", lambda directory, key: opened.append(key) or directory)
+    monkeypatch.setattr(module, "open_splits", open_splits)
+
+    def of(*names: str) -> PretrainingExperiment:
+        return of_size(size, phases=[{"steps": 1, "corpus": name} for name in names])
+
+    found = open_phase_corpora(of("a", "", "b", "a"), CORPUS)
+    assert found.keys() == {0, 2, 3}
+    assert [found[0], found[2], found[3]] == [there["a"], there["b"], there["a"]]
+    assert opened == ["config.phases.0.corpus", "a", "config.phases.2.corpus", "b"]
+    with pytest.raises(UserError, match=r"^config\.phases\.1\.corpus=a has a different vocabulary than config"):
+        open_phase_corpora(of("", "a"), OTHER)
+    there["small"] = dataclasses.replace(there["small"], vocabulary=CORPUS.vocabulary)
+    with pytest.raises(UserError, match="document"):
+        open_phase_corpora(of("", "small"), CORPUS)

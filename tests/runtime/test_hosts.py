@@ -65,6 +65,24 @@ def test_workers_of_several_slices_are_numbered_slice_by_slice(monkeypatch: pyte
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "most"),
+    [
+        ("MEGASCALE_NUM_SLICES", "0", "from 1 to 10000"),
+        ("MEGASCALE_NUM_SLICES", "10001", "from 1 to 10000"),
+        ("MEGASCALE_SLICE_ID", "2", "from 0 to 1"),
+        ("MEGASCALE_SLICE_ID", "-1", "from 0 to 1"),
+        ("TPU_WORKER_ID", "2", "from 0 to 1"),
+        ("TPU_WORKER_ID", "one", "from 0 to 1"),
+    ],
+)
+def test_numbers_of_a_slice_that_cannot_be_are_refused(name: str, value: str, most: str, monkeypatch: pytest.MonkeyPatch):
+    variables = {"TPU_WORKER_HOSTNAMES": "t0,t1", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
+    assert on_tpu(monkeypatch, **variables) is not None
+    with pytest.raises(UserError, match=rf"^{name}={value} is not a whole number {most}; correct the variable, or unset it$"):
+        on_tpu(monkeypatch, **variables | {name: value})
+
+
 def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> hosts.Hosts | None:
     """Returns the hosts as the second worker of `my-slice` finds them."""
     metadata = {
@@ -173,6 +191,14 @@ def test_a_caller_that_is_not_a_host_of_the_run_is_rejected(said: Any):
             assert connection.recv(1) == b""
         with pytest.raises(UserError, match=r"^b of 2 hosts did not start within 1 s"):
             first.result()
+
+
+def test_a_host_waits_five_minutes_for_the_first_at_the_port_of_jax(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(hosts, "ask", lambda *given, timeout: asked.append((*given, timeout)))
+    with pytest.raises(UserError, match=r"^a of 2 hosts did not start within 300 s"):
+        hosts.joined_slices(["c", "b"], 1, ["a", "b"])
+    assert asked == [(("a", 8476), {"slice": ["c", "b"], "worker": 1}, 300.0)]
 
 
 def test_a_port_in_use_keeps_slices_apart():

@@ -181,8 +181,13 @@ def test_a_later_compilation_has_the_limit_of_the_first(tmp_path: pathlib.Path):
     for step in range(3):
         watchdog.step_done(step)
     assert watchdog.limit() == 5.0
+    now[0] += 4.0
     watchdog.compiling()
     assert watchdog.limit() == 100.0
+    now[0] += 100.0
+    assert watchdog.hang() == ""
+    now[0] += 1.0
+    assert watchdog.hang() == "made no progress for 101 s in compilation, or the first step after it (limit 100 s)"
     watchdog.step_done(3)
     assert watchdog.limit() == 5.0
     watchdog.compiling()

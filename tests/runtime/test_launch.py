@@ -193,6 +193,9 @@ def test_every_flag_is_parsed_into_its_field(experiment: pathlib.Path, monkeypat
     few = parse(experiment)
     assert (few.coordinator, few.processes, few.process, few.profile, few.compiled) == (None,) * 5
     assert (few.start_timeout, few.hang_seconds, few.verify, few.overrides) == (300, 600, False, ())
+    assert (few.figure_formats, few.changed_files) == (("png",), False)
+    assert parse(experiment, "--process=0").process == 0
+    assert parse(experiment, "--format=svg,png", "--changed-files").figure_formats == ("svg", "png")
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", "--workdir=there"])
     assert parse_flags("pretrain", "").workdir == pathlib.Path("there")
     assert parse_flags("finetune", "", [f"--config={experiment}", "--workdir=x", "--profile=1:2"]).verify is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,13 +83,43 @@ def test_a_message_counts_once_complete_and_can_be_answered(calls: Calls):
     data = framed(signed("abcde"))
     connection = caller(calls, data[:-2])
     assert calls.next(0.2) is None
+    assert not any(one.getblocking() for one in (calls._server, *calls._callers)), "another caller may have left by now"
     connection.sendall(data[-2:])
     heard = calls.next(10.0)
     assert heard is not None
     own, message = heard
-    assert (message, own.gettimeout()) == ("abcde", messages.PATIENCE)
+    assert (message, own.gettimeout()) == ("abcde", 10.0)
     own.close()
     connection.close()
+
+
+def test_unread_callers_wait_in_a_queue_and_for_the_answer_longer_than_the_caller(monkeypatch: pytest.MonkeyPatch):
+    server, asked = socket.create_server(("127.0.0.1", 0)), list[Any]()
+    monkeypatch.setattr(messages.socket, "create_server", lambda address, backlog: asked.append(backlog) or server)
+    with Calls(("127.0.0.1", 0), expected=3):
+        assert asked == [3 + 256]
+
+    class Connection:
+        """A connection over which nothing is answered."""
+
+        def __enter__(self) -> Connection:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+        def sendall(self, data: bytes) -> None:
+            pass
+
+        def settimeout(self, seconds: float) -> None:
+            asked.append(seconds)
+            raise OSError
+
+    clock = types.SimpleNamespace(monotonic=iter([0.0, 0.0, 30.0]).__next__, sleep=lambda seconds: None)
+    monkeypatch.setattr(messages, "time", clock)
+    monkeypatch.setattr(messages.socket, "create_connection", lambda address, timeout: Connection())
+    assert messages.ask(("127.0.0.1", 1), "x", timeout=30.0) is None
+    assert asked[1:] == [30.0 + 15.0]
 
 
 def test_slow_callers_do_not_block_others(calls: Calls, monkeypatch: pytest.MonkeyPatch):

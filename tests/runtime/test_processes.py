@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import selectors
 import socket
 import sys
 import threading
 import time
+import types
 from typing import Any, NoReturn
 
 import jax
@@ -31,10 +33,22 @@ from tests.runtime.test_roll_call import Time
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the ends
-def test_a_killed_process_is_named_by_all_others_before_they_end(capfd: pytest.CaptureFixture[str]):
+def test_a_killed_process_is_named_by_all_others_before_they_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    class Selector(selectors.DefaultSelector):
+        """A selector that records the connections that are no longer waited for."""
+
+        def unregister(self, file: Any) -> Any:
+            left_out.append(file)
+            return super().unregister(file)
+
+    left_out: list[Any] = []
+    monkeypatch.setattr(processes.selectors, "DefaultSelector", Selector)
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
+        assert three.sockets[0][1] in left_out, "a closed connection would always be ready, and keep a core busy"
         line = "worker 2 (c) of 3 has ended without a final message, as after a kill or a crash\n"
         assert capfd.readouterr().err.count(line) == 2
 
@@ -63,7 +77,7 @@ def test_processes_that_announce_their_end_do_not_disturb_others(order: tuple[in
 def test_processes_exit_after_the_first_has_finished_and_the_first_exits_last():
     """If the first process exited earlier, JAX's coordination service would abort the others."""
     with group() as three:
-        early = three.exit(2)
+        early = three.exit(2, SystemExit(0))
         early.join(0.3)
         assert early.is_alive()  # process 0 still works, and may fail
         first = three.exit(0)
@@ -161,16 +175,19 @@ def test_silence_is_reported_to_all_before_it_counts_as_loss():
         assert three.left.empty()
 
 
-def test_a_hang_of_one_process_ends_all_with_its_message(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_hang_of_one_process_ends_all_with_its_message(index: int, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     with group() as three:
         now = [0.0]
-        with three.members[2].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
+        with three.members[index].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
             watchdog.alive("evaluation")
             now[0] = 15.0
-            assert three.ends(3) == {0: HUNG, 1: HUNG, 2: HUNG}
-    said = "process 2 made no progress for 15 s in evaluation (limit 9 s)"
+            ends = three.ends(3)
+    assert ends == {0: HUNG, 1: HUNG, 2: HUNG}
+    assert [*ends][-1] == 0, "process 0 ends last"
+    said = f"process {index} made no progress for 15 s in evaluation (limit 9 s)"
     assert capfd.readouterr().err.count(f"{said}\n") == 2
-    (report,) = tmp_path.glob("hang-2-*.txt")
+    (report,) = tmp_path.glob(f"hang-{index}-*.txt")
     assert report.read_text().startswith(f"{said}; the same command resumes from the last checkpoint. Stack of every thread:\n")
 
 
@@ -202,6 +219,22 @@ def test_a_device_error_ends_all_processes_with_its_message(
     said = capfd.readouterr().err
     assert says in said
     assert said.count(str(error).splitlines()[0]) == 3
+
+
+def test_the_first_process_exits_last_after_a_device_error(monkeypatch: pytest.MonkeyPatch):
+    """If it exited earlier, JAX's coordination service would abort the others before they have read why."""
+
+    def leave(status: int) -> NoReturn:
+        left.append(three.left.qsize())
+        raise SystemExit(status)
+
+    monkeypatch.setattr(processes.os, "_exit", leave)
+    error, left = jax.errors.JaxRuntimeError("Gloo failed"), list[int]()
+    with group() as three:
+        with pytest.raises(SystemExit) as ended:
+            three.members[0].__exit__(type(error), error, None)
+        assert (ended.value.code, left) == (HUNG, [2])
+        assert three.ends(2) == {1: HUNG, 2: HUNG}
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("Gloo failed"), UserError("no such file")])
@@ -302,7 +335,61 @@ def test_a_hung_process_names_the_silent_ones(
     assert f"{found}worker 0 (a) of 3 has sent no heartbeat for 10 s; the same command" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("index", "seconds"), [(1, 10.0), (0, 16.0)])
+def test_a_process_has_ten_seconds_to_end_on_its_own_after_another_has_failed(
+    index: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Process 0 waits five more seconds for the others to exit, until its next heartbeat."""
+    clock, left = Time(), list[int]()
+    monkeypatch.setattr(processes, "time", clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        one = Processes(Hosts("", 2, index, NAMES[:2], ""), {1 - index: ours}, leave=left.append)
+        one._end_soon("it failed", USER_ERROR_STATUS)
+        lived(monkeypatch, clock, one)
+    assert (left, clock.now - 1000) == ([USER_ERROR_STATUS], seconds)
+
+
+def test_the_first_process_waits_a_minute_for_others_that_announced_their_end(monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        first = Processes(Hosts("", 2, 0, NAMES[:2], ""), {1: ours})
+        first._ended = True
+        first._leaving.add(1)
+        lived(monkeypatch, clock, first)
+    assert clock.now - 1000 == 60
+
+
+def test_a_directory_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    second: Any = types.SimpleNamespace(count=2, index=1, gather=lambda value: ["of the first", value])
+    with pytest.raises(UserError, match=r"is not the directory that process 0, 1 sees|is not the directory that process 1 sees"):
+        require_shared_directory(second, tmp_path)
+    assert clock.now - 1000 == 60
+
+
 # -------------------------------------------------------------------------------------------------------------------- agreements
+def test_agreements_are_numbered(monkeypatch: pytest.MonkeyPatch):
+    """A process may already send its next value while another still waits for the one before."""
+    second, sent = Processes(Hosts("", 2, 1, NAMES[:2], "")), list[Any]()
+
+    def answer(message: Any) -> None:
+        sent.append(message)
+        second._gathered[message["round"]] = {0: "a", 1: message["value"]}
+
+    monkeypatch.setattr(second, "_send", answer)
+    assert [second.gather(value) for value in ("b", "c")] == [["a", "b"], ["a", "c"]]
+    assert [message["round"] for message in sent] == [1, 2]
+
+
+def test_a_peer_that_reads_nothing_blocks_a_message_for_at_most_five_seconds():
+    with group() as three:
+        assert {connection.gettimeout() for connections in three.sockets.values() for connection in connections} == {5.0}
+
+
 def test_values_are_gathered_in_process_order():
     def twice(one: Processes) -> list[Any]:
         return [one.gather({"a": one.index}), one.gather(f"é{'x' * 200_000 * one.index}")]
@@ -378,7 +465,7 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
     asked: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
-    Processes(hosts[1], patience=600.0).join_jax(300.0)
+    Processes(hosts[1]).join_jax(300.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # heartbeats come after half of the limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),

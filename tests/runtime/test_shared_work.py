@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, RunShard
 from tests.runtime.connected import Group, group
+from tests.runtime.test_roll_call import Time
 from tests.runtime.test_workdir import other_process
 
 
@@ -152,6 +153,23 @@ def test_the_last_message_of_a_process_is_received(tmp_path: pathlib.Path):
         three.exit(2).join(30)
         assert here.shares[0].gather({}, keep_waiting) is None
         assert here.asked[1].wait(20)
+
+
+def test_a_process_waits_two_minutes_longer_for_its_predecessor_than_for_a_silent_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def in_use(directory: pathlib.Path, name: str) -> Any:
+        assert (directory, name) == (tmp_path, f"{FOLDER}/1.lock")
+        raise UserError("in use")
+
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    monkeypatch.setattr(processes, "locked", in_use)
+    with group(patience=30.0, count=2, beating=()) as two:
+        begin = clock.now
+        with pytest.raises(UserError, match=r"^in use$"), two.members[1].shard_runs(tmp_path, lambda: None):
+            pass
+    assert clock.now - begin == pytest.approx(150.0, abs=0.3)
 
 
 def test_a_process_waits_for_its_predecessor_and_names_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

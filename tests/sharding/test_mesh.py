@@ -208,6 +208,11 @@ def test_a_shape_that_jax_cannot_place_is_refused_with_sizes_that_fit(monkeypatc
     )
 
 
+def test_a_single_chip_is_a_mesh():
+    (chip,) = chips("v5e:1x1")
+    assert grid_of(MeshConfig(), [chip]).ravel().tolist() == [chip]
+
+
 def test_devices_other_than_tpus_keep_their_order():
     cpus = [dataclasses.replace(chip, platform="cpu") for chip in chips("v5e:2x4")]
     assert grid_of(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
 
@@ -168,6 +169,37 @@ def test_a_step_must_fit_the_device_with_the_least_memory():
     require_memory(2 << 30, mesh, lambda: ADVICE)
     with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, but there are 2\.00 GiB"):
         require_memory(3 << 30, mesh, lambda: ADVICE)
+
+
+def test_devices_without_figures_are_not_judged_by_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
+    device = types.SimpleNamespace(process_index=0, memory_stats=lambda: None, platform="gpu")
+    mesh: Any = types.SimpleNamespace(devices=np.array([device]))
+    require_memory(2**60, mesh, lambda: ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"/sys/fs/cgroup/memory.max": "4096\n"}, 4_096),
+        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "8192\n"}, 8_192),
+        ({"/sys/fs/cgroup/memory.max": "max\n"}, None),
+    ],
+)
+def test_a_container_may_limit_the_memory_of_its_machine(
+    files: dict[str, str], limit: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    class Path:
+        def __init__(self, name: str):
+            self.name = name
+
+        def read_text(self) -> str:
+            if self.name not in files:
+                raise FileNotFoundError(self.name)
+            return files[self.name]
+
+    monkeypatch.setattr(device_errors, "pathlib", types.SimpleNamespace(Path=Path))
+    assert host_memory() == (limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def test_the_memory_of_this_machine_is_found():

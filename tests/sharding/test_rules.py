@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -14,11 +15,13 @@ from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import (
+    ACTIVATION_RULES,
     automatic_axes,
     check_batch_size,
     data_dimension,
     drop_indivisible_axes,
     parameter_shardings,
+    state_shardings,
     supports_zero,
     zero_shardings,
 )
@@ -104,6 +107,22 @@ def test_a_padded_vocabulary_divides_and_unsplit_dimensions_may_be_odd():
     boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16, num_layers=3, max_position=33))
     shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
     assert shardings["embeddings"]["word_embeddings"]["embedding"].shard_shape((64, TINY.hidden_size))[0] == 32
+
+
+def test_shardings_of_parameters_do_not_depend_on_the_ambient_mesh():
+    boxed, mesh = abstract_parameters(TINY), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        inside = parameter_shardings(boxed, mesh)
+    assert inside == parameter_shardings(boxed, mesh)
+
+
+def test_an_array_of_a_state_is_split_like_the_parameter_at_its_path_or_else_the_first_of_its_shape():
+    mesh, shape = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), jax.ShapeDtypeStruct((4, 2), jnp.float32)
+    params = {"a": {"kernel": shape}, "b": {"kernel": shape}}
+    rows, columns, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("fsdp",), (None, "tensor"), ()))
+    shardings = {"a": {"kernel": rows}, "b": {"kernel": columns}}
+    state = {"mu": params, "other": shape, "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    assert state_shardings(state, params, shardings, mesh) == {"mu": shardings, "other": rows, "step": whole}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import pathlib
+import shutil
 import time
 from typing import Any
 
@@ -75,6 +76,12 @@ def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
 
 def test_a_rename_that_loses_files_is_detected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: target)
+    with pytest.raises(UserError, match=rf"cannot rename a directory that holds files.*; {REMEDY}"):
+        require_capable(tmp_path)
+
+
+def test_a_directory_that_is_copied_instead_of_renamed_is_detected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: shutil.copytree(self, target) and target)
     with pytest.raises(UserError, match=rf"cannot rename a directory that holds files.*; {REMEDY}"):
         require_capable(tmp_path)
 

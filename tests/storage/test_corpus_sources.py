@@ -47,6 +47,7 @@ def test_only_the_needed_split_of_a_bucket_directory_is_fetched(bucket: str):
     assert texts(f"parquet:{bucket}/set:test") == ["In test 0.", "In test 1."]
     assert texts(f"parquet:{bucket}/set/data/*-00001-*.parquet") == ["In test 1.", "In train 1."]
     assert texts(f"parquet:{bucket}/set/data/train-00000-of-00002.parquet") == ["In train 0."]
+    assert len(list(cached_path(f"{bucket}/set").rglob("*.parquet"))) == 4, "a fetch of some files removes no others"
     with pytest.raises(UserError, match=re.escape(f"--source=parquet:{bucket}/set:dev: there is no split 'dev'; known: test")):
         texts(f"parquet:{bucket}/set:dev")
     with pytest.raises(UserError, match=re.escape(f"--source=arrow:{bucket}/set: the directory has no .arrow file; write")):

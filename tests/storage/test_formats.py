@@ -18,6 +18,7 @@ from bert_jax.storage.formats import (
     compression,
     conversion,
     damage,
+    is_text,
     open_packed,
     recognise,
     unicode_encoding,
@@ -145,3 +146,30 @@ def test_text_in_utf_16_or_utf_32_is_recognised_with_and_without_its_mark(encodi
 def test_other_text_and_bytes_are_not_utf_16():
     others = [b"It was fine.\n", "\u0418\u0442".encode("cp1251"), b"", b"ab", bytes(100), b"\x7fELF" + bytes(60)]
     assert [unicode_encoding(head) for head in [*others, bytes(range(256)), b"ab\0\0\0\0" * 50]] == [""] * 8
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding"),
+    [
+        # 40 units of 4 bytes; the letter U+0100 has a zero byte where other letters have none
+        (("ab" * 37 + "\u0100" * 2 + "ab" * 2).encode("utf-16-le"), "UTF-16LE"),
+        (("ab" * 37 + "\u0100" * 6).encode("utf-16-le"), ""),
+        (("ab" * 37 + "\u0100" * 6).encode("utf-16-be"), ""),
+        (("a\u0418" * 40).encode("utf-16-le"), ""),  # half of the high bytes are zero
+        (("a" * 36 + "\u0100" * 4).encode("utf-32-le"), "UTF-32LE"),
+        (("a" * 36 + "\u0100" * 4).encode("utf-32-be"), "UTF-32BE"),
+        (b"".join((k % 7).to_bytes(4, "little") for k in range(40)), ""),  # small numbers
+    ],
+)
+def test_a_tenth_of_the_letters_may_have_a_zero_byte_of_their_own(head: bytes, encoding: str):
+    assert unicode_encoding(head) == encoding
+
+
+def test_bytes_look_like_text_without_control_characters():
+    assert [is_text(head) for head in (b"", b"a\tb\r\n", "ä".encode(), "ä".encode()[:1])] == [True] * 4
+    assert [is_text(head) for head in (b"a\0", b"\x08", b"\x0e", b"\xe4 b", b"\xe4 \0")] == [False] * 5
+
+
+def test_a_reader_that_does_not_unpack_is_given_no_name_as_remedy():
+    found = [recognise(PACK[".gz"](b"text"), name, unpacks=False) for name in ("a", "a.gz")]
+    assert [each and each.remedy for each in found] == ["decompress it first"] * 2

@@ -126,20 +126,22 @@ def test_a_local_process_is_dead_if_its_pid_does_not_exist(signalled: type[Excep
     monkeypatch.setattr(lock.os, "kill", kill)
     machine = lock._machine()
     assert machine
-    assert lock._is_dead(f"process\n{machine}\n12\nx\n") is (signalled is ProcessLookupError)
-    assert asked == [(12, 0)]
+    for number in (12, 1):  # 1: the first process of a container
+        assert lock._is_dead(f"process\n{machine}\n{number}\nx\n") is (signalled is ProcessLookupError)
+    assert asked == [(12, 0), (1, 0)]
     for other in (
         "",
         "process",
         f"process\n{machine}\n",
         f"process\n{machine}\n-12\n",
+        f"process\n{machine}\n0\n",
         "process\nanother\n12\n",
         "process\n\n12\n",
     ):
         assert not lock._is_dead(other)
     monkeypatch.setattr(lock, "_machine", lambda: "")
     assert not lock._is_dead("process\n\n12\n")
-    assert len(asked) == 1
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(("age", "looks", "left"), [(-30.0, 17, "1"), (0.5, 9, "0"), (1.0, 1, ""), (5.0, 1, "")])

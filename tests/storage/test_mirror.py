@@ -5,6 +5,7 @@ import hashlib
 import pathlib
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 
@@ -88,9 +89,11 @@ def test_another_machine_continues_from_the_bucket_and_back(bucket: str, monkeyp
             (made.directory / "lines").write_bytes(b"123")
             (made.directory / "more").write_bytes(b"m")
     (first / "lines").write_bytes(b"1x")  # not uploaded before this machine was lost
+    (first / "figure").write_bytes(b"f")
     with Mirror(bucket) as made:
         made.fetch()
         assert (made.directory / "lines").read_bytes() == b"123"
+        assert {path.name for path in made.directory.iterdir()} == {"lines", "more"}
     assert content(bucket) == {"lines": b"123", "more": b"m", "checkpoints/4/state": b"not for here"}
 
 
@@ -317,3 +320,33 @@ def test_a_file_is_uploaded_with_the_files_written_next_to_it(bucket: str):
 def test_a_local_output_is_written_in_place(output: str | None):
     with uploaded_file(output, "--output") as local:
         assert local == output
+
+
+def test_an_object_removed_from_the_bucket_is_uploaded_again(bucket: str):
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+        (made.directory / "config").write_bytes(b"c")
+    objects.remove(f"{bucket}/config")
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert {path.name for path in made.directory.iterdir()} == {"lines", "config"}
+    assert content(bucket) == {"lines": b"1", "config": b"c"}
+
+
+def test_the_last_upload_begins_after_the_one_in_the_background(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    begun = threading.Event()
+
+    def push() -> None:
+        told.append(f"{threading.current_thread().name} begins")
+        begun.set()
+        time.sleep(0.1)
+        told.append(f"{threading.current_thread().name} ends")
+
+    with Mirror(bucket) as made:
+        monkeypatch.setattr(made, "push", push)
+        made.start()
+        made.soon()
+        assert begun.wait(30)
+    main = threading.current_thread().name
+    assert told == ["mirror begins", "mirror ends", f"{main} begins", f"{main} ends"]

@@ -91,6 +91,31 @@ def test_listing_pages_are_joined_without_directory_markers(monkeypatch: pytest.
     ]
 
 
+def test_an_object_is_looked_up_without_listing_its_directory(monkeypatch: pytest.MonkeyPatch):
+    answers = Answers({"items": [{"name": "a", "size": "5", "generation": "7"}], "prefixes": ["a/"]})
+    monkeypatch.setattr(objects, "file_system", lambda: answers)
+    assert objects.object_at("gs://bkt/a") == objects.Item(5, "7")
+    assert answers.asked == [("GET", "b/{}/o", "bkt", {"prefix": "a", "json_out": True, "delimiter": "/"})]
+
+
+@pytest.mark.parametrize(("size", "in_parts"), [(3, False), (4, True)])
+def test_a_small_file_is_sent_in_one_request_and_a_larger_one_in_parts(
+    size: int, in_parts: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    file, parts = tmp_path / "a", []
+    file.write_bytes(b"1" * size)
+    item = {"items": [{"name": "a", "size": size, "generation": "7"}]}
+    answers = Answers(item) if in_parts else Answers({"generation": "7"}, ({}, b"1" * size))
+    for name in ("put_file", "get_file"):
+        setattr(answers, name, lambda *places, name=name, **_: parts.append((name, places)))
+    monkeypatch.setattr(objects, "_IN_ONE_REQUEST", 3)
+    monkeypatch.setattr(objects, "file_system", lambda: answers)
+    assert objects.upload(file, "gs://bkt/a") == "7"
+    objects.download("gs://bkt/a", file, objects.Item(size, "7"), lambda size: None)
+    sent = [("put_file", (str(file), "gs://bkt/a")), ("get_file", ("gs://bkt/a", str(file)))]
+    assert parts == (sent if in_parts else [])
+
+
 def test_the_age_of_an_object_follows_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch):
     dates = {"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT", "Date": "Tue, 24 Nov 2026 10:00:07 GMT"}
     answers = Answers((dates, b"1"), (dates | {"x-goog-generation": "5"}, b"2"), ({"Date": dates["Date"]}, b"3"))
@@ -151,7 +176,8 @@ def test_every_access_to_the_storage_sets_up_the_library(monkeypatch: pytest.Mon
     monkeypatch.setattr("fsspec.filesystem", lambda name, **named: (name, named))
     assert str(objects.as_path("gs://bkt/a")) == "gs://bkt/a"
     assert objects.file_system() == ("gcs", {"finalize_on_close": True})
-    assert asked == ["set up"] * 2
+    assert objects._explanation(KeyError("x"), "gs://bkt/a") is None
+    assert asked == ["set up"] * 3
 
 
 def test_local_directories_are_moved_like_bucket_directories(tmp_path: pathlib.Path):

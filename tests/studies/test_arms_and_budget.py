@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import types
 from typing import Any
@@ -14,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.objectives.objective import Objective
 from bert_jax.studies import arms as arms_module
 from bert_jax.studies.arms import (
     _check_metric,
@@ -26,6 +28,7 @@ from bert_jax.studies.arms import (
     finetuning_values,
     merged,
     pretraining_values,
+    with_new_parts,
 )
 from bert_jax.studies.budget import count_tokens, exported_steps, planned_steps, run_values
 from bert_jax.studies.parts import Part, digest, part_groups
@@ -69,6 +72,9 @@ def test_a_task_gets_its_directory_and_changes_for_its_kind_of_head():
     assert (stsb["task"]["data_dir"], pos["task"]["data_dir"]) == ("d/glue", "/e")
     assert (stsb.get("head"), pos.get("head")) == ({"pooling": "concat"}, None)
     assert (stsb["seed"], stsb["sweep"]) == (6, {"seeds": [6, 7]})
+    once = study(finetune={"training": {"epochs": 1}})
+    values = finetuning_values(once, once.arms[0], once.tasks[0], 3)
+    assert (values["seed"], values["training"]["epochs"], "sweep" in values) == (3, 1, False)
 
 
 def test_equal_tokens_match_within_a_step_of_each_phase(experiment: PretrainingExperiment):
@@ -113,7 +119,8 @@ def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: 
 
 def test_intermediate_states_are_kept_at_the_nearest_evaluation(experiment: PretrainingExperiment):
     early = [{"name": f"at_{at}", "shares": "a", "at": at} for at in (0.22, 0.5, 0.01)]
-    made = study(arms=[*arms("a"), *early], evaluations=5)
+    others = [{"name": "same", "shares": "a"}, *arms("b"), {"name": "of_b", "shares": "b", "at": 0.5}]
+    made = study(arms=[*arms("a"), *early, *others], evaluations=5)
     assert exported_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
     values = run_values(made, made.arms[0], experiment.to_dict(), [100, 50], seed=7)
     assert values["checkpoints"] == {**values["checkpoints"], "every": 30, "keep_at": [30, 60]}
@@ -143,6 +150,7 @@ def test_keys_set_by_both_arm_and_task_are_reported():
     arm = {"training": {"epochs": 3, "batch_size": 8}, "head": {"layers": "last"}, "seed": 1}
     task = {"training": {"epochs": 4, "batch_size": 8}, "seed": 1, "task": {"length": 32}}
     assert contradictions(arm, task) == {"training.epochs": (3, 4)}
+    assert contradictions({"head": "last"}, {"head": {"layers": "last"}}) == {"head": ("last", {"layers": "last"})}
     assert merged(task, arm)["training"]["epochs"] == 3, "the arm's value counts"
 
 
@@ -156,15 +164,29 @@ def test_the_identity_of_a_part_depends_on_settings_and_not_on_paths():
     ("finetune", "says"),
     [
         ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, but the model has 2"),
-        ({"task": {"length": 512}}, "config.task.length=512 is longer than the model's position table of 64 rows"),
+        ({"task": {"length": 65}}, "config.task.length=65 is longer than the model's position table of 64 rows"),
     ],
 )
 def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says: str):
-    small = {"model": {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}}
-    pretrained = PretrainingExperiment.from_dict(small | {"phases": [{"steps": 1, "length": 32}]})
     values = merged({"task": {"name": "glue/stsb", "length": 32}}, finetune)
     with pytest.raises(UserError, match=says):
-        check_finetuning(values, pretrained, SequenceHead(labels=("a", "b")))
+        check_finetuning(values, pretrained(), SequenceHead(labels=("a", "b")))
+
+
+def pretrained(**model: Any) -> PretrainingExperiment:
+    small = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}
+    phases = {"phases": [{"steps": 1, "length": 32}], "examples": {"pairs": "none"}}
+    return PretrainingExperiment.from_dict({"model": small | model, **phases})
+
+
+def test_the_pooling_and_the_kernels_of_a_fine_tuning_are_checked(monkeypatch: pytest.MonkeyPatch):
+    asked: list[ModelConfig] = []
+    monkeypatch.setattr(arms_module, "require_possible", asked.append)
+    values = {"task": {"name": "glue/stsb", "length": 64}}
+    check_finetuning(values, pretrained(), SequenceHead(labels=("a", "b")))
+    assert [config.num_layers for config in asked] == [2]
+    with pytest.raises(UserError, match=r"from left to right; set head\.pooling=last_token"):
+        check_finetuning(values, pretrained(direction="left_to_right"), SequenceHead(labels=("a", "b")))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +213,88 @@ def test_a_model_without_pairs_gets_a_new_pooler_for_a_head_that_reads_one():
     )
 
 
+def test_a_pooler_from_the_layers_of_the_mlm_head_is_new_only_if_the_head_lacks_them():
+    values, head = {"task": {"name": "glue/stsb", "length": 32}}, SequenceHead(labels=("a", "b"))
+    mean = pretrained(classifier_pooling="mean")
+    assert with_new_parts(values, mean, head) == values
+    bare = pretrained(classifier_pooling="mean", mlm_head="decoder")
+    assert with_new_parts(values, bare, head) == {**values, "init_new": "pooler"}
+
+
 # ---------------------------------------------------------------------------------------------------------------- what is checked
+def test_every_arm_that_trains_and_every_task_of_every_arm_is_checked(
+    monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
+):
+    asked: list[Any] = []
+    words = {"d": "other"}
+
+    def pretraining(made: Any, arm: Any) -> Any:
+        asked.append(arm.name)
+        return experiment, types.SimpleNamespace(sha256=words.get(arm.name, "same"), arm=arm.name)
+
+    def teacher(own: Any, vocabulary: Any) -> Any:
+        return types.SimpleNamespace(config=f"teacher of {vocabulary.arm}") if vocabulary.arm == "b" else None
+
+    head = SequenceHead(labels=("a", "b"))
+    loaded = types.SimpleNamespace(splits={"dev": "ab"}, baseline=lambda split: Baseline({"spearman": 0.0}), head=head)
+    said: list[str] = []
+    monkeypatch.setattr(arms_module, "_checked_pretraining", pretraining)
+    monkeypatch.setattr(arms_module, "load_teacher", teacher)
+    monkeypatch.setattr(arms_module, "load_task", lambda config, say: asked.append((config.name, say)) or loaded)
+    monkeypatch.setattr(
+        arms_module, "check_finetuning", lambda values, model, own: asked.append((values["seed"], model is experiment, own))
+    )
+    stsb = {"name": "stsb", "experiment": "experiments/finetune/glue.py:stsb", "finetune": {"training": {"epochs": 3}}}
+    further = {"name": "b", "continues": "a", "finetune": {"training": {"epochs": 9}}}
+    values: dict[str, Any] = {
+        "arms": [{"name": "c", "shares": "a"}, further, *arms("a", "d")],
+        "seeds": [4, 5],
+        "finetune": {"training": {"epochs": 2}},
+    }
+    found = check(study(**values, tasks=[stsb]), said.append)
+    assert asked == ["a", "b", "d", ("glue/stsb", said.append), *[(4, True, head)] * 4]
+    assert (found.pretraining.keys(), found.teachers, found.tasks) == ({"a", "b", "d"}, {"b": "teacher of b"}, {"stsb": loaded})
+    assert said == ["the arm 'b' fine-tunes on 'stsb' with its own training.epochs=9, not the task's 3"]
+    with pytest.raises(UserError, match=r"the task 'stsb': metric='dev/f1': .* has no 'f1'"):
+        check(study(**values, tasks=[stsb | {"metric": "dev/f1"}]))
+    words["b"] = "of b"
+    with pytest.raises(UserError, match="the arm 'b': its corpus has a different vocabulary than 'a', which it continues"):
+        check(study(**values, tasks=[stsb]))
+
+
+def test_the_pretraining_of_an_arm_is_built_and_checked_with_its_corpus(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    asked: list[Any] = []
+    vocabulary, split = types.SimpleNamespace(size=8_192), object()
+    train = types.SimpleNamespace(vocabulary=vocabulary)
+    monkeypatch.setattr(
+        arms_module,
+        "infer_settings",
+        lambda values, given, vocabulary_size: (merged(values, {"model": {"vocab_size": vocabulary_size}}), ()),
+    )
+    monkeypatch.setattr(arms_module, "local_corpus", lambda directory: f"local {directory}")
+    monkeypatch.setattr(arms_module, "open_splits", lambda directory: asked.append(directory) or (train, split))
+    monkeypatch.setattr(arms_module, "check_corpus", lambda experiment, *splits: asked.append((experiment.seed, *splits)))
+    monkeypatch.setattr(arms_module, "require_possible", lambda config: asked.append(config.num_layers))
+    monkeypatch.setattr(Objective, "abstract_parameters", lambda self: asked.append("traced"))
+
+    def checked(corpus: str, **arm: Any) -> Any:
+        both = [{"name": "a"}, {"name": "b", "pretrain": {"seed": 6, "model": {"num_layers": 3}}, **arm}]
+        made = study(pretraining="experiments/pretrain/laptop.py", corpus=corpus, arms=both)
+        return arms_module._checked_pretraining(made, made.arm("b"))
+
+    for corpus in (str(tmp_path), "gs://bucket/corpus"):
+        asked.clear()
+        experiment, own = checked(corpus)
+        assert (experiment.seed, experiment.model.vocab_size, own) == (6, 8_192, vocabulary)
+        assert asked == [f"local {corpus}", (6, train, split), 3, "traced"]
+    checked(str(tmp_path), continues="a")
+    checked(str(tmp_path), pretrain={"init_from": "model"})
+    with pytest.raises(UserError, match="init_from=model and continues=a both set the model to start from; give only one"):
+        checked(str(tmp_path), pretrain={"init_from": "model"}, continues="a")
+    with pytest.raises(UserError, match=r"there is no corpus .*nowhere.*; make it with"):
+        checked(str(tmp_path / "nowhere"))
+
+
 def test_teachers_and_metrics_are_checked_before_training(monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment):
     def refuse(*_: Any) -> None:
         raise UserError("its teacher has another vocabulary")

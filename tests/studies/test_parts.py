@@ -92,8 +92,9 @@ def test_an_unchanged_experiment_file_is_not_rewritten(tmp_path: pathlib.Path):
     assert path.read_text() == '"""one."""\n\n\ndef get_config():\n    return {\'seed\': 1}\n'
     write_experiment(path, {"seed": 1}, "one")
     assert path.stat().st_ino == before.st_ino
-    write_experiment(path, {"seed": 2}, "one")
-    assert python_files.load(str(path), "--config") == {"seed": 2}
+    write_experiment(path, {"seed": 2, "a": 3}, "one")
+    assert path.read_text().endswith("    return {'seed': 2, 'a': 3}\n")  # in the order in which the keys were given
+    assert python_files.load(str(path), "--config") == {"seed": 2, "a": 3}
 
 
 def test_the_order_of_keys_does_not_change_a_part():

@@ -51,7 +51,7 @@ class Fixture:
         preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
         watchdog = types.SimpleNamespace(alive=self.told.append)
         self.run: Any = types.SimpleNamespace(
-            require_in_place=lambda: None,
+            require_in_place=lambda: self.told.append("in place"),
             shard=shard,
             workdir=root,
             preemption=preemption,
@@ -115,7 +115,9 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
     assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
     assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\nfigure: lasting figure.png"]
-    assert (there.shard.waited, there.shard.stopped, there.told) == (False, 0, ["waiting for the other processes"])
+    assert (there.shard.waited, there.shard.stopped, there.told) == (
+        False, 0, ["in place", "waiting for the other processes", "in place"],
+    )  # fmt: skip
 
 
 def test_the_table_includes_parts_finished_by_other_processes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -166,4 +168,4 @@ def test_a_study_stopped_while_waiting_for_others_ends_as_stopped(
     assert (there.status(), there.shard.waited) == (99, True)
     lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
     assert lost.status() == HUNG
-    assert caplog.messages[-1].startswith("process 1 of 2 failed; rerun the same command in all processes")
+    assert caplog.messages[-1].startswith("process 1 of 2 failed; run the same command again in all processes")

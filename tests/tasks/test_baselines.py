@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.model.heads.outputs import best_label_set, by_frequency
+from bert_jax.model.heads.outputs import MOST_CONSTANTS, best_label_set, by_frequency
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.tasks.choice_task import ChoiceTask
 from bert_jax.tasks.config import TaskConfig
@@ -76,6 +76,16 @@ def test_tagging_has_a_single_tag_and_a_usual_tag_baseline():
     found = task.baseline("dev")
     assert (found.scores["accuracy"], found.scores["word_accuracy"]) == (0.75, 0.5)
     assert found.named == {"'VERB' for all, best on dev": 0.75, "each word's most frequent label in training": 0.5}
+
+
+def test_of_many_tags_the_most_frequent_ones_are_tried():
+    rare = tuple(f"A{i}" for i in range(MOST_CONSTANTS))
+    splits = {
+        "train": [WordsExample("0", ("w",), ("Z",), 0)],
+        "dev": [WordsExample("0", ("v",) * (len(rare) + 2), (*rare, "B", "B"), 0)],
+    }
+    task = TokenTask("toy", TaskConfig(name="pos"), splits, ("B", "Z", *rare), has_entities=False)
+    assert next(iter(task.baseline("dev").named)) == "'B' for all, best on dev"
 
 
 def test_the_baseline_of_questions_is_a_text_or_no_answer():

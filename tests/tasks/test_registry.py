@@ -141,6 +141,25 @@ def test_a_missing_data_directory_is_refused_with_the_searched_place(name, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("boolq", "set config.task.name=own/sequence and config.task.own.train={file}, and name its columns"),
+        ("gap", "write the data as a file of gap"),
+    ],
+)
+def test_a_directory_of_the_hub_is_refused_with_the_task_that_reads_it(name: str, remedy: str, tmp_path: pathlib.Path):
+    file = tmp_path / "data" / "train-0.parquet"
+    file.parent.mkdir()
+    with pytest.raises(UserError) as missing:
+        load_task(TaskConfig(name=name, data_dir=str(tmp_path)))
+    for path in (tmp_path / "data" / "a.parquet", file):
+        path.touch()
+    with pytest.raises(UserError) as error:
+        load_task(TaskConfig(name=name, data_dir=str(tmp_path)))
+    assert str(error.value) == f"{missing.value}. The task {name} does not read {file}; {remedy.format(file=file)}"
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("glue/sst-2", r"config\.task\.name='glue/sst-2' is not a task; did you mean 'glue/sst2'"),

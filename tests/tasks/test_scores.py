@@ -154,6 +154,7 @@ def test_only_constant_predictions_are_degenerate():
     assert scores.degeneracy(np.ones(4, int), labels)
     assert not scores.degeneracy(np.array([1, 1, 1, 0]), labels)
     assert not scores.degeneracy(np.ones(4, int), np.ones(4, int))
+    assert not scores.degeneracy(np.ones(1, int), np.ones(1, int))
     for collapsed in (np.full(4, 2.5), 2.5 + 0.009 * values, np.array([1, 2, 3, math.nan])):
         assert scores.degeneracy(collapsed, values)
     assert not scores.degeneracy(2.5 + 0.011 * values, values)
@@ -177,6 +178,18 @@ def test_a_regression_that_orders_the_examples_is_not_degenerate():
     assert not scores.degeneracy(5 - ordered, labels), "reversed answers depend on the text too"
     assert "nearly the same" in scores.degeneracy(2.5 + 0.002 * noise, labels)
     assert not scores.degeneracy(2.5 + 0.02 * noise, labels), "answers that differ may be wrong"
+
+
+@pytest.mark.parametrize(("reversed_values", "degenerate"), [(71, False), (72, True)])
+def test_three_standard_errors_make_an_order_useful(reversed_values: int, degenerate: bool):
+    """The standard error over 101 examples is 0.1. Reversing 71 or 72 of them leaves a correlation of 0.305 or 0.276."""
+    labels = np.arange(101.0)
+    said = np.concatenate([labels[:reversed_values][::-1], labels[reversed_values:]])
+    assert bool(scores.degeneracy(2.5 + 1e-3 * said, labels)) is degenerate
+
+
+def test_nearly_constant_values_have_a_correlation_without_a_warning():
+    assert scores.pearson(1e8 + np.array([0.0, 1e-6, 2e-6]), np.arange(3.0)) == pytest.approx(1.0, abs=1e-3)
 
 
 def slow_gap(said, true, feminine):

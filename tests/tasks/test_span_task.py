@@ -187,6 +187,19 @@ def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokeniz
     assert len(notes) == 3, "the reader's word of q4, and these two once"
 
 
+@pytest.mark.parametrize(
+    ("context", "offsets", "text", "start", "token"),
+    [
+        ("a tenders ten", [(0, 1), (2, 9), (10, 13)], " ten", 1, 2),
+        ("(1895)", [(0, 1), (1, 5), (5, 6)], "1895", 1, 1),  # the token before it ends where it begins
+        ("a tenders ten", [(0, 1), (1, 9), (9, 13)], "ten", 2, 2),  # white space belongs to the piece after it
+        ("tenders ten a", [(0, 8), (8, 12), (12, 13)], "ten", 0, 1),  # or to the piece before it
+    ],
+)
+def test_a_whole_word_is_found_whatever_white_space_its_token_or_answer_has(context, offsets, text, start, token):
+    assert answer_tokens(context, np.array(offsets), text, start) == ((token, token), True)
+
+
 def test_scores_equal_the_official_ones_on_the_written_file(tokenizer, tmp_path):
     draw = np.random.default_rng(0)
     questions: list[Question] = [("who", " ".join(draw.choice(list(LETTERS), 40)), None) for _ in range(30)]

@@ -302,7 +302,7 @@ def test_sick_is_two_tasks_of_one_file_with_or_without_its_test_set(tmp_path: pa
     ids = [example.id for example in relatedness.splits["dev"]]
     assert (official.name, official.read_text()) == ("dev.txt", f"{header}{ids[0]}\tNA\t1\n{ids[1]}\tNA\t2\n")
     _, official = entailment.write_predictions(tmp_path / "out", "dev", logits(entailment, 2, 1))
-    assert official.read_text().splitlines()[1].split("\t")[1:] == ["CONTRADICTION", "NA"]
+    assert official.read_text().splitlines()[1].split("\t") == ["2", "CONTRADICTION", "NA"]
     lost = [np.array([value], np.float32) for value in (1.0, np.nan)]
     assert relatedness.scores("dev", lost) == {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": np.inf}
     with pytest.raises(UserError, match=r"SICK\.txt cannot be read"):

@@ -195,6 +195,14 @@ def test_a_label_unseen_in_training_is_named_with_its_file_in_every_scheme(tmp_p
     assert note.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-LOC, so 1 word of dev")
 
 
+def test_a_renamed_tag_unseen_in_training_is_found_by_its_name_in_the_file(tmp_path):
+    notes: list[str] = []
+    wnut(tmp_path, [[("a", "B-X"), ("b", "L-X"), ("c", "O")]], [[("a", "O")], [("b", "U-X")]], notes.append)
+    renamed, unseen = notes
+    assert renamed == "wnut17: the tags L-X, U-X are read as E-X, S-X"
+    assert unseen.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-X, so 1 word of dev")
+
+
 def test_both_file_names_of_conll_2003_are_read_with_the_last_column_as_tag(tokenizer, tmp_path):
     for names in (("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb")):
         directory = tmp_path / names[0]

@@ -244,6 +244,7 @@ def test_the_step_of_a_task_has_the_settings_of_its_costliest_run(unlowered, mon
     step("distil.py:glue/mrpc", *weights, ("training.epochs", "9"))
     step("glue.py:mrpc", weights[2], ("training.gradual_unfreezing", "True"))
     taught, alone = made
+    assert {given[4] for given in made} == {1}, "the steps of an epoch, which are unknown, do not change the step"
     soft = FinetuningExperiment.from_dict({"init_from": "m"}).distillation.soft_weight
     assert taught[3] == LabelLoss(label_smoothing=0.1, temperature=3.0, soft_weight=soft, hidden_weight=0.25)
     assert alone[3] == LabelLoss(label_smoothing=0.1)

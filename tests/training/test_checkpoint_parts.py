@@ -109,7 +109,7 @@ def test_closing_waits_for_the_save_unless_a_device_of_several_processes_failed(
 def test_a_save_fails_if_any_process_cannot_write(own, agreed, together, reason, notes, machine, caplog):
     machine(2, 1, agreed)
     of = checkpoints_of(notes, error=own, _saving=7)
-    of._wait_for_save(together)
+    of._wait_for_save(*(() if together else (False,)))
     assert of._failed is None if reason is None else str(of._failed) == f"(7, {of._failed[1]!r})"
     says = f"the checkpoint of step 7 could not be saved ({reason}); training continues until the next save"
     assert caplog.messages == ([] if reason is None else [says])
@@ -182,7 +182,7 @@ def test_the_first_process_lists_a_bucket_directory_before_saving(index, notes, 
     assert notes == ([("listed", "DIRECTORY/7", False)] if index == 0 else [])
 
 
-def test_the_probe_file_is_removed_and_single_processes_make_none(notes, machine, tmp_path):
+def test_the_probe_file_is_removed_and_single_processes_make_none(notes, machine, tmp_path, monkeypatch):
     machine(2)
     assert checkpoints_of(notes, tmp_path)._refusal(7) is None
     assert list(tmp_path.iterdir()) == []
@@ -190,6 +190,8 @@ def test_the_probe_file_is_removed_and_single_processes_make_none(notes, machine
     assert checkpoints_of(notes, tmp_path / "missing")._refusal(7) is None
     machine(2)
     assert isinstance(checkpoints_of(notes, tmp_path / "missing")._refusal(7), FileNotFoundError)
+    monkeypatch.setattr(pathlib.Path, "write_bytes", lambda *_: _raise(OSError(30, "Read-only file system")))
+    assert str(checkpoints_of(notes, tmp_path)._refusal(7)) == "[Errno 30] Read-only file system"
 
 
 # ---------------------------------------------------------------------------------------------------------------------- a restore

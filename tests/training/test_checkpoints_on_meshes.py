@@ -101,6 +101,14 @@ def test_later_steps_do_not_change_a_save_in_progress(tmp_path: pathlib.Path):
         assert_equal(checkpoints.restore_latest(abstract(state)), wanted)
 
 
+@pytest.mark.parametrize("what", ["a file", "a link to nowhere"])
+def test_something_else_in_place_of_the_checkpoints_is_refused(tmp_path: pathlib.Path, what: str):
+    place = tmp_path / "checkpoints"
+    place.touch() if what == "a file" else place.symlink_to("nowhere")
+    with pytest.raises(UserError, match=rf"^{place} is not a directory, so checkpoints cannot be saved in it; move it away$"):
+        Checkpoints(place)
+
+
 def test_without_checkpoints_nothing_is_restored(tmp_path: pathlib.Path):
     assert restored(tmp_path) is None
 

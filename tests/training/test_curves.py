@@ -101,6 +101,8 @@ def test_each_phase_has_its_own_baselines(tmp_path: pathlib.Path, figures: list[
     records = [evaluated(0, 0.06, 0.5), evaluated(50, 0.06, 0.5), evaluated(80, 0.06, 0.5), evaluated(100, 0.05, 0.79)]
     metrics = write(tmp_path / "metrics.jsonl", *records)
     assert draw_curves(metrics, tmp_path / "x.png", SCORES, title="a run", phases=[(0, "length 128"), (80, "length 512")])
+    ticks = {axes.get_title(loc="left"): axes.yaxis.get_major_formatter()(0.25, 0) for axes in figures[0].axes if axes.axison}
+    assert ticks == {"MLM accuracy": "25 %", "NSP accuracy": "25 %"}
     nsp = lines(figures[0], "NSP accuracy", "one answer for all pairs, 50 %, then 79 %")
     assert nsp == [([0, 80], [0.5, 0.5]), ([80, 100], [0.79, 0.79])]
     assert lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %") == [
@@ -138,6 +140,7 @@ def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: 
     draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines=bars)
     draw_sweep(tmp_path / "x.png", title="runs", metric="dev/f1", settings=[("batch 16", [0.6, 0.7])], baselines=bars)
     for figure in figures:
+        assert not any(axes.get_title() for axes in figure.axes), "titles are on the left, and only there"
         (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == "dev f1")
         named = {str(line.get_label()): float(line.get_ydata()[0]) for line in axes.lines}
         assert named.items() >= {f"{name}, {bar:.4g}": bar for name, bar in bars.items()}.items()

@@ -52,7 +52,8 @@ def test_schedule_microbatches_and_spike_filter_have_their_defaults():
     program = {field.name: field.default for field in dataclasses.fields(Program) if field.default is not dataclasses.MISSING}
     absent = dict.fromkeys(("learning_rate_multipliers", "spike_filter", "teacher", "logits"))
     assert program == {"new_state": new_state, "zero_sharding": False, "reduce_dtype": "", **absent}
-    assert inspect.signature(Program.train_step).parameters["accumulation"].default == 1
+    for step in (Program.train_step, Program.gradient_norms):
+        assert inspect.signature(step).parameters["accumulation"].default == 1
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,16 @@ def test_a_digest_does_not_depend_on_the_sharding():
     assert nonfinite == []
 
 
+@pytest.mark.parametrize(("backend", "waits"), [("cpu", 2), ("tpu", 0)])
+def test_digests_on_a_cpu_are_computed_one_after_another(backend: str, waits: int, monkeypatch: pytest.MonkeyPatch):
+    """Concurrent programs with collectives can deadlock on a CPU."""
+    waited: list[Any] = []
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
+    digests({"a": jnp.asarray(WEIGHTS), "b": jnp.asarray(WEIGHTS)})
+    assert len(waited) == waits
+
+
 def test_changed_and_swapped_elements_change_the_digest():
     changed, swapped = WEIGHTS.copy(), WEIGHTS.copy()
     changed[2, 3] = np.nextafter(changed[2, 3], np.float32(9))

@@ -30,8 +30,9 @@ from bert_jax.pretraining.program import pretraining_program, teacher_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import StepSeed, gradients
+from tests.model import test_encoder_decoder
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
-from tests.random_rows import TINY, objective_for, random_batch, random_parameters
+from tests.random_rows import TINY, drawn_parameters, objective_for, random_batch, random_parameters
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
 CONFIG = dataclasses.replace(TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION)
@@ -138,6 +139,20 @@ def test_lstm_dropout_sites_have_their_rates_and_unique_seeds(direction: str, si
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     wanted = [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)]
     check_sites(sites, wanted, objective_for(config, False), random_parameters(config), random_batch(rows=4))
+
+
+def test_translation_dropout_sites_have_their_rates_and_unique_seeds(sites: list[Site]):
+    """An encoder of one layer and a decoder of two; attention is followed by another rate than the feed-forward."""
+    config = dataclasses.replace(
+        test_encoder_decoder.TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION, attention_output_dropout=HEAD
+    )
+    attended, feed_forward = [("attention", ATTENTION), ("residual", HEAD)], [("residual", HIDDEN)]
+    wanted = [("embeddings", HIDDEN), *attended, *feed_forward]
+    wanted += [("embeddings", HIDDEN), *(attended * 2 + feed_forward) * 2]
+    batch = test_encoder_decoder.pairs(config, (9, 8, 7, 6), (7, 5, 3, 1))
+    batch["targets"] = np.where(batch["decoder_sequence_ids"] > 0, batch["decoder_input_ids"], -1)
+    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    check_sites(sites, wanted, objective_for(config, False), drawn_parameters(config), batch)
 
 
 # ------------------------------------------------------------------------------------------------------- passes without dropout

@@ -15,6 +15,7 @@ import safetensors.numpy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.interop.card import Training
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.training.exporting import export_trained, on_host, write_results
 from bert_jax.training.loop import StepSums, require_learned
@@ -54,15 +55,24 @@ def fill_disk_of(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_model_and_its_results_are_written_to_the_workdir(model, workdir):
-    export_trained(workdir, model, {"step": 3}, {"steps": 3})
+    export_trained(workdir, model, {"step": 3}, {"steps": 4}, Training(data="Pretrained on a poem."))
     assert sorted(path.name for path in workdir.iterdir()) == ["model", "results.json"]
     assert import_model(workdir).config == dataclasses.replace(model.config, vocab_multiple=1)
+    assert_described(workdir)
+    assert json.loads((workdir / "results.json").read_text()) == {"steps": 4}
+
+
+def assert_described(place: pathlib.Path) -> None:
+    """The exported model has its step and a card about its training."""
+    about = json.loads((place / "model" / "config.json").read_text())["bert_jax"]
+    assert (about["step"], "steps" in about) == (3, False)
+    assert "Pretrained on a poem." in (place / "model" / "README.md").read_text()
 
 
 def test_a_full_workdir_makes_the_model_go_to_another_directory(model, workdir, monkeypatch):
     fill_disk_of(workdir, monkeypatch)
     with pytest.raises(UserError) as error:
-        export_trained(workdir, model, {"step": 3}, {"steps": 3})
+        export_trained(workdir, model, {"step": 3}, {"steps": 4}, Training(data="Pretrained on a poem."))
     (place,) = (workdir.parent / "temporary").iterdir()
     assert place.name.startswith("bert_jax-run-")
     assert str(error.value).startswith(f"cannot write a model to {workdir / 'model'}: No space left on device; free space")
@@ -70,6 +80,7 @@ def test_a_full_workdir_makes_the_model_go_to_another_directory(model, workdir, 
     written = import_model(place).params["pooler"]["dense"]["kernel"]
     np.testing.assert_array_equal(written, model.params["pooler"]["dense"]["kernel"])
     assert (place / "results.json").exists()
+    assert_described(place)
     assert list(workdir.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ import itertools
 import logging
 import pathlib
 import shutil
+import types
 
 import jax
 import pytest
@@ -37,6 +38,15 @@ def test_files_still_being_written_by_a_failed_save_are_removed(tmp_path: pathli
     manager._remove_partial(tmp_path, 3)
     assert not list(tmp_path.iterdir())
     assert next(written, None) is None, "all delayed files were written"
+
+
+def test_files_that_appear_again_are_removed_for_at_most_two_seconds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / f"3{UNFINISHED}").mkdir()
+    slept: list[float] = []
+    monkeypatch.setattr(manager, "remove_tree", lambda path: None)
+    monkeypatch.setattr(manager, "time", types.SimpleNamespace(sleep=slept.append))
+    manager._remove_partial(tmp_path, 3)
+    assert slept == [0.05] * 40
 
 
 def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):

@@ -83,3 +83,13 @@ def test_metrics_are_uploaded_with_the_checkpoint():
     steps: Any = Steps(calls)
     Saver(steps, notes, notes, lambda: calls.append("before"), mirror=mirror).save(7, "state")  # type: ignore[arg-type]
     assert calls == ["before", "mirror", ("save", 7, "state"), "saving"]
+
+
+def test_the_workdir_is_in_place_before_a_save_and_before_the_results():
+    calls: list[Any] = []
+    notes: Any = Notes(calls)
+    steps: Any = Steps(calls)
+    of = Saver(steps, notes, notes, lambda: calls.append("before"), in_place=lambda: calls.append("in place"))
+    of.save(7, "state")  # type: ignore[arg-type]
+    of.finish(9)
+    assert calls == ["in place", "before", ("save", 7, "state"), "saving", "wait", "in place"]

@@ -20,6 +20,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import projection_parameters
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -58,8 +60,22 @@ def test_every_kernel_of_an_lstm_is_a_matrix_for_each_direction(name: str):
         boxed = abstract_parameters(config, next_sentence=False)
     kernels = {path: p for path, p in axes(described(boxed)).items() if path.endswith("kernel")}
     assert all({"in", "out"} <= set(p.axes) and len(p.axes) == len(p.shape) for p in kernels.values())
-    recurrent = [p.axes for path, p in kernels.items() if "recurrence" in path]
-    assert {names[-3:] for names in recurrent} == {("in", "out", "out")}
+    outputs = {"recurrence": 2, "input": 2, "projection": 1}  # gates and their width
+    outputs |= {"lower_input": 3, "upper_input": 3, "lower_recurrence": 2, "upper_recurrence": 2}  # both directions
+    found = {path.split("/")[-2]: kernel.axes for path, kernel in kernels.items() if path.split("/")[-2] in outputs}
+    assert len(found) == (4 if name == "lstm_head" else 3)
+    for kind, names in found.items():
+        assert [axis for axis in names if axis in ("in", "out")] == ["in", *["out"] * outputs[kind]], kind
+
+
+def test_the_kernels_of_a_decoder_and_of_a_projection_are_matrices():
+    cove = dataclasses.replace(TINY, encoder="cove", decoder_layers=1)
+    found = axes(described(abstract_parameters(cove)))
+    assert found["decoder/feed"].axes == ("in", "out", "out")
+    assert found["decoder/query/kernel"].axes == found["decoder/output/kernel"].axes == ("in", "out")
+    settings = PretrainingDistillation(hidden_weight=1.0, teacher_width=24)
+    boxed = jax.eval_shape(lambda: projection_parameters(settings, 16, jax.random.key(0)))
+    assert [p.axes for p in axes(described(boxed)).values()] == [("in", "out")]
 
 
 def directions(boxed, params, steps=3):

@@ -164,6 +164,17 @@ def test_stable_adamw_equals_its_authors_with_and_without_stacked_layers(tree_of
     assert largest_difference(authors, stable(tree_of, run)) < 1e-6
 
 
+def test_stable_adamw_does_not_clip_gradients_below_its_epsilon():
+    """A first gradient of 0 makes g^2 / v about 2 in the second step, but v counts as at least epsilon^2."""
+    params = {"kernel": np.ones(4, np.float32)}
+    optimizer = make_optimizer(OptimizerConfig(name="stable_adamw", weight_decay=0.0), boxed(params))
+    state = optimizer.init(params)
+    for gradient in (0.0, 1e-7):
+        direction, state = optimizer.update({"kernel": np.full(4, gradient, np.float32)}, state, params)
+    mean, square = 0.1 * 1e-7 / (1 - 0.9**2), 0.001 * 1e-14 / (1 - 0.999**2)
+    np.testing.assert_allclose(direction["kernel"], np.full(4, mean / (np.sqrt(square) + 1e-6)), rtol=1e-3)
+
+
 def test_stable_adamw_is_the_same_with_sharded_arrays():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
 

@@ -6,13 +6,15 @@ import csv
 import json
 import pathlib
 import sys
+import types
+from typing import Any
 
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.training.config import LogConfig
-from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter, Mlflow, Sinks, Wandb
 
 CSV = str(pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "csv_log.py") + ":Csv"
 
@@ -100,6 +102,119 @@ def test_a_sink_is_recreated_with_every_number_after_a_full_disk(
     assert first.closed
     assert second.rows == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert len(caplog.messages) == 1
+
+
+def test_a_new_line_is_written_without_reading_the_record(tmp_path: pathlib.Path, own: str):
+    """Otherwise the time of a line would grow with the length of the run."""
+
+    def read() -> Any:
+        pytest.fail("the record is read")
+
+    rows: list[int] = []
+    kind = types.SimpleNamespace(write=lambda step, numbers: rows.append(step))
+    sinks = Sinks({"own": lambda workdir, config: kind}, tmp_path, {})
+    sinks.write(0, read)
+    for line in (1, 2):
+        sinks.write(line, read, {"step": 10 * line, "train/loss": 1.0})
+    sinks.write(2, read)
+    assert rows == [10, 20]
+
+
+def test_a_resumed_run_continues_its_run_of_weights_and_biases(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    runs: list[Any] = []
+
+    def init(**about: Any) -> Any:
+        logged: list[Any] = []
+        run = types.SimpleNamespace(about=about, logged=logged, step=len(runs), finish=lambda: logged.append("finished"))
+        run.log = lambda numbers, step: logged.append((step, numbers))
+        runs.append(run)
+        return run
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))  # type: ignore[arg-type]
+    for project in ("", "mine"):
+        monkeypatch.setenv("WANDB_PROJECT", project) if project else monkeypatch.delenv("WANDB_PROJECT", raising=False)
+        sink = Wandb(tmp_path, {"seed": 7})
+        for step in range(2):
+            sink.write(step, {"time": 1.5, "train/loss": step + 0.5})
+        sink.close()
+    first, second = runs
+    number = first.about["id"]
+    assert (len(number), (tmp_path / "wandb" / "run_id").read_text()) == (8, number)
+    about = {"id": number, "resume": "allow", "name": tmp_path.name, "dir": str(tmp_path), "config": {"seed": 7}}
+    assert [first.about, second.about] == [{"project": project, **about} for project in ("bert_jax", "mine")]
+    lines = [(step, {"time": 1.5, "train/loss": step + 0.5}) for step in range(2)]
+    assert first.logged == [*lines, "finished"]
+    assert second.logged == [lines[1], "finished"], "Weights & Biases has the first step already"
+
+
+class MlflowClient:
+    """A client of MLflow that records its calls in `said`."""
+
+    def __init__(self, said: list[Any], known: bool, failure: Exception | None = None):
+        self._said, self._known, self._failure = said, known, failure
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        self._said.append(("look for", name))
+        return types.SimpleNamespace(experiment_id="3") if self._known else None
+
+    def create_experiment(self, name: str) -> str:
+        self._said.append(("make", name))
+        return "4"
+
+    def delete_run(self, run: str) -> None:
+        self._said.append(("delete", run))
+        if self._failure:
+            raise self._failure
+
+    def create_run(self, experiment: str, *, run_name: str) -> Any:
+        self._said.append(("run", experiment, run_name))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=f"run of {experiment}"))
+
+    def log_param(self, run: str, key: str, value: str) -> None:
+        self._said.append((run, key, value))
+
+    def log_batch(self, run: str, *, metrics: list[Any]) -> None:
+        self._said.append((run, metrics))
+
+    def set_terminated(self, run: str) -> None:
+        self._said.append(("end", run))
+
+
+def test_a_resumed_run_replaces_its_run_of_mlflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[Any] = []
+    places: list[str] = []
+    gone = type("MlflowException", (Exception,), {})
+    clients = iter([MlflowClient(said, False), MlflowClient(said, True), MlflowClient(said, True, gone())])
+
+    def connected(place: str) -> Any:
+        places.append(place)
+        return next(clients)
+
+    mlflow: Any = types.SimpleNamespace(MlflowClient=connected, MlflowException=gone)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    metrics: Any = types.SimpleNamespace(Metric=lambda *given: given)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", metrics)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    first = Mlflow(tmp_path, {"seed": 7, "phases": [{"steps": 5}], "long": "x" * 600})
+    first.write(3, {"time": 1.5, "train/loss": 0.5, "dev/f1": 0.25})
+    first.write(4, {"train/loss": 0.5})
+    first.close()
+    assert said == [
+        *(("look for", "bert_jax"), ("make", "bert_jax"), ("run", "4", tmp_path.name)),
+        *(("run of 4", "seed", "7"), ("run of 4", "phases.0.steps", "5"), ("run of 4", "long", "x" * 500)),
+        ("run of 4", [("train/loss", 0.5, 1500, 3), ("dev/f1", 0.25, 1500, 3)]),
+        ("run of 4", [("train/loss", 0.5, 0, 4)]),
+        ("end", "run of 4"),
+    ]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    for former in ("run of 4", "run of 3"):  # the last one has been deleted by somebody else
+        said.clear()
+        Mlflow(tmp_path, {})
+        assert said == [("look for", "mine"), ("delete", former), ("run", "3", tmp_path.name)]
+    assert places == [f"sqlite:///{tmp_path}/mlflow.db", "http://there", "http://there"]
+    assert (tmp_path / "mlflow_run_id").read_text() == "run of 3"
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])

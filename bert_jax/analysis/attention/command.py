@@ -168,7 +168,7 @@ def _print_alignment(found: TranslationAttention, alignment: Alignment) -> None:
     first = max(map(_width, rows))
     aligned = max(_width(columns[j]) for _, j in alignment.pairs)
     sizes = [max(2, _width(word)) for word in columns]
-    fits = first + aligned + 10 + sum(size + 1 for size in sizes) <= WIDEST
+    fits = first + aligned + 11 + sum(size + 1 for size in sizes) <= WIDEST
     if fits:
         names = (_padded(word, n, ">") for word, n in zip(columns, sizes, strict=True))
         print(f"{' ' * (first + aligned + 12)}{' '.join(names)}")

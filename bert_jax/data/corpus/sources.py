@@ -429,7 +429,8 @@ def _json_problem(head: bytes) -> str:
         return "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
-    lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]
+    lines = text.split("\n") if len(head) < SAMPLE_BYTES else text.split("\n")[:-1]  # the last line of a sample is not whole
+    lines = [line for line in lines[:20] if line.strip()]
     records = [record for line in lines if (record := _json_object(line))]
     if not records or len(records) < 0.9 * len(lines):
         return ""

@@ -182,18 +182,18 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
     """Returns the name of the column with the text. Raises UserError if no column holds text, or if several columns hold text
     and none of them has a likely name."""
     names = list(schema.names)
+    texts = [name for name in names if names.count(name) == 1 and _holds_text(schema.field(name).type)]
     if wanted is not None:
         if wanted not in names:
             raise UserError(f"{path} has no column {wanted!r}; {nearest(wanted, names)} (--text-field)")
+        if names.count(wanted) > 1:
+            raise UserError(f"{path}: two columns are named {wanted!r}; give each a different name")
         kind = schema.field(wanted).type
-        if names.count(wanted) > 1 or not _holds_text(kind, binary=True):
-            texts = [name for name in names if _holds_text(schema.field(name).type)] if len(set(names)) == len(names) else []
+        if not _holds_text(kind, binary=True):
             named = ", ".join(texts)
             remedy = f"name a column of text with --text-field ({named})" if texts else "write the texts to another column"
-            problem = "exists twice" if names.count(wanted) > 1 else f"holds {_kind(kind)}, not text"
-            raise UserError(f"{path}: the column {wanted!r} {problem}; {remedy}")
+            raise UserError(f"{path}: the column {wanted!r} holds {_kind(kind)}, not text; {remedy}")
         return wanted
-    texts = [name for name in names if names.count(name) == 1 and _holds_text(schema.field(name).type)]
     if not texts and (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
         raise UserError(f"{path}: two columns are named {twice!r}; give each a different name")
     if not texts:

@@ -109,7 +109,7 @@ def train_wordpiece(
     if size < len(SPECIALS) + len(letters):
         raise UserError(
             f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
-            f"characters need"
+            f"characters need; raise it, or lower --alphabet"
         )
     # The library gives ids to characters in the random order of a hash table, and breaks ties by id. If the characters are
     # passed as special tokens, their ids are fixed, so the same text gives the same vocabulary.
@@ -239,11 +239,12 @@ def train_bpe(
     from tokenizers import Tokenizer as Rust
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    size = -(-size // _MULTIPLE) * _MULTIPLE
-    if size < len(SPECIALS) + len(letters) + unused:
+    least = len(SPECIALS) + len(letters) + unused
+    rounded = -(-size // _MULTIPLE) * _MULTIPLE
+    if rounded < least:
         raise UserError(
-            f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters) + unused, 'piece')} of the special "
-            f"tokens, the bytes and --unused-tokens={unused:,}"
+            f"--vocab-size={size:,} is less than the {counted(least, 'piece')} of the special tokens, the bytes and "
+            f"--unused-tokens={unused:,}; raise it"
         )
     rust = Rust(models.BPE())
     steps = [*([normalizers.NFC()] if nfc else []), *([normalizers.Lowercase()] if lowercase else [])]
@@ -257,7 +258,7 @@ def train_bpe(
             [splitter, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
     trainer = trainers.BpeTrainer(
-        vocab_size=size - unused,
+        vocab_size=rounded - unused,
         min_frequency=2,
         special_tokens=list(SPECIALS),
         initial_alphabet=letters,

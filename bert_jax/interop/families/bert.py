@@ -93,7 +93,7 @@ BERT = Family(
     keys=(
         *(Key(theirs, ours, REQUIRED if ours in SHAPE_FIELDS else getattr(ModelConfig, ours)) for ours, theirs in FIELDS.items()),
         Key("hidden_act", "activation", "gelu", ACTIVATIONS, carried=True),
-        Constant("position_embedding_type", "absolute", carried=True),
+        Constant("position_embedding_type", "absolute"),
         TokenId("pad_token_id", "pad"),
         Key("tie_word_embeddings", "tied_decoder", True),
         Constant("torch_dtype", "float32"),

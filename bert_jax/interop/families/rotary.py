@@ -168,10 +168,12 @@ class Window:
         return {"sliding_radius": value // 2}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns twice the radius, or the model's original number if it means the same radius."""
+        """Returns twice the radius, or the model's original number if it means the same radius. "sliding_window" is only returned
+        if the model was read with it."""
         came = carried.get("local_attention")
         same = isinstance(came, int) and came // 2 == config.sliding_radius
-        return {"local_attention": came if same else 2 * config.sliding_radius}
+        radius = {} if carried.get("sliding_window") is None else {"sliding_window": config.sliding_radius}
+        return {"local_attention": came if same else 2 * config.sliding_radius, **radius}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,7 +119,7 @@ class _Columns:
         sure = words or openings
         has_tabs = 2 * sum("\t" in lines[i] for i in sure) >= max(1, len(sure))
         rows = {i: _split(lines[i], has_tabs) for i in (*words, *openings)}
-        width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 1
+        width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 2
         for name, column in {"word": word, "tag": tag}.items():
             if column is not None and not -width <= column < width:
                 raise UserError(

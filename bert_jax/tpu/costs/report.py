@@ -26,10 +26,10 @@ REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below this
 fraction, the estimates are pessimistic."""
 METHOD = (
-    "the sum over all operations of the compiler's cycle estimate times the trip counts of the enclosing loops; for Pallas "
-    "kernels the cycles of their compiled schedules; for the network a model of rings of links at "
-    f"{ICI_EFFICIENCY:g} of their published rate, with {1e6 * ICI_LATENCY:g} us per hop and {1e6 * DCN_LATENCY:g} us per "
-    "exchange between slices; asynchronous operations count only for the time in which compute does not hide them"
+    "the compiler's cycle estimate of each operation times the trip counts of its loops, summed; for Pallas kernels, the cycles "
+    f"of their compiled schedules; for the network, rings whose links reach {ICI_EFFICIENCY:g} of their published rate, with "
+    f"{1e6 * ICI_LATENCY:g} us per hop and {1e6 * DCN_LATENCY:g} us per exchange between slices; of an asynchronous operation, "
+    "only the time that compute does not hide"
 )
 NOT_MODELLED = (
     "the slowdown of compute by copies and collectives that overlap with it",

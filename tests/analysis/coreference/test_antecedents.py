@@ -155,6 +155,13 @@ def test_shuffling_words_changes_attention_but_not_candidates_or_answers(analyse
     assert [*summed(found)["all"][0].values()][:8] == right.tolist()
 
 
+def test_the_control_of_random_weights_follows_the_seed(analyser, path, monkeypatch):
+    drawn: list[tuple[object, ...]] = []
+    monkeypatch.setattr(antecedents, "engine_with_random_weights", lambda *given: drawn.append(given) or analyser.engine)
+    measure_antecedents(analyser.engine, open_texts(path), Coreference(control="random-weights", seed=7))
+    assert drawn == [(analyser.engine, 7)]
+
+
 def test_a_head_that_attends_to_the_antecedent_is_found(vocabulary, tmp_path):
     export_model(tmp_path / "model", looking_model(vocabulary, {"x": "a", "y": "b", "z": "a"}))
     words = "a/PROPN/0/(1-x-1) b/PROPN/1/(2-x-1) c/PROPN/1/(3-x-1) x/PRON/1/(1-x-1) y/PRON/1/(2-x-1) z/PRON/1/(1-x-1)"

@@ -113,6 +113,8 @@ def test_neither_is_predicted_below_the_threshold_of_the_choosing_documents():
     assert three.head.accuracy == pytest.approx(rate(reported, head, three.threshold))
     assert three.rules[0].accuracy == pytest.approx(reported.right.values[:, 0, 4].mean())
     assert (three.n, three.n_choice) == (30, 40)
+    same = best_heads(choice, choice, OPTIONS)[-1].head
+    assert same.accuracy == pytest.approx(same.on_choice), "an attention equal to the threshold is an answer in both parts"
 
 
 def test_neither_is_always_predicted_if_no_name_is_right():

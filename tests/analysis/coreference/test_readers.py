@@ -6,10 +6,12 @@ import pathlib
 
 import pytest
 
+from bert_jax.analysis.coreference import readers
 from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import find, find_traits, last_noun, mention_kind, phrase_head, read_parse
 from bert_jax.analysis.coreference.readers import Conll2012File, CorefudFile, GapFile, open_texts, read_brackets
 from bert_jax.errors import UserError
+from bert_jax.interface.words import cut
 from tests.analysis.coreference.written import PARIS, PARTS, conll2012, conllu, write
 
 
@@ -62,6 +64,8 @@ def test_bracket_fields_follow_the_file_and_the_last_may_contain_dashes(tmp_path
     assert (mention.entity, mention.head, mention.traits.genders) == ("1", 0, {"neuter"})  # the type is "person-x"
     (document,), _ = read(tmp_path, conllu("a/NOUN/0/(e-1)").replace("# global", "# no"))
     assert [mention.entity for mention in document.mentions] == ["e"]  # without names of the fields, the first is the entity
+    (document,), _ = read(tmp_path, conllu("a/NOUN/0/(e-1)").replace("GRP-etype-minspan", "GRP"))
+    assert [mention.entity for mention in document.mentions] == ["e-1"]  # the only field
 
 
 def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
@@ -113,6 +117,11 @@ def test_an_unreadable_mention_is_reported_with_its_line_and_left_out(tmp_path, 
     assert mentions(document) == [("1", "c", "c", "common")]
 
 
+def test_open_mentions_are_reported_in_the_order_in_which_they_start(tmp_path):
+    _, problems = read(tmp_path, conllu("a/NOUN/0/(7 b/NOUN/1/(8 c/NOUN/1/(7 d/NOUN/1/(9[1/2]) e/NOUN/1/(6[1/2])"))
+    assert [problem.partition(":")[0] for problem in problems] == [f"line {n}" for n in (3, 4, 5, 6, 7)]
+
+
 def test_a_mention_that_crosses_sentences_is_left_out_and_reported(tmp_path):
     (document,), problems = read(tmp_path, conllu("a/NOUN/0/(7-x-1", "b/NOUN/0/7) c/NOUN/1/(1-x-1)"))
     (problem,) = problems
@@ -152,6 +161,10 @@ def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_pa
         "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first field is read as the entity: "
         "1 in (1-place-1; add the line if that is wrong"
     )
+    long = "(1-" + "a" * 40
+    file = CorefudFile(write(tmp_path, text.replace("(1-place-1", long, 1)), lambda problem: None)
+    list(file)
+    assert f" 1 in {cut(long, 30)}; add the line if that is wrong" in file.notes[0]
     (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
     assert [problem.partition(": ")[2] for problem in problems] == ["a mention names no entity; it is left out"]
@@ -387,6 +400,17 @@ def test_unseparated_sentences_of_conll_2012_are_reported(tmp_path):
         "line 4: the word 0 follows the word 1; end the previous sentence with an empty line; the sentence is left out"
     ]
     assert document.words == ("a", "b")
+
+
+def test_a_sentence_of_conll_2012_has_limited_words_and_increasing_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MOST_WORDS", 2)
+    one = ["a NN * * (1)", "b NN * * -"]
+    (document,), problems = read(tmp_path, conll2012(one, [*one, "c NN * * -"], one).replace("bc/x  0  1  b", "bc/x  0  0  b", 1))
+    assert document.words == ("a", "b")
+    assert [problem.partition(";")[0] for problem in problems] == [
+        "line 3: the word 0 follows the word 0",
+        "line 5: a sentence of 3 words, more than 2",
+    ]
 
 
 def test_conll_2012_comments_are_not_words_and_unusual_spaces_end_no_sentence(tmp_path):

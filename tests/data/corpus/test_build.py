@@ -247,6 +247,19 @@ def test_an_empty_corpus_is_refused_with_what_was_dropped(tmp_path, build, text,
     with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
     assert capsys.readouterr().err.startswith("building the corpus: 0/1 kB of text, 0.0 M tokens, 0/4 shards\n")
+    assert not list((tmp_path / "corpus").glob("shard-*")), "another corpus can be built there"
+
+
+def test_a_build_that_stored_nothing_may_be_repeated_with_another_vocabulary(
+    tmp_path, text_file, build, tiny, tiny_cased_vocabulary
+):
+    (tmp_path / "a.txt").write_text("***\n")
+    with pytest.raises(UserError, match="the corpus is empty"):
+        build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", shards=1)
+    assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary == tiny.vocabulary
+    cased = load_tokenizer(tiny_cased_vocabulary)
+    build(tmp_path / "corpus", f"text:{text_file}", shards=1, tokenizer=cased)
+    assert open_corpus(tmp_path / "corpus").vocabulary == cased.vocabulary
 
 
 def test_an_empty_file_is_an_empty_corpus(tmp_path, build):

@@ -7,17 +7,21 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
+import types
 
 import pytest
 
 from bert_jax import corpus as corpus_module
 from bert_jax.corpus import _parser, main
 from bert_jax.data.corpus import verification
-from bert_jax.data.corpus.cleaning import RULES
+from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
+from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.sentences import LAYOUTS
+from bert_jax.data.corpus.sources import ReadOptions
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -160,6 +164,7 @@ def test_every_number_has_a_range(tmp_path, flag, value):
         ("shards", 99_999),
         ("workers", 4_096),
         ("vocab-size", 10_000_000),
+        ("alphabet", 10_000_000),
         ("vocab-megabytes", 100_000_000),
         ("max-word-characters", MAX_COUNT),
         ("max-sentence-characters", MAX_COUNT),
@@ -177,6 +182,9 @@ def test_a_fraction_is_at_least_0_and_below_1_and_hosts_are_at_most_99_999():
     assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
     assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+    assert [_parser().parse_args([f"--unused-tokens={number}"]).unused_tokens for number in (0, 10**6)] == [0, 10**6]
+    with pytest.raises(UserError, match="--unused-tokens=1000001 must be at least 0 and at most 1,000,000"):
+        _parser().parse_args(["--unused-tokens=1000001"])
     with pytest.raises(UserError, match="--shard=0/100000 must be I/N with N at most 99,999"):
         _parser().parse_args(["--shard=0/100000"])
 
@@ -279,3 +287,126 @@ def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, 
     said = f"WARNING: {text_file} is matched by more than one --source or --eval-source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300
+
+
+PLAIN = {"megabytes": 200, "max_word_characters": None, "alphabet": None, "sources": ["text:a.txt"]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "trained", "recipe"),
+    [
+        ("wordpiece", ("train_wordpiece", 30_522, None, None, None), {"size": 30_522, "lowercase": True}),
+        ("wordpiece --lowercase", ("train_wordpiece", 30_522, True, None, None), {"size": 30_522, "lowercase": True}),
+        (
+            "sentencepiece --cased --vocab-size=99 --alphabet=7 --max-word-characters=8 --vocab-megabytes=3",
+            ("train_sentencepiece", 99, False, 8, 7),
+            {"size": 99, "lowercase": False, "alphabet": 7, "max_word_characters": 8, "megabytes": 3},
+        ),
+        (
+            "characters",
+            ("train_sentencepiece", 30_522, None, None, None, ("characters", True)),
+            {"size": 30_522, "lowercase": False},
+        ),
+        (
+            "characters --lowercase",
+            ("train_sentencepiece", 30_522, True, None, None, ("characters", True)),
+            {"size": 30_522, "lowercase": True},
+        ),
+        (
+            "bpe",
+            ("train_bpe", 30_522, ("lowercase", False), ("nfc", False), ("splitting", "gpt2"), ("unused", 0)),
+            {"size": 30_522, "lowercase": False, "splitting": "gpt2", "nfc": False, "unused": 0},
+        ),
+        (
+            "bpe --lowercase --splitting=gpt4 --nfc --unused-tokens=5",
+            ("train_bpe", 30_522, ("lowercase", True), ("nfc", True), ("splitting", "gpt4"), ("unused", 5)),
+            {"size": 30_522, "lowercase": True, "splitting": "gpt4", "nfc": True, "unused": 5},
+        ),
+    ],
+)
+def test_each_kind_of_vocabulary_is_trained_and_recorded_with_its_settings(
+    tmp_path, run_corpus, monkeypatch, flags, trained, recipe
+):
+    done = []
+
+    def training_of(name):
+        def train(documents, *given, **named):
+            assert documents == f"{recipe.get('megabytes', 200)} MB of items"
+            done.append((name, *given, *sorted(named.items())))
+            return "the vocabulary"
+
+        return train
+
+    for name in ("train_wordpiece", "train_sentencepiece", "train_bpe"):
+        monkeypatch.setattr(corpus_module.training, name, training_of(name))
+    text = lambda items, config, size: f"{size // 10**6} MB of {items}"  # noqa: E731
+    monkeypatch.setattr(corpus_module.training, "training_text", text)
+    monkeypatch.setattr(corpus_module.sources, "find_items", lambda *given: "items")
+    monkeypatch.setattr(corpus_module, "write_or_check_tokenizer", lambda *given: done.append(given))
+    monkeypatch.setattr(corpus_module, "load_tokenizer", lambda directory: types.SimpleNamespace(size=5))
+    given = f"--train-vocab={flags}".split()
+    said = run_corpus("--source=text:a.txt", *given, f"--output={tmp_path}/new", "--vocab-only")
+    assert said == f"vocabulary of 5 pieces in {tmp_path}/new/tokenizer\n"
+    assert done == [trained, ("the vocabulary", tmp_path / "new" / "tokenizer")]
+    kept = json.loads((tmp_path / "new" / ".vocabulary.json").read_text())
+    assert kept == {"kind": flags.split()[0], **PLAIN, **recipe}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("bpe --alphabet=7", "--alphabet applies to WordPiece, but byte-level BPE has all bytes; leave it out"),
+        ("bpe --max-word-characters=7", "--max-word-characters applies to WordPiece, but byte-level BPE has no such limit"),
+        ("wordpiece --nfc", "--nfc applies to --train-vocab=bpe, not to wordpiece; leave it out"),
+        ("characters --splitting=gpt2", "--splitting applies to --train-vocab=bpe, not to characters; leave it out"),
+        ("sentencepiece --unused-tokens=3", "--unused-tokens applies to --train-vocab=bpe, not to sentencepiece; leave it out"),
+    ],
+)
+def test_a_setting_of_another_kind_of_vocabulary_is_refused(tmp_path, run_corpus, flags, says):
+    with pytest.raises(UserError, match=f"^{says}"):
+        run_corpus("--source=text:a.txt", *f"--train-vocab={flags}".split(), f"--output={tmp_path}/new")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("", "--output is missing, for example --output=corpora/books; see"),
+        ("--output=o --keep=nothing", "--keep=nothing names no cleaning rule; "),
+        ("--output=o --eval-source=text:b.txt --eval-fraction=0", "--eval-source=text:b.txt and --eval-fraction=0 both select"),
+        ("--output=gs://bucket/corpus --shard=1/2", "--shard=1/2 does not work with --output=gs://bucket/corpus, because"),
+        ("--output=o", "give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one"),
+        ("--output=o --vocab=a --train-vocab=bpe", "give either --vocab=PATH for an existing vocabulary or"),
+        ("--output=o --vocab=a --vocab-only", "--vocab-only trains a new vocabulary; give --train-vocab instead of --vocab"),
+    ],
+)
+def test_flags_that_do_not_fit_together_are_refused(tmp_path, run_corpus, monkeypatch, flags, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"^{re.escape(says)}"):
+        run_corpus("--source=text:a.txt", *flags.split())
+    with pytest.raises(UserError, match=r"^--source is missing, for example --source=text:books/\*\.txt; see"):
+        run_corpus(*flags.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "fraction", "enough"),
+    [("", 0.01, True), ("--eval-fraction=0.02", 0.02, False), ("--eval-source=text:b.txt", 0.0, False)],
+)
+def test_the_flags_of_a_build_reach_its_settings(tmp_path, run_corpus, monkeypatch, flags, fraction, enough):
+    built = []
+    monkeypatch.setattr(corpus_module, "_build", lambda flags, config, *, shown: built.append((flags.output, config, shown)))
+    run_corpus("--source=text:a.txt", "--source=embedded", f"--output={tmp_path}/c", *flags.split())
+    more = "--text-field=body --layout=paragraphs --on-bad-bytes=replace --on-bad-records=skip --tfds-directory=there"
+    more += " --pair-fields=2,1 --keep=long-pairs --keep=duplicate-documents"
+    run_corpus("--source=text:a.txt", f"--output={tmp_path}/c", *more.split(), "--max-length-ratio=2.5", "--max-pair-tokens=9",
+               "--shards=3", "--max-sentence-characters=77", "--min-document-characters=5")  # fmt: skip
+    (output, config, shown), (_, other, _) = built
+    assert (output, shown) == (tmp_path / "c", f"{tmp_path}/c")
+    assert [str(source) for source in (*config.sources, *config.eval_sources)] == (
+        ["text:a.txt", "embedded", *(["text:b.txt"] if "source" in flags else [])]
+    )
+    assert (config.text.eval_fraction, config.enough_eval, config.shards) == (fraction, enough, None)
+    assert (config.text.cleaning, config.text.pairs) == (CleaningConfig(), PairRules())
+    assert config.text.options == ReadOptions(None, "auto", "error", "error", None, None)
+    assert other.text.options == ReadOptions("body", "paragraphs", "replace", "skip", "there", "2,1")
+    assert other.text.cleaning == CleaningConfig(frozenset({"long-pairs", "duplicate-documents"}), 77, 5)
+    assert (other.text.pairs, other.shards) == (PairRules(2.5, 9), 3)

@@ -13,6 +13,7 @@ from bert_jax.data.corpus import report
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
 from bert_jax.data.corpus.report import ShardSurvey, _warnings, corpus_report, format_report
 from bert_jax.data.corpus.store import open_corpus
+from bert_jax.errors import UserError
 from tests.data.conftest import english
 
 
@@ -177,6 +178,13 @@ def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] |
     return {"splits": {"train": right["train"] | (train or {}), "eval": right["eval"] | (eval_split or {})}}
 
 
+def sides(*counts: tuple[int, int], lowercase: bool = False) -> dict[str, Any]:
+    """Returns the part of a report on pairs, given the numbers of tokens and characters on each side."""
+    named = zip(("en", "de"), counts, strict=True)
+    found = [{"language": name, "tokens": tokens, "characters": characters} for name, (tokens, characters) in named]
+    return {"sides": found, "vocabulary": a_report()["vocabulary"] | {"lowercase": lowercase}}
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
@@ -197,6 +205,16 @@ def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] |
         ),
         (splits({"documents": 14}), splits({"documents": 14}, {"documents": 1}), "^1 document is held out, too few"),
         (splits(), splits(eval_split={"documents": 0}), "^no document is held out, too few"),
+        ({"dropped": {}}, {"dropped": {}, "dropped_share": 0.51}, r"most often by the rule short-documents \(0 times\)"),
+        ({}, {"given_twice": ["a.txt"]}, "^a.txt is matched by more than one --source"),
+        ({}, {"given_twice": ["a.txt", "b", "c"]}, "^a.txt and 2 other files are matched by more than one"),
+        (
+            sides((2, 1), (2, 2)),
+            sides((3, 1), (2, 2)),
+            "^the vocabulary needs 300 tokens per 100 characters in en, but 100 in de, so it was made for only one",
+        ),
+        (sides((2, 2), (4, 2)), sides((2, 2), (5, 2)), "^the vocabulary needs 250 tokens per 100 characters in de, but 100"),
+        (sides((2, 2), (2, 2)), sides((2, 2), (2, 2), lowercase=True), "^the vocabulary is lower-cased, so all translations"),
     ],
 )
 def test_a_warning_starts_above_its_limit(right, wrong, says):
@@ -271,3 +289,30 @@ def test_a_report_adds_the_shards_up(tiny):
     manifest["splits"]["train"]["tokens"] = 1
     report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions, token_counts, {})
     assert (report["splits"]["train"]["unknown_rate"], report["letters_changed"]) == (4.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("read", "duplicates", "kept", "share"),
+    [
+        ({}, 0, 0, 0.0),
+        ({"characters": 8, "documents": 4}, 1, 7, 0.25),
+        ({"characters": 8, "documents": 4}, 1, 2, 0.75),
+        ({"characters": 8, "documents": 4}, 0, 9, 0.0),
+        ({"documents": 1}, 1, 0, 1.0),
+    ],
+)
+def test_the_dropped_share_is_of_the_characters_or_of_repeated_documents(read, duplicates, kept, share):
+    dropped = {"duplicate-documents": duplicates} if duplicates else {}
+    assert report._dropped_share({"read": read, "dropped": dropped, "kept_characters": kept}) == share
+
+
+def test_a_vocabulary_must_know_nine_tenths_of_each_language():
+    right = {"source unknown": 1, "source tokens": 10, "target tokens": 5}
+    report.require_both_languages(("en", "el"), right)
+    report.require_both_languages(("en", "el"), {})
+    for side, here, there in (("source", "en", "el"), ("target", "el", "en")):
+        found = {"source tokens": 10, "target tokens": 10, f"{side} unknown": 2}
+        with pytest.raises(UserError, match=f"20% of the tokens are unknown in {here} .*, 0.0% in {there}; train a vocabulary"):
+            report.require_both_languages(("en", "el"), found)
+    with pytest.raises(UserError, match="100% of the tokens are unknown in en"):
+        report.require_both_languages(("en", "el"), {"source unknown": 1})

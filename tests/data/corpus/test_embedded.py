@@ -264,5 +264,12 @@ def test_documentation_is_read_without_importing_it(source_files):
 def test_another_package_version_makes_another_corpus(monkeypatch):
     before = embedded_dataset_builder._fingerprint()
     assert embedded_dataset_builder._fingerprint() == before
+    assert re.fullmatch("[0-9a-f]{12}", before)
+    with monkeypatch.context() as other:
+        found = []
+        for version in ("3.99.0 (main, today)", "3.99.0 (main, now)", "3.99.1 (main, now)"):
+            other.setattr(sys, "version", version)
+            found.append(embedded_dataset_builder._fingerprint())
+        assert found[0] == found[1] != found[2]
     monkeypatch.setattr(embedded_dataset_builder.importlib.metadata, "version", lambda name: "0.0.1")
     assert embedded_dataset_builder._fingerprint() != before

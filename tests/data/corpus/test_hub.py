@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import types
 
 import pytest
 
@@ -69,3 +71,38 @@ def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(
     monkeypatch.setattr(hub, "fetched", fetched)
     assert find_vocabulary("gs://bkt/x/") == pathlib.Path("copy")
     assert asked == [(f"gs://bkt/x{place}", "--vocab", False, there)]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_cached_files_are_used(monkeypatch: pytest.MonkeyPatch):
+    import httpx2
+    import huggingface_hub
+
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "")  # restored afterwards
+    monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY")
+    asked: list[object] = []
+
+    def downloaded(name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
+        asked.append((name, allow_patterns, local_files_only))
+        return "there"
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", downloaded)
+    for error, only_local in ((httpx2.TimeoutException("no answer"), True), (OSError("no network"), False)):
+
+        def model_info(name: str, timeout: float, error: Exception = error) -> None:
+            asked.append((name, timeout))
+            raise error
+
+        monkeypatch.setattr(huggingface_hub, "HfApi", lambda ask=model_info: types.SimpleNamespace(model_info=ask))
+        asked.clear()
+        with hub.hub_fetcher("lab/model") as fetch:
+            assert fetch("*.json", "a") == pathlib.Path("there")
+        assert asked == [("lab/model", 5.0), ("lab/model", ["*.json", "a"], only_local)]
+        cause = "no answer" if only_local else "not there"
+        with (
+            pytest.raises(
+                UserError, match=f"no directory lab/model .*, and no model of that name could .*: {cause}; check the net"
+            ),
+            hub.hub_fetcher("lab/model"),
+        ):
+            raise ValueError("not there")
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"

@@ -241,7 +241,9 @@ def test_a_vocabulary_is_trained_on_both_sides(tmp_path):
 
 def test_the_report_shows_each_language(tmp_path, tokenizer):
     build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), tokenizer)
-    sides = files.read_json(tmp_path / "corpus" / "report.json")["sides"]
+    report = files.read_json(tmp_path / "corpus" / "report.json")
+    assert report["dropped_share"] == 0.0
+    sides = report["sides"]
     for side, texts in zip(sides, zip(*PAIRS, strict=True), strict=True):
         assert side["characters"] == sum(map(len, texts))
         assert side["tokens"] == sum(len(tokenizer.encode(text)) for text in texts)

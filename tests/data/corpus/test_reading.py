@@ -9,9 +9,12 @@ import random
 import re
 from collections import Counter
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax.data.corpus import reading, sources
+from bert_jax.data.corpus.parallel import PairFile
 from bert_jax.data.corpus.reading import Document, read_span
 from bert_jax.data.corpus.sources import ReadOptions, Source
 from bert_jax.errors import UserError
@@ -273,3 +276,65 @@ def test_several_sources_are_read_one_after_the_other(tmp_path):
     spans = sources.cut(items, 1)[0]
     found = [document for span in spans for document in read_span(span, ReadOptions(), Counter())]
     assert texts([found]) == ["From JSON.", "From text."]
+
+
+def test_progress_counts_the_records_of_tables_pairs_and_own_sources(tmp_path):
+    table = pyarrow.table({"text": ["One.", None, "Three.", "Four.", "Five."]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    (tmp_path / "own.py").write_text("def texts(name):\n    yield from [f'{name} {k}.' for k in range(5)]\n")
+    for language in ("en", "de"):
+        (tmp_path / f"a.{language}").write_text("".join(f"{language} {k}.\n" for k in range(5)))
+    all_of, counts = [0.5, 1.0, 1 / 3, 2 / 3, 1.0], Counter()
+    for source, fractions in (
+        (f"parquet:{tmp_path}/a.parquet", [all_of[0], *all_of[2:]]),
+        (f"{tmp_path}/own.py:texts:Number", all_of),
+        (f"parallel:{tmp_path}/a.en:{tmp_path}/a.de", all_of),
+    ):
+        shards = read(source, 2, counts=counts, on_bad_records="skip")
+        assert [document.fraction for shard in shards for document in shard] == fractions
+        if source.startswith("parallel"):
+            assert shards[1][0] == Document(["en 2.", "de 2."], True, 1 / 3, is_pair=True)
+    assert counts == {"bad-records": 1}
+
+
+def test_the_pairs_of_a_data_set_are_read_by_their_numbers(monkeypatch):
+    class Records:
+        def records(self, start, stop):
+            return ({"en": f"Text {number}.".encode(), "de": b"\xff"} for number in range(start, stop))
+
+    monkeypatch.setattr(reading.tfds_text, "open_text_set", lambda *arguments: Records())
+    item = sources.Item("tfds", "some", "records", 100, 1.0, pairs=PairFile("tfds", (), ("en", "de"), ("en", "de")))
+    found = list(read_span(sources.Span(item, 10, 12), ReadOptions(), Counter()))
+    assert found == [Document([f"Text {n}.", "\ufffd"], True, (n - 9) / 2, is_pair=True) for n in (10, 11)]
+
+
+def test_an_own_source_that_yields_fewer_documents_than_before_is_refused(tmp_path):
+    program = f"import pathlib\ndef texts():\n    yield from pathlib.Path({str(tmp_path / 'a')!r}).read_text().split()\n"
+    (tmp_path / "own.py").write_text(program)
+    (tmp_path / "a").write_text("one two three")
+    (item,) = sources.find_items([sources.parse_source(f"{tmp_path}/own.py:texts")], ReadOptions())
+    assert (item.length, item.weight) == (3, 11.0)
+    spans = [span for shard in sources.cut([item], 3) for span in shard]
+    found = [document.lines for span in spans for document in read_span(span, ReadOptions(), Counter())]
+    assert found == [["one"], ["two"], ["three"]]
+    (tmp_path / "a").write_text("one two")
+    assert len(list(read_span(spans[1], ReadOptions(), Counter()))) == 1
+    with pytest.raises(UserError, match="the function first yielded 3 documents, but then 2; it must yield the same documents"):
+        list(read_span(spans[2], ReadOptions(), Counter()))
+    (tmp_path / "a").write_text(" ")
+    assert sources.find_items([sources.parse_source(f"{tmp_path}/own.py:texts")], ReadOptions()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "says"),
+    [
+        ("return 'a'", "texts", "the function returns a string; it must yield one string per document"),
+        ("return 7", "texts", "the function returns int; it must yield"),
+        ("yield 'a'; yield 7", "texts", "document 2 has the type int; yield one string per document"),
+        ("yield 'a'", "texts:b", "the function cannot be called with the argument 'b'"),
+    ],
+)
+def test_an_own_source_that_yields_no_strings_is_refused(tmp_path, body, name, says):
+    (tmp_path / "own.py").write_text(f"def texts():\n    {body}\n")
+    with pytest.raises(UserError, match=rf"^--eval-source={tmp_path}/own.py:{name}: {says}"):
+        sources.find_items([sources.parse_source(f"{tmp_path}/own.py:{name}", "--eval-source")], ReadOptions())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bert_jax import files
 from bert_jax.data.corpus import arrays, shard
 from bert_jax.data.corpus.cleaning import CleaningConfig
+from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.reading import Document
 from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span
@@ -73,6 +75,7 @@ def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_
     content = files.read_json(tmp_path / "shard-00001-of-00003" / "shard.json")
     assert content["read"] == {"documents": 4, "characters": 16}
     assert content["splits"]["train"] == {"documents": 4, "sentences": 4, "tokens": 12}
+    assert content["kept_characters"] == 16
     assert len(content["files"]) == 8
 
 
@@ -103,3 +106,70 @@ def test_a_shard_finished_by_another_process_is_kept(tmp_path):
     finish()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["final", "other", "shard.json"]
     assert (final / "shard.json").read_text() == "of the first"
+
+
+class Pieces(Letters):
+    """A tokenizer with letters as tokens, of which "x" is unknown."""
+
+    unk_id = ord("x")
+
+    def append(self, text, out, *, target=False) -> None:
+        super().append(text, out)
+
+
+@pytest.mark.parametrize(
+    ("pair", "rules", "keep", "dropped"),
+    [
+        (("ab", "abcd"), {"max_length_ratio": 2.0, "max_pair_tokens": 4}, (), None),
+        (("abcd", "ab"), {"max_length_ratio": 1.9}, (), "unlike-lengths"),
+        (("abcd", "ab"), {"max_length_ratio": 1.9}, ("unlike-lengths",), None),
+        (("ab", "abcd"), {"max_pair_tokens": 3}, (), "long-pairs"),
+        (("ab", "abcd"), {"max_pair_tokens": 3}, ("long-pairs",), None),
+        (("ab", "1"), {}, ("unlike-lengths",), "empty-sides"),
+        (("a", "b" * 9), {}, (), None),  # the default limits
+        (("a", "b" * 10), {}, (), "unlike-lengths"),
+        (("a" * 250, "b" * 250), {}, (), None),
+        (("a" * 250, "b" * 251), {}, (), "long-pairs"),
+    ],
+)
+def test_a_pair_is_kept_up_to_the_limits_and_its_sides_are_counted(tmp_path, monkeypatch, pair, rules, keep, dropped):
+    monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
+    config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset(keep)), 0.0, PairRules(**rules))
+    counts = Counter[str]()
+    with contextlib.ExitStack() as opened:
+        writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
+        assert writer.add_pair(pair, Pieces(), config, counts) is (dropped is None)
+        tokens = sum(map(len, pair)) if dropped is None else 0
+        assert (len(writer._held), writer.tokens) == (0 if tokens >= 6 else tokens, tokens)
+        assert writer.add_pair(("xx", "1xa"), Pieces(), config, Counter())
+        documents = 1 + (dropped is None)
+        assert writer.counts() == {"documents": documents, "sentences": 2 * documents, "tokens": tokens + 4}
+    sizes = {f"{side} {name}": 0 for side in shard.SIDES for name in ("characters", "tokens", "unknown")}
+    for side, text in zip(shard.SIDES, pair, strict=True):
+        sizes |= {f"{side} characters": len(text), f"{side} tokens": sum(map(str.isalpha, text))}
+    assert counts == sizes | ({dropped: 1} if dropped else {})
+
+
+def test_unknown_tokens_of_each_side_are_counted(tmp_path):
+    counts = Counter[str]()
+    config = TextConfig(ReadOptions(), CleaningConfig(), 0.0)
+    with contextlib.ExitStack() as opened:
+        writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
+        writer.add_pair(("axx", "x1"), Pieces(), config, counts)
+    assert (counts["source unknown"], counts["target unknown"]) == (2, 1)
+
+
+def test_characters_are_counted_in_the_first_hundred_documents_and_in_a_sixteenth_of_the_others(tmp_path, monkeypatch):
+    texts = [f"{chr(0x4E00 + number)}bc." for number in range(300)]
+    documents = [Document([text], True, 1.0) for text in texts]
+    monkeypatch.setattr(shard, "read_span", lambda span, *_: iter(documents if span.item.path == "a" else []))
+    tokenizer = Letters()
+    tokenizer.append = lambda text, out: out.extend([5])
+    for strips in (True, False):
+        tokenizer.strips = strips
+        (tmp_path / str(strips)).mkdir()
+        write_shard(work_in(tmp_path / str(strips)), tokenizer, lambda *_: None)
+        content = files.read_json(tmp_path / str(strips) / "shard-00001-of-00003" / "shard.json")
+        counted = [text for k, text in enumerate(texts) if k < 100 or shard.content_hash([text]) % 16 == 0]
+        assert content["letters"] == (dict(Counter("".join(counted))) if strips else {})
+    assert 100 < len(counted) < 130

@@ -16,6 +16,7 @@ from bert_jax.data.corpus.sentences import SAMPLE_BYTES
 from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
+from tests.compressed import PACK
 
 
 @pytest.mark.parametrize(
@@ -217,3 +218,114 @@ def test_a_bucket_source_is_read_from_its_local_copies_in_order(tmp_path, monkey
     assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
     with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object in the bucket matches"):
         find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())
+
+
+@pytest.mark.parametrize(("ending", "ratio", "most"), [(".gz", 3.0, 16), (".zst", 3.3, 16), (".xz", 4.0, 8), (".bz2", 4.0, 4)])
+def test_the_weight_and_the_parts_of_a_compressed_file_depend_on_its_compression(tmp_path, monkeypatch, ending, ratio, most):
+    monkeypatch.setattr(sources, "_PART_BYTES", 1)
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(PACK[ending](b'{"text": "It rained."}\n' * 10))
+    (item,) = find_items([Source("jsonl", str(path))], ReadOptions())
+    assert (item.length, item.weight) == (most, ratio * path.stat().st_size)
+
+
+def test_records_are_divided_into_sixteen_parts():
+    assert sources._parts(32) == tuple(range(0, 32, 2))
+    assert sources._parts(1) == (0, 1)
+    assert sources._parts(0) == (0,)
+
+
+@pytest.mark.parametrize(("head", "is_text"), [(b"abc\0" * 8, True), (b"abc\0" * 8 + b"\0", False), (b"abc\1" * 9, True)])
+def test_a_quarter_of_the_bytes_of_a_text_may_be_zero(head, is_text):
+    if is_text:
+        sources._require_text(Source("text", "a"), "a", head)
+    else:
+        with pytest.raises(UserError, match=r"--source=text:a: a is not text, because 27% of its bytes are zero"):
+            sources._require_text(Source("text", "a"), "a", head)
+
+
+JSON_LINES = "holds JSON, one object per line, not text; write jsonl: instead of text:"
+RECORD, PROSE = '{"id": "7", "text": "It rained."}', "It rained."
+LONG = f'{{"title": "{"x" * 100_000}"}}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([RECORD] * 9 + [PROSE], JSON_LINES),
+        ([RECORD] * 8 + [PROSE], ""),
+        ([RECORD] * 18 + [PROSE] * 9, JSON_LINES),
+        ([PROSE], ""),
+        (["", '{"title": "a", "id": 1}', " "], f"{JSON_LINES} --text-field=title"),
+        (['{"id": 1}'], f"{JSON_LINES} --text-field=NAME"),
+        (["[1]", '"a"', "{", "{}"], ""),
+        (
+            ['\ufeff[{"a": 1}]'],
+            "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:",
+        ),
+        ([LONG, LONG, LONG], f"{JSON_LINES} --text-field=title"),
+        ([LONG, PROSE, LONG * 2], ""),  # the last line of the sample is not whole
+        ([LONG * 3], JSON_LINES),
+    ],
+)
+def test_text_is_json_if_nine_tenths_of_its_first_lines_are_objects(lines, says):
+    assert sources._json_problem("\n".join(lines).encode()[:SAMPLE_BYTES]) == says
+
+
+def test_files_and_data_sets_that_two_sources_name_are_found_once(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    paths = [("text", f"{tmp_path}/{name}") for name in ("a", "link", "b", "b", "b", "c")]
+    named = [*paths, ("tfds", "set"), ("tfds", "set"), ("own", "own.py:texts"), ("tfds", "set/other")]
+    items = [Item(kind, path, "bytes", 1, 1.0) for kind, path in named]
+    assert sources.given_twice(items) == [f"{tmp_path}/link", f"{tmp_path}/b", "set"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"), [("parquet", "lab/set", True), ("text", "lab/set", False), ("arrow", "*.a", False)]
+)
+def test_a_name_of_the_hub_is_recognised_if_no_file_has_it(tmp_path, monkeypatch, kind, name, hint):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as told:
+        find_items([Source(kind, name)], ReadOptions())
+    assert f"--source={kind}:{name}: no file matches {name} (in {tmp_path}); quote the pattern" in str(told.value)
+    assert (f"fetch it first: hf download {name} --repo-type=dataset" in str(told.value)) is hint
+
+
+PARQUET, ARROW, HTML = b"PAR1\x15\x04", b"ARROW1\0\0", b"<!DOCTYPE html>\n<p>It rained.</p>\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "head", "says"),
+    [
+        ("text", "a.txt", HTML, None),  # cleaning drops its markup
+        ("jsonl", "a.jsonl", HTML, "is a web page, not text; fetch the file itself"),
+        ("text", "a.txt", b"%PDF-1.7", "is a PDF, not text; write its text to a file first"),
+        ("text", "a.txt", PARQUET, "is a Parquet file, not text; write --source=parquet:GIVEN$"),
+        ("text", "saved/a", PARQUET, "is a Parquet file, not text; write --source=parquet:GIVEN$"),
+        ("text", "a.txt", ARROW, "is an Arrow file, not text; write --source=arrow:GIVEN$"),
+        ("text", "saved/a", ARROW, "is an Arrow file, not text; write --source=arrow:.*/saved$"),
+        ("text", "a.gz", PARQUET, "is a Parquet file, not text; unpack it, and give --source=parquet:FILE$"),
+        ("text", "a.CSV.gz", b"a,b\n", "has the name of a table; write its texts to Parquet or JSON lines, or rename it"),
+        ("text", "a.conllu", b"a b\n", "has the name of a file of annotated words; write the sentences"),
+        ("jsonl", "a.csv", b"{}\n", None),
+        ("text", "a.txt", "It was.".encode("utf-16-le"), "is not UTF-8: it starts like UTF-16; convert it"),
+        ("text", "a.txt", b"One.\rTwo.\r", "end in CR, which is not recognised as a line end here"),
+        ("text", "a.txt", b"One.\rTwo.\n", None),
+        ("text", "a.txt", b"One.\r", None),
+        ("text", "a.txt", b'{"text": "a"}\n', "holds JSON, one object per line, not text; write jsonl: instead of text:$"),
+        ("jsonl", "a.jsonl", b'{"text": "a"}\n', None),
+        ("jsonl", "a.jsonl", b'\xef\xbb\xbf[\n{"text": "a"}]', "is a JSON list, not one object per line"),
+        ("text", "a.txt", b"[{ is how a list begins.", None),
+    ],
+)
+def test_a_source_of_another_format_is_refused_with_the_right_one(tmp_path, kind, name, head, says):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").touch()
+    source = Source(kind, "GIVEN")
+    if says is None:
+        sources._require_text(source, f"{tmp_path}/{name}", head)
+    else:
+        with pytest.raises(UserError, match=rf"^--source={kind}:GIVEN: .*{tmp_path}/{name} .*{says}"):
+            sources._require_text(source, f"{tmp_path}/{name}", head)

@@ -15,7 +15,15 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
 from bert_jax.data.corpus.arrays import token_dtype
-from bert_jax.data.corpus.store import CorruptedCorpus, ShardedOffsets, TokenStore, open_corpus, open_splits
+from bert_jax.data.corpus.store import (
+    CorruptedCorpus,
+    ShardedOffsets,
+    TokenStore,
+    WordStarts,
+    corpus_sources,
+    open_corpus,
+    open_splits,
+)
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.conftest import english
@@ -357,3 +365,25 @@ def test_a_file_truncated_while_mapped_ends_the_run_with_one_sentence(directory,
             source.at(1) if name == "tokens" else corpus.joined_offsets()
     with pytest.raises(CorruptedCorpus, match=r"was cut from .* to 100 bytes"):
         corpus.tokens[0:10]
+
+
+@pytest.mark.parametrize("languages", ["en", ["en"], ["en", "de", "fr"], ["en", 5]])
+def test_languages_that_are_not_two_names_are_refused(directory, languages):
+    changed(directory / "manifest.json", languages=languages)
+    with pytest.raises(UserError, match=r"manifest.json: \"languages\" is .*; expected two names"):
+        open_corpus(directory)
+    changed(directory / "manifest.json", languages=["en", "de"])
+    assert open_corpus(directory).languages == ("en", "de")
+
+
+def test_the_sources_of_a_corpus_are_known_while_its_directory_exists(directory, text_file):
+    corpus = open_corpus(directory)
+    assert corpus_sources(corpus) == [f"text:{text_file}"]
+    assert corpus_sources(dataclasses.replace(corpus, directory=None)) == []
+    shutil.rmtree(directory)
+    assert corpus_sources(corpus) == []
+
+
+def test_no_word_starts_in_an_empty_corpus():
+    starts = WordStarts((), np.zeros(0, np.int64), np.zeros(1, np.int64))
+    assert starts.at(np.array([[0, 5]])).tolist() == [[False, False]]

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import pathlib
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
@@ -301,3 +302,96 @@ def test_a_parquet_file_is_divided_between_row_groups_and_a_large_one_into_a_few
     assert len(item.cuts) == 16 * 3 + 10
     for shards in (1, 3, 7, 40):
         assert texts(source, shards) == documents
+
+
+FLAG = "--source=parquet:x"
+
+
+def files_of(*sets: str, split: str = "train") -> list[str]:
+    return [f"{name}/{split}-00000-of-00001.parquet" for name in sets]
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "chosen", "said"),
+    [
+        (["test.parquet", "a.parquet.txt", "x/__pycache__/train.parquet"], None, ["test.parquet"], ""),  # the only split
+        (
+            ["train.parquet", "a.parquet"],
+            None,
+            ["train.parquet"],
+            f"{FLAG}: reading split train, not (unnamed); choose with {FLAG}:SPLIT",
+        ),
+        (["train.parquet", "dev.parquet"], "validation", ["dev.parquet"], ""),
+        (files_of("data"), None, files_of("data"), ""),
+    ],
+)
+def test_the_files_of_the_requested_split_or_of_train_are_chosen(names, split, chosen, said):
+    assert tables.choose_files("parquet", names, split, FLAG) == (chosen, said)
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "says"),
+    [
+        (["a.txt"], None, f"{FLAG}: the directory has no .parquet file; give the directory that holds the files"),
+        (["a.arrow", "cache-1.arrow"], None, f"{FLAG}: the directory has no .parquet file; write --source=arrow:x"),
+        (["cache-1.arrow"], None, f"{FLAG}: the directory has no .parquet file; give the directory"),
+        (["test.parquet", "a.parquet"], None, f"{FLAG} has the splits (unnamed), test, but no 'train'; write {FLAG}:SPLIT, or"),
+        (["test.parquet", "train.parquet"], "tset", f"{FLAG}:tset: there is no split 'tset'; did you mean 'test'"),
+        (files_of("b", "a"), None, f"{FLAG} holds 2 data sets (a, b); give the folder of one data set, or 'parquet:' with"),
+        (files_of(*"dcba"), None, f"{FLAG} holds 4 data sets (a, b, c, d); give the folder"),
+        (files_of(*"edcba"), "train", f"{FLAG} holds 5 data sets (a, b, c, d, ...); give the folder"),
+    ],
+)
+def test_a_choice_of_files_that_is_unclear_is_refused(names, split, says):
+    with pytest.raises(UserError, match=f"^{re.escape(says)}"):
+        tables.choose_files("parquet", names, split, FLAG)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'\n {"text": "a"}\n', r"is not a Parquet file, because it starts with .*; write --eval-source=jsonl:GIVEN, or fetch"),
+        (b"Some text.\n", r"is not a Parquet file, because it starts with b'Some text.\\n'; write --eval-source=text:GIVEN"),
+        (b"", "is empty, not a Parquet file; fetch it again"),
+        (b"%PDF-1.7\n", "is a PDF, not a Parquet file; write its text to a file first"),
+        (b"ARROW1\0\0", "is an Arrow file, not a Parquet file; write --eval-source=arrow:GIVEN"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_with_its_source(tmp_path, content, says):
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    with pytest.raises(UserError, match=f"^{tmp_path}/a {says}"):
+        tables.inspect("parquet", f"{tmp_path}/a", None, "GIVEN", "--eval-source")
+
+
+TEXT, NUMBER = pa.array(["One."]), pa.array([1])
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "wanted", "says"),
+    [
+        (
+            ["id", "a", "b"],
+            [NUMBER, TEXT, TEXT],
+            "id",
+            r": the column 'id' holds int64, not text; name a column of text with .* \(a, b\)",
+        ),
+        (["id"], [NUMBER], "id", ": the column 'id' holds int64, not text; write the texts to another column"),
+        (["a", "a"], [TEXT, TEXT], "a", ": two columns are named 'a'; give each a different name"),
+        (["a", "b", "b"], [TEXT, TEXT, NUMBER], "b", ": two columns are named 'b'; give each a different name"),
+        (["id", "b", "b"], [NUMBER, TEXT, TEXT], "id", ": the column 'id' holds int64, not text; write the texts to another"),
+        (["text"], [TEXT], "txt", " has no column 'txt'; did you mean 'text'"),
+        (["id"], [NUMBER], None, r" has no column of texts \(id: int64\); write the texts to one column"),
+        (
+            ["a", "b"],
+            [TEXT, TEXT],
+            None,
+            " has several columns of texts: a, b; choose the column of the documents with --text-field",
+        ),
+    ],
+)
+def test_a_text_column_that_is_unclear_is_refused(tmp_path, names, columns, wanted, says):
+    pq.write_table(pa.Table.from_arrays(columns, names=names), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=f"^{tmp_path}/a.parquet{says}"):
+        tables.inspect("parquet", f"{tmp_path}/a.parquet", wanted, "GIVEN")

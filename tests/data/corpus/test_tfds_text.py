@@ -278,10 +278,12 @@ def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path)
     (part,) = (tmp_path / "stories").glob(".1.0.0.part")
     cut_off = part / "features.json"
     cut_off.write_bytes(cut_off.read_bytes()[:-1])
+    (part / ".old.1.bert_jax.part").touch()  # left by a killed process
     there = {path.name for path in part.iterdir() if not path.name.endswith(".part")} - {"features.json"}
     asked.clear()
     assert len(texts("stories@story", str(tmp_path))) == 20
     assert f"/tfds-data/{name}" in asked
+    assert not list((tmp_path / "stories" / "1.0.0").glob(".*"))
     assert f"/tfds-data/{name.rpartition('/')[0]}/features.json" in asked
     assert there
     assert there.isdisjoint(path.rpartition("/")[2] for path in asked)
@@ -302,3 +304,29 @@ def test_an_unknown_data_set_is_refused_with_a_suggestion(bucket, tmp_path):
 )
 def test_names_include_split_and_feature(text, parts):
     assert tfds_text.parse_name(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (None, ("en", "de")),  # the direction of the data set, not the order of its features
+        ("de,fr", ("de", "fr")),
+        ("de,de", "--pair-fields=de,de must name the text and its translation, two of de, en, fr"),
+        ("de,en,fr", "--pair-fields=de,en,fr must name the text and its translation"),
+        ("de,e", "--pair-fields=de,e: tfds:set has no 'e'; did you mean"),
+    ],
+)
+def test_the_two_features_of_a_translation_are_the_requested_or_those_of_the_data_set(given, found):
+    def text_set(features, keys=("en", "de"), feature=""):
+        info = types.SimpleNamespace(features=features, supervised_keys=keys)
+        return tfds_text.TextSet(types.SimpleNamespace(name="set", info=info), "train", feature)
+
+    translation = tfds.features.Translation(languages=("de", "en", "fr"))
+    if isinstance(found, tuple):
+        assert text_set(translation).pair_features(given) == found
+    else:
+        with pytest.raises(UserError, match=found):
+            text_set(translation).pair_features(given)
+    assert text_set(translation, feature="de").pair_features() is None
+    assert text_set({"text": tfds.features.Text()}).pair_features() is None
+    assert text_set(tfds.features.Translation(languages=("de", "en")), keys=None).pair_features() == ("de", "en")

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 import sentencepiece
 
+from bert_jax.data.tokenizers import marian
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.tokenizers.test_json_tokenizer import INTERPRETERS, documents, texts
@@ -88,6 +89,48 @@ def test_offsets_count_characters_after_the_language_code(tokenizer: Tokenizer):
     assert "".join(text[start:end] for start, end in spans) == "APythonobject."
 
 
+def test_a_language_code_is_a_word_of_its_own(tokenizer: Tokenizer):
+    for code in ("", ">>deu<<"):
+        text = f"{code} The object, a list."
+        words = [text[start:end] for start, end in tokenizer.word_spans(text)]
+        assert words == [*filter(None, [code]), "The", "object,", "a", "list."]
+    ids, _, continues = tokenizer.encode_with_words("The object, a list.")
+    assert continues.tolist() == [not tokenizer.pieces[i].startswith("\u2581") and i not in tokenizer.special_ids for i in ids]
+    assert continues.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [(">>deu<< x", ">>deu<<"), (">>fra<<", ">>fra<<"), (">> not a code", ""), ("a << b", ""), ("", "")]
+)
+def test_a_code_is_at_the_start_of_a_text_between_angle_brackets(text: str, code: str):
+    assert marian._split_code(text) == (code, text.removeprefix(code))
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_decoded_text_has_no_special_tokens(tokenizer: Tokenizer, target: bool):
+    known = [i for i in tokenizer.encode("The object is a list.", target=target) if i != tokenizer.unk_id]
+    decoded = tokenizer.decode([tokenizer.pad_id, *known, tokenizer.unk_id, tokenizer.sep_id], target=target)
+    pieces = (tokenizer.target_tokenizer if target else tokenizer).pieces
+    assert decoded == "".join(pieces[i] for i in known).replace("\u2581", " ").strip()
+    assert len(decoded) > 10
+
+
+def test_an_id_without_a_piece_has_the_empty_piece():
+    assert marian._by_id({"a": 0, "b": 2}) == ["a", "", "b"]
+
+
+def test_a_second_vocabulary_is_left_out_if_the_settings_say_so(tmp_path: pathlib.Path):
+    write_marian(tmp_path, separate=True)
+    assert load_tokenizer(tmp_path).separate_vocabularies
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"separate_vocabs": False}))
+    shared = load_tokenizer(tmp_path)
+    assert not shared.separate_vocabularies
+    assert shared.target_tokenizer.pieces == shared.pieces
+    config.unlink()
+    assert load_tokenizer(tmp_path).separate_vocabularies
+
+
 def test_files_are_saved_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):
     tokenizer.save(tmp_path)
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
@@ -103,6 +146,7 @@ def test_files_are_saved_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.
     [
         ("target.spm", None, "holds source.spm but no target.spm"),
         ("source.spm", b"", "are not Marian's tokenizer"),
+        ("target.spm", b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
         ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "has no <pad>"),
     ],
 )

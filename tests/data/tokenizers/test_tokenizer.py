@@ -123,6 +123,7 @@ def test_tokens_and_decoding_join_continuations(tiny):
     assert tiny.is_continuation(np.array(ids)).tolist() == [False, True, True, False, False]
     assert tiny.continuation_table.shape == (tiny.size,)
     assert not tiny.continuation_table[sorted(tiny.special_ids)].any()
+    assert not tiny.mask_takes_space
 
 
 def test_the_longest_of_special_tokens_with_a_common_prefix_matches():

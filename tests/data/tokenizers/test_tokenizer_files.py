@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import unicodedata
 from typing import Any
@@ -556,3 +557,73 @@ def test_a_path_without_a_vocabulary_is_refused_with_a_remedy(tmp_path, name, co
             UserError, match=rf"{name} is (empty|not a SentencePiece model).*; copy the model's .*--train-vocab=wordpiece"
         ):
             load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", "[PAD]\n[UNK]\t5\n", r"a.txt, line 2: '\[UNK\]\\t5' has a TAB; give one piece per line"),
+        ("a.txt", ' { "a": 1}', "a.txt is JSON instead of one piece per line; if it is a tokenizer.json"),
+        ("a.txt", " \n\n", "a.txt is empty; "),
+        ("a.json", "{}", "a.json has no 'model', so it is not a tokenizer.json"),
+    ],
+)
+def test_a_file_that_holds_no_pieces_is_refused(tmp_path, name, content, says):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=f"^vocabulary {tmp_path}/{says}"):
+        load_tokenizer(tmp_path / name)
+
+
+def test_a_pipe_is_refused_as_a_vocabulary(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(UserError, match=r"pipe.txt is a pipe or a device"):
+        load_tokenizer(tmp_path / "pipe.txt")
+
+
+MOST = 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("token", "says"),
+    [
+        ("[X]", r"the added token \"\[X\]\" has no text"),
+        ({"id": 5, "content": 7}, "has no text; copy the file again"),
+        ({"id": "5", "content": "[X]"}, r"the id of the added token '\[X\]' is \"5\", not an integer from 0 to 9,999,999"),
+        ({"id": True, "content": "[X]"}, "is true, not an integer"),
+        ({"id": -1, "content": "[X]"}, "is -1, not an integer"),
+        ({"id": MOST, "content": "[X]"}, "is 10000000, not an integer"),
+    ],
+)
+def test_an_added_token_has_a_text_and_an_id(tmp_path, token, says):
+    content = tokenizer_json()
+    content["added_tokens"].append(token)
+    with pytest.raises(UserError, match=f"tokenizer.json: .*{says}"):
+        load_tokenizer(write(tmp_path, tokenizer=content))
+
+
+def test_added_tokens_are_a_list_or_an_object(tmp_path):
+    with pytest.raises(UserError, match=r"tokenizer.json: the added tokens are \{\"a\": 1\}, not a list; copy the file again"):
+        load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(added_tokens={"a": 1})))
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(
+        UserError, match=r"tokenizer_config.json: added_tokens_decoder is \[5\], not an object; copy the file again"
+    ):
+        load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config={"added_tokens_decoder": [5]}))
+
+
+@pytest.mark.parametrize("i", [-1, MOST, "5", True])
+def test_the_id_of_a_piece_is_an_integer_below_ten_millions(tmp_path, i):
+    content = tokenizer_json()
+    content["model"]["vocab"]["a"] = i
+    if isinstance(i, str):  # ids of one type are sorted first
+        content["model"]["vocab"] = {"a": i}
+        content["added_tokens"] = []
+    with pytest.raises(UserError, match=rf"tokenizer.json: the id of 'a' is {i!r}, not an integer from 0 to 9,999,999"):
+        load_tokenizer(write(tmp_path, tokenizer=content))
+
+
+def test_pieces_of_a_wordpiece_model_are_an_object(tmp_path):
+    content = tokenizer_json()
+    content["model"]["vocab"] = ["a"]
+    with pytest.raises(UserError, match=r"the vocab of the WordPiece model is \[\"a\"\], not an object of pieces and ids"):
+        load_tokenizer(write(tmp_path, tokenizer=content))

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.crf import Chain, Transitions, conditional_logits
 from bert_jax.model.heads import KINDS, head_class, make_head
 from bert_jax.model.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
@@ -223,6 +224,18 @@ def test_the_head_drops_inputs_at_its_rate_and_scales_the_rest():
     sums = np.asarray(layer.apply({"params": params}, np.ones((20, 30, 12), np.float32), jnp.uint32(1)))[..., 0].ravel()
     assert set(np.unique(sums.round(4))) <= {2.0 * kept for kept in range(13)}
     assert abs(sums.mean() - 12) < 5 * np.sqrt(12 / sums.size)  # the variance of 2 * Binomial(12, 1/2) is 12
+
+
+def test_a_crf_is_trained_on_the_words_that_have_a_label():
+    rng, head = np.random.default_rng(6), head_of("token", crf="free")
+    scores, between, start, end = (rng.standard_normal(shape, np.float32) for shape in ((1, 5, 3), (3, 3), (3,), (3,)))
+    batch = {"label_weights": np.float32([[0, 1, 0.5, 0, 1]]), "labels": np.array([[0, 2, 1, 0, 0]])}
+    batch["sequence_ids"] = np.ones((1, 5), np.int32)
+    given = HeadLayers(CONFIG, head).apply(
+        {"params": {"crf": {"between": between, "start": start, "end": end}}}, scores, batch, method="given_labels"
+    )
+    chain = Chain(scores, np.array([[0, 1, 1, 0, 1]]), batch["sequence_ids"])
+    np.testing.assert_array_equal(given, conditional_logits(chain, Transitions(between, start, end), batch["labels"]))
 
 
 def test_packed_examples_have_the_logits_of_separate_rows(head):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,26 @@ def test_the_ten_most_frequent_labels_are_tried_as_constant_predictions():
 def test_typical_heads_have_the_labels_and_candidates_of_the_paper_and_gap():
     found = {kind: (len(head.typical().labels), head.typical_candidates) for kind, head in head_classes().items()}
     assert found == {"sequence": (3, 1), "token": (9, 1), "span": (0, 1), "choice": (0, 4), "mention": (3, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "is_plain", "at_positions", "unit"),
+    [
+        ("sequence", {}, True, True, "text"),
+        ("sequence", {"pooling": "last_token"}, False, True, "text"),
+        ("sequence", {"pooling": "concat"}, False, False, "text"),
+        ("sequence", {"layers": "second_to_last"}, False, False, "text"),
+        ("sequence", {"lstm": 4}, False, False, "text"),
+        ("token", {}, True, False, "token"),
+        ("token", {"crf": "free"}, False, False, "token"),
+        ("mention", {}, True, True, "position"),
+    ],
+)
+def test_a_head_knows_what_it_reads(kind: str, fields: dict[str, Any], is_plain: bool, at_positions: bool, unit: str):
+    head = make_head(kind, labels=("a", "b"), **fields)
+    assert (head.is_plain, head.reads_last_at_positions, head.results_per) == (is_plain, at_positions, unit)
+    assert head.has_same_outputs(make_head(kind, labels=("a", "b")))
+    assert not head.has_same_outputs(make_head(kind, labels=("a", "c")))
 
 
 def test_an_unknown_kind_of_head_is_refused_with_the_nearest():

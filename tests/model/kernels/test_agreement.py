@@ -241,6 +241,26 @@ def test_measured_quantities_depend_on_dtype_dropout_and_masks(
     assert seen == checks
 
 
+def test_selected_queries_and_rotation_are_compared_only_on_a_tpu():
+    assert compare("attention", "gpu", (SOME, TURNED), interpret=True) == Comparison(())
+
+
+def test_the_masks_of_a_window_are_judged_by_the_number_of_keys_that_a_query_sees():
+    """A query that sees fewer keys deviates more, by the root of their number."""
+    case, patterns = Case(1, 64, 1, 16, "float32", RATE), scipy.linalg.hadamard(64)[1:9].astype(np.float32)
+    sees = np.array([sum(abs(query - key) <= 5 for key in range(64)) for query in range(64)])
+
+    def figures(case: Case, scale: Any) -> list[float]:
+        def attend(dropout: Dropout) -> Any:
+            context = 1 + jnp.asarray(patterns / 4 * scale, jnp.float32)[dropout.seed - 7]
+            return lambda query, key, value: jnp.broadcast_to(context[None, :, None], value.shape)
+
+        return [x for figure in agreement._mask_figures(case, attend) for x in (figure.error, figure.limit)]
+
+    found = figures(dataclasses.replace(case, radius=5), (64 / sees) ** 0.5)
+    assert found == pytest.approx(figures(case, 1.0), abs=1e-5)
+
+
 @pytest.mark.parametrize(("dtype", "limit", "unit"), [("float32", 1e-4, 0.0), ("bfloat16", 0.05, 2**-8)])
 def test_limits_cover_rounding_and_six_deviations_of_random_masks(dtype: str, limit: float, unit: float):
     """The unit is 8 seeds, 3 rows and 2 heads, with 64 kept or dropped keys at a rate of 1/4: the variance of a mean is 1/192."""
@@ -297,6 +317,9 @@ def test_cases_cover_every_kind_of_row_dtype_dropout_and_window():
         assert any(case.length % 2 for case in cases)
         assert any(case.rate for case in cases)
     assert agreement.ATTENTION_CASES[2].length > BLOCK
+    assert any(case.rotated for case in agreement.ATTENTION_CASES)
+    assert any(case.queries for case in agreement.ATTENTION_CASES)
+    assert any(case.pre for case in agreement.NORM_CASES)
     windows = [case for case in agreement.ATTENTION_CASES if case.radius is not None]
     assert {bool(case.rate) for case in windows} == {True, False}
     assert all(case.length > BLOCK > case.radius for case in windows)

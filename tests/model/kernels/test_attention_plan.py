@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.model.kernels import MASKED_SCORE, attention_tpu
-from bert_jax.model.kernels.attention_plan import Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_plan import (
+    Placement,
+    TpuPlan,
+    divides_lanes,
+    padded_length,
+    rotates_heads,
+    vmem_bytes,
+)
 from bert_jax.model.kernels.attention_tpu import RandomBits
 from tests.model.lowbias32 import hashed
 
@@ -93,6 +100,10 @@ def test_the_vector_memory_counts_arrays_sums_and_spilled_registers(
     length: int, heads: int, head_width: int, dtype: str, mib: float
 ):
     assert vmem_bytes(plan_of(32, length, heads, head_width), dtype) == mib * MIB
+
+
+def test_heads_are_rotated_in_pairs_and_whole_heads_fill_the_lanes():
+    assert [width for width in range(1, 400) if rotates_heads(width)] == [2, 4, 8, 16, 32, 64, 128]
 
 
 def test_head_widths_divide_or_fill_the_lanes():

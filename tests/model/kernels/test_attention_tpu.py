@@ -14,6 +14,7 @@ import pytest
 
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout, gather_positions
 from bert_jax.model.positions import Angles, rotary_angles, rotate
 from bert_jax.sharding.config import MeshConfig
@@ -33,7 +34,7 @@ from tests.model.attention_cases import (
     results,
     split_by_hand,
 )
-from tests.model.kernels.blocks import blocks_outside
+from tests.model.kernels.blocks import blocks_outside, calls
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,23 @@ def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: 
 
     inputs = (query, key, value, gradient[:, : at.shape[1]])
     assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "grid", "rows"),
+    [
+        ((8, 1_024, 768), "bfloat16", 8, 8_192),  # a block takes 8 MiB: two copies of two arrays in bfloat16 and two in float32
+        ((1, 1_100, 384), "bfloat16", 2, 2_048),  # the largest power of two that fits
+        ((1, 40, 96), "float32", 1, 48),
+    ],
+)
+def test_rotation_reads_blocks_of_rows_that_fit_on_the_chip(shape: tuple[int, ...], dtype: str, grid: int, rows: int):
+    factors = jax.ShapeDtypeStruct((*shape[:2], 128), jnp.float32)
+    plan = RotaryPlan(32, interleaved=False, interpret=False)
+    program = jax.make_jaxpr(functools.partial(rotated, plan))(jax.ShapeDtypeStruct(shape, dtype), factors, factors)
+    (call,) = calls(program.jaxpr)
+    assert (call.params["grid_mapping"].grid, call.outvars[0].aval.shape[0]) == ((grid,), rows)
+    assert blocks_outside(program.jaxpr) == []
 
 
 def test_the_error_of_bfloat16_is_within_its_rounding():

@@ -116,6 +116,30 @@ def test_a_left_to_right_model_uses_plain_attention_and_logs_why():
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"attention": "fused", "direction": "left_to_right"}, "model.attention='fused' is not available: .* left-to-right"),
+        ({"residual_norm": "fused", "norm": "rms_norm"}, "model.residual_norm='fused' is not available: .* different norm"),
+        ({"attention": "fused", "residual_norm": "fused"}, ""),
+        ({"direction": "left_to_right", "norm": "rms_norm"}, ""),
+    ],
+)
+def test_a_kernel_that_no_device_has_is_refused_only_if_it_is_required(fields: dict[str, Any], says: str):
+    config = ModelConfig(**fields)
+    if not says:
+        dispatch.require_possible(config)
+        return
+    with pytest.raises(UserError, match=says):
+        dispatch.require_possible(config)
+
+
+def test_the_widest_window_of_a_kernel_is_2048_tokens_on_each_side():
+    config = ModelConfig(dtype="bfloat16", layer_types=("sliding",) * 12, sliding_radius=2_048)
+    assert choose_attention(config, TPU, 512).fused
+    assert "windows of up to 2,048 tokens" in choose_attention(dataclasses.replace(config, sliding_radius=2_049), TPU, 512).why
+
+
 def test_auto_uses_the_fused_kernel_in_bfloat16_on_timed_gpus():
     assert choose_attention(ModelConfig(attention="auto", dtype="bfloat16"), GPU, 512) == Choice("gpu", "")
     assert choose_attention(ModelConfig(attention="fused", dtype="float32"), GPU, 512) == Choice("gpu", "")
@@ -200,9 +224,9 @@ def test_the_residual_norm_kernel_follows_its_own_key():
         ModelConfig(residual_norm="fast")
 
 
-@pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
-def test_a_layer_calls_the_residual_norm_kernel_twice_or_never(asked: str, kernels: int):
-    config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
+@pytest.mark.parametrize(("asked", "placement", "kernels"), [("auto", "post", 2), ("auto", "pre", 2), ("plain", "post", 0)])
+def test_a_layer_calls_the_residual_norm_kernel_twice_or_never(asked: str, placement: str, kernels: int):
+    config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked, norm_placement=placement)
     resolved = dispatch.resolve(config, TPU, 2, over_mesh)
     x, ids = jnp.zeros((2, 16, 128)), jnp.zeros((2, 16), jnp.int32)
     params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, tokens_of(ids), None, LAYER))
@@ -210,7 +234,8 @@ def test_a_layer_calls_the_residual_norm_kernel_twice_or_never(asked: str, kerne
     def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
         return Block(resolved).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
 
-    assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
+    program = str(jax.make_jaxpr(layer)(params, x, ids))
+    assert program.count("pallas_call") == program.count("interpret=False") == kernels
 
 
 LAYER = Layer(jnp.uint32(0))

@@ -6,6 +6,7 @@ CPU devices stand in for chips with kernels: these tests replace `no_attention_k
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import logging
 import pathlib
@@ -91,6 +92,24 @@ def test_a_result_is_cached_until_jax_or_a_kernel_changes(chip: Chip, monkeypatc
     assert len(chip.compared) == 4
     assert "residual norm: fused" in in_words(rejected)
     assert verdict_file("another kind") != verdict_file("cpu")
+
+
+def test_each_source_of_the_kernels_and_each_compiler_has_verdicts_of_its_own(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    monkeypatch.setattr(self_test, "kernels", types.SimpleNamespace(__file__=folder / "__init__.py"))
+    files = [folder / "one.py", *(tmp_path / name for name in self_test.SOURCES)]
+    for file in files:
+        file.touch()
+    found = [verdict_file("cpu")]
+    for file in files:
+        file.write_text("changed")
+        found.append(verdict_file("cpu"))
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "99")
+    found.append(verdict_file("cpu"))
+    assert len(set(found)) == len(found)
 
 
 def test_a_self_test_that_ended_the_process_counts_as_failed(chip: Chip):

@@ -18,7 +18,6 @@ from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
     FLOAT32_WITHIN,
-    RATE,
     SEED,
     arrays,
     fused,
@@ -28,6 +27,9 @@ from tests.model.attention_cases import (
     plain,
     results,
 )
+from tests.model.lowbias32 import rate_at_a_word
+
+RATE = rate_at_a_word(int(SEED), axes=4)
 
 
 def by_head(ids: Any, heads: int, rate: float = 0.0, radius: int | None = None, one_cpu: bool = False) -> Any:
@@ -55,7 +57,7 @@ FORMS = {
     ("b", "length", "heads", "head_width", "radius", "rate"),
     [
         (2, 100, 2, 64, 20, RATE),
-        (1, 150, 1, 64, 7, 0.0),  # a radius that does not fill a block
+        (1, 150, 1, 64, 1, 0.0),  # a radius that reaches one key of the next block
         (1, 200, 1, 128, 130, 0.0),  # wider than a block of queries
         (1, 40, 1, 128, 300, 0.0),  # wider than the row
     ],

@@ -223,6 +223,11 @@ def test_dates_are_labels_as_in_a_table(tmp_path: pathlib.Path):
     assert load(train=put(tmp_path / "a.parquet", rows)).labels == ("2019-12-31", "2020-01-02")
 
 
+def test_numbers_whose_names_are_not_those_of_classes_stay_numbers(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.parquet", ROWS, label={"names": ["poor", "good"], "_type": "Other"})
+    assert load(train=path).labels == ("0", "1")
+
+
 def test_a_row_without_a_class_and_text_under_another_name_are_refused(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.parquet", [{"text": "a", "label": -1}], label=CLASSES)
     with pytest.raises(UserError, match="row 1: label is null or -1; fill in a value, or remove the row"):
@@ -273,6 +278,7 @@ def test_damaged_files_are_refused(tmp_path: pathlib.Path):
     for data, message in (
         (whole[:-9], "is not a whole Parquet file .*; fetch it again"),
         (broken, "is not a whole Parquet file .*; fetch it again"),
+        (b"\0" * 99, "is not a whole Parquet file .*; fetch it again"),
         (b"", "is empty; fetch it again"),
         (b"version https://git-lfs.github.com/spec/v1\n", r"is a pointer of Git LFS, .*\(git lfs pull\)"),
     ):

@@ -49,6 +49,7 @@ def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.P
     ]
     comment = "# sent_id = 7\n"
     assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
+    assert read(tmp_path, "# x\na O\n\n# x\nb O\n") == ([["a/O"], ["b/O"]], told)
     alone = [told[0].replace("2 such lines", "1 such line")]
     assert read(tmp_path, comment + WORDS) == ([SENTENCE], alone)
 
@@ -93,6 +94,7 @@ def test_a_missing_column_is_refused_with_the_available_ones(tmp_path: pathlib.P
 
 def test_a_line_with_id_1_starts_a_sentence(tmp_path: pathlib.Path):
     assert read(tmp_path, f"\n{MARK}\n{WORDS}{MARK}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
+    assert read(tmp_path, f"{WORDS}{MARK}\n# a comment of many words\n{WORDS}") == ([SENTENCE, SENTENCE], [])
 
 
 def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.Path):
@@ -153,3 +155,9 @@ def test_a_sentence_that_does_not_end_is_reported(tmp_path: pathlib.Path):
     found, said = read(tmp_path, "a O\n" * 1_001 + "\nb O\n")
     assert [len(words) for words in found] == [1_001, 1]
     assert said == [f"WARNING: {tmp_path / 'a.conll'} has a sentence with 1,001 words; end each sentence with an empty line"]
+
+
+def test_a_line_that_starts_a_sentence_has_no_tag(tmp_path: pathlib.Path):
+    path = tmp_path / "a.conll"
+    path.write_text("# id 7 domain=PER\na _ _ domain=PER\n")
+    assert first_with_tag(path, "domain=PER") == 2

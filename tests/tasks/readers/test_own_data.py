@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import csv
+import dataclasses
 import functools
 import gzip
 import json
@@ -191,6 +192,11 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
     assert load_own_data(config, "choice").train == wanted
     with pytest.raises(UserError, match=r"line 2: label is '3', not one of 0, 1, 2 \(first_choice=0\)"):
         load_own_data(OwnDataConfig(train=cells, choices=("c0", "c1", "c2")), "choice")
+    with pytest.raises(UserError, match=r"line 1: there is no field 'label'"):
+        labels_of(put(tmp_path / "c.jsonl", {"prompt": "p", "choices": ["x", "y"]}), "choice")
+    from_0 = put(tmp_path / "b.csv", "prompt,c0,c1,c2,label", "p,x,y,z,0")
+    with pytest.raises(UserError, match=r"label is '0', not one of 1, 2, 3 \(first_choice=1\); set first_choice=0"):
+        load_own_data(dataclasses.replace(config, train=from_0), "choice")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +251,8 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' has half a surrogate pair, which is not a"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: the row has 3 columns, but there are 2 column names \(text, label\)"),
+        ("a.tsv", ["text\tlabel", '"a\tb"\tc'], "line 2: .*; if double quotes enclose cells, set quotes=true; otherwise"),
+        ("a.tsv", ["text\tlabel", '"a"\tb\tc'], "line 2: .*; correct the line, or remove it"),
         ("a.csv", ["# by Ada", "text,label", "a,b"], r"line 2: the row has 2 columns, but there is only one .* the first line"),
         ("a.csv", [",text,label", "0,a"], r"line 2: the row has 2 columns, but there are 3 column names \('', text, label\)"),
         ("a.csv", [",text,", "0,a,b"], r"line 1: there is no column 'label'; known: '', text \(task\.own\.label, or columns if"),
@@ -254,10 +262,12 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.csv", ["'text','label'", "'a','b'"], "line 1: the column 'text' is in single quotes; enclose cells in double"),
         ("a.csv", ["text,label", "'a, b',c"], "line 2: the row has 3 columns, .*; enclose cells in double quotes, not"),
         ("a.csv", ["text,label", "'a b','c'"], "line 2: label is 'c', and the single quotes are part of the label; enclose"),
+        ("a.csv", ["text,label", 'a, "x"'], "line 2: label is \"x\", and the quotes are part of the label because a space"),
         ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
         ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
-        ("a.doc", ["text\tlabel"], r"'\.doc', which is not the ending of a known format"),
+        ("a.doc", ["text\tlabel"], r"'\.doc', which is not the ending of a known format; .*, or set delimiter='\\t'$"),
+        ("a.doc", ["text"], "not the ending of a known format; .*, or set delimiter$"),
     ],
 )
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
@@ -300,6 +310,48 @@ def test_words_on_separate_lines_form_sentences(tmp_path: pathlib.Path, name: st
     assert labels_of(str(path), "token", **settings) == SENTENCES
 
 
+def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_path: pathlib.Path):
+    said: list[str] = []
+    load_own_data(OwnDataConfig(train=put(tmp_path / "a.conll", "a O", "b X", " ", "c O", "d X")), "token", say=said.append)
+    question = {"question": "Who?", "answers": [{"text": "Bo", "answer_start": 0}]}
+    path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "Bo ran", "qas": [question]}]}]})
+    load_own_data(OwnDataConfig(train=path), "span", say=said.append)
+    (spaces, unnamed) = said
+    assert "line 3: the line has only spaces or TABs" in spaces
+    assert "1 question without an id" in unnamed
+
+
+def test_a_long_value_is_cut_in_messages(tmp_path: pathlib.Path):
+    for length, shown in ((58, '"' + 58 * "é" + '"'), (59, '"' + 56 * "é" + "...")):
+        with pytest.raises(UserError, match=rf"line 1: {re.escape(shown)} is not an object"):
+            labels_of(put(tmp_path / "a.jsonl", json.dumps("é" * length)))
+    shown = "'" + 60 * "\\u200b" + "'"
+    with pytest.raises(UserError, match=rf"label is {re.escape(shown)}, not a text"):
+        labels_of(put(tmp_path / "b.jsonl", {"text": "a", "label": "\u200b" * 61}))
+
+
+def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "n,words,labels", '1,",",","', "2,a,N", "2,b,N")
+    assert labels_of(path, "token", sentence="n") == [((",",), (",",)), (("a", "b"), ("N", "N"))]
+    test = OwnDataConfig(test=put(tmp_path / "b.csv", "n,words", "1,a", "1,b"), sentence="n")
+    assert read_own_data(test, "token", "test") == [WordsExample("0", ("a", "b"), None, 0)]
+
+
+def test_a_text_may_be_the_name_of_its_column(tmp_path: pathlib.Path):
+    assert labels_of(put(tmp_path / "a.csv", "text,label", "text,x", "b,y")) == ["x", "y"]
+    assert labels_of(put(tmp_path / "a.csv", "text,label", "---,", "a,x"), problem="multi_label") == [(), ("x",)]
+    path = put(tmp_path / "b.csv", '"it, and so"', "a")
+    assert read_own_data(OwnDataConfig(test=path, text="it, and so"), "sequence", "test") == [TextExample("0", "a")]
+
+
+def test_a_missing_column_of_several_is_named_with_its_setting(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,prompt,x", "a,b,1")
+    with pytest.raises(UserError, match=r"no column 'y'; .*\(task\.own\.label_names"):
+        labels_of(path, problem="multi_label", label_names=("x", "y"))
+    with pytest.raises(UserError, match=r"no column 'y'; .*\(task\.own\.choices"):
+        labels_of(path, "choice", choices=("x", "y"))
+
+
 def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
     for name, rows in (
         ("a.csv", ["words,labels", "a,O", "b,O"]),
@@ -340,6 +392,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.csv", ["words,labels", "a b,O O"], {"labels": "words"}, "task.own.words and task.own.labels are both 'words'"),
         ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the column"),
         ("a.conll", ["a", "b"], {}, "has only one column; write a word and its tag"),
+        ("a.conll", ["-DOCSTART-", ""], {}, r"a\.conll has no words; give a file that has a word and its tag on each line"),
         (
             "a.conll",
             ["a O"],
@@ -348,6 +401,10 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ),
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
+        ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
+        ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
+        ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, 2]]}'], {}, r"no field 'words'; known: entities, text \(task"),
+        ("a.jsonl", ['{"words": ["a"]}'], {}, "line 1: there is no field 'labels'; known: words"),
         ("a.jsonl", ['{"words": ["a"], "labels": ["\\u200b"]}'], {}, r"item 1 of 1 in labels is invisible \(U\+200B\)"),
         ("a.conll", ["a O", "b \u200b"], {}, r"line 2: the tag has only invisible characters \(U\+200B\); correct the line"),
         ("a.conllu", ["1\ta\t_\t\u200b\t_\t_\t0\tr\t_\t_"], {}, "line 1: 'a' has no upos; choose the other column"),
@@ -532,6 +589,7 @@ def test_choices_may_be_a_list_written_in_a_cell(tmp_path: pathlib.Path):
         ["text,label", "a,\"{'x', 'z'}\"", "b,"],
         ["text,label", 'a,"[1, 0, 1]"', 'b,"[0, 0, 0]"'],
         ["text,label", "a,1 0 1", "b,[0 0 0]"],
+        ["text,label", 'a,"[True, False, True]"', 'b,"[False, False, False]"'],
         ["text,label", "a,x z", "b,"],
         ["text,x,y,z", "a,1,0,1.0", "b,0,0,0"],
         ["text,z,x,y", "a,True,True,False", "b,False,False,False"],
@@ -550,6 +608,8 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
     [
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
+        (['a,"[1,0,0,0,0,0,0,0]"'], r"one for each of 8 labels; name the labels: label_names=\[a,b,c,d,e,f,g,h\]"),
+        (['a,"[1,0,0,0,0,0,0,0,0]"'], r"one for each of 9 labels; name the labels: label_names=\[a,b,\.\.\.\]"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
         (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0s and 1s, one for each of 2 labels; name the labels"),
         (["a,[1]", "b,[0]"], r"one for each of 1 label; .*; if 0 and 1 are the names of labels, set label_names=\[0,1\]"),
@@ -650,6 +710,10 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
         "WARNING: the labels 'x' and 'x\\u200b'",
         "WARNING: the labels '\u0412\u043e\u0437' and '\u0432\u043e\u0437'",
     ]
+    many = [f"text,{label} {i}" for i in range(11) for label in ("Pos", "pos")]
+    told: list[str] = []
+    load_own_data(OwnDataConfig(train=put(tmp_path / "many.csv", "text,label", *many)), "sequence", say=told.append)
+    assert len([text for text in told if "are read as" in text]) == 10, "more would hide other messages"
     dev = put(tmp_path / "dev.csv", "text,label", "a,ne\u0261", "b,n\u0435g")
     with pytest.raises(UserError, match=r"dev\.csv, line 2: the label 'ne\u0261' is not known; known: "):
         load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
@@ -728,6 +792,8 @@ def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: st
         ('{"text": {"5": "a"}, "label": {"5": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
         ('{"0": {"text": "a", "label": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
+        ('{"text": ["a",\n"b"], "label": ["x", "y"]}', r"is a single object \(text, label\); the object holds whole columns"),
+        ('{"text": "a", "label": "x"},\n{"text": "b", "label": "y"},\n', "line 1: a comma follows the object; remove the comma"),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
     ],
@@ -805,6 +871,13 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     put(tmp_path / "b-0.csv", "text,label", "a,x")
     data = load_own_data(OwnDataConfig(train=str(tmp_path / "b-*.csv")), "sequence")
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
+
+
+def test_a_broken_link_among_the_files_of_a_pattern_is_refused(tmp_path: pathlib.Path):
+    put(tmp_path / "a.csv", "text,label", "a,x")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "nothing.csv")
+    with pytest.raises(UserError, match=r"b\.csv .*cannot be read; restore its target, or remove the link"):
+        labels_of(str(tmp_path / "*.csv"))
 
 
 def test_a_file_given_for_two_splits_is_reported(tmp_path: pathlib.Path):

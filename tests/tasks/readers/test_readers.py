@@ -258,6 +258,15 @@ def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("yes", offset=15)))
 
 
+def test_gap_rows_that_cannot_be_read_are_left_out_on_request(tmp_path: pathlib.Path):
+    told: list[str] = []
+    rows = gap_row(offset=15) + gap_row(offset=15).replace("\thttp", "\tx\thttp") + gap_row(offset=14).replace("t-1", "t-2")
+    assert [e.id for e in read_gap(put(tmp_path / "a.tsv", GAP + rows), told.append)] == ["t-1"]
+    columns, offset = told
+    assert "line 3: the row has 12 columns, but the first line has more or fewer; correct the row" in columns
+    assert "line 4: Pronoun is 'Her', but the text at Pronoun-offset=14" in offset
+
+
 SICK = (
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\tentailment_BA\tsentence_A_original\t"
     "sentence_B_original\tsentence_A_dataset\tsentence_B_dataset\tSemEval_set\n"

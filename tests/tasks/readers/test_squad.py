@@ -74,6 +74,16 @@ def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Pa
         assert [q.answers for q in own(tmp_path, "x.csv", text, answer_start="start")] == wanted
 
 
+def test_an_answer_without_an_offset_has_the_one_of_its_row_or_else_the_first(tmp_path: pathlib.Path):
+    context, answer = "Bo and Bo", {"answers": [{"text": "Bo"}]}
+    assert [q.answers for q in squad(tmp_path, answer, context=context)[0]] == [(("Bo", 0),)]
+    for starts, place in (({}, 0), ({"answer_start": []}, 0), ({"answer_start": [7]}, 7)):
+        lists = {"answers": {"text": ["Bo"], **starts}}
+        assert [q.answers for q in squad(tmp_path, lists, context=context)[0]] == [(("Bo", place),)]
+    row = as_lines(answer | {"start": 7}, context)
+    assert [q.answers for q in own(tmp_path, "x.jsonl", row, answer_start="start")] == [(("Bo", 7),)]
+
+
 @pytest.mark.parametrize("start", [11.5, True, "x", "1_1", "²", 10**30, float("inf"), [11], "9" * 5000])
 def test_an_invalid_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
     answer = {"text": "Bo", "answer_start": start}
@@ -84,6 +94,11 @@ def test_an_invalid_offset_is_refused_in_every_format(tmp_path: pathlib.Path, st
         own(tmp_path, "x.jsonl", as_lines({"answers": [answer]}))
     with pytest.raises(UserError, match=f"x.csv, line 2: {problem}"):
         own(tmp_path, "x.csv", as_table({"answers": "Bo", "start": start}), answer_start="start")
+
+
+def test_the_nearest_place_may_be_the_start_of_the_context(tmp_path: pathlib.Path):
+    (question,), _ = squad(tmp_path, {"id": "q", "answers": [{"text": "Bo", "answer_start": 3}]}, context="Bo ran to Bo")
+    assert question.answers == (("Bo", 0),)
 
 
 def test_offsets_in_units_of_utf_16_or_in_bytes_are_understood(tmp_path: pathlib.Path):
