@@ -1648,5 +1648,11 @@ EQUIVALENT: list[Equivalent] = [
         "batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 9), np.int32))",
         "the layers are only traced, for rows of any shape",
     ),
+    Equivalent(
+        "bert_jax/storage/records.py",
+        "yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)",
+        "yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=True)",
+        "only the number of threads changes",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
