@@ -309,11 +309,16 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/data/corpus/shard.py",
-        "hashes < eval_limit(short)",
-        "hashes <= eval_limit(short)",
+        "taken = np.count_nonzero(hashes < eval_limit(short))",
+        "taken = np.count_nonzero(hashes <= eval_limit(short))",
         "only one of 2**64 hashes differs",
     ),
-    Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite in both cases"),
+    Equivalent(
+        "bert_jax/tasks/mention_task.py",
+        "_LEAST = 1e-15 # the minimum of a probability, so that its logarithm is finite",
+        "_LEAST = 2e-15 # the minimum of a probability, so that its logarithm is finite",
+        "its logarithm is finite in both cases",
+    ),
     Equivalent(
         "bert_jax/data/batches.py",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}",
@@ -568,6 +573,24 @@ EQUIVALENT: list[Equivalent] = [
         "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:",
         "if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 1:",
         "a phase without tokens stays as it is",
+    ),
+    Equivalent(
+        "bert_jax/tasks/scores.py",
+        "scores[question] = float(max(exact_match(prediction, text) for text in texts))",
+        "scores[question] = float(max(exact_match(text, prediction) for text in texts))",
+        "the function is symmetric in its arguments",
+    ),
+    Equivalent(
+        "bert_jax/tasks/scores.py",
+        "scores[question] = max(word_f1(prediction, text) for text in texts)",
+        "scores[question] = max(word_f1(text, prediction) for text in texts)",
+        "the function is symmetric in its arguments",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/conll.py",
+        "columns = _Columns.of(path, lines)",
+        "columns = _Columns.of(tag, lines)",
+        "the path is only for an error, which an earlier function raises for the same file",
     ),
     Equivalent(
         "bert_jax/finetuning/program.py",

@@ -633,6 +633,10 @@ def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Pa
     path = put(tmp_path / "a.csv", "text,x", "a,1")
     with pytest.raises(UserError, match=r"line 1: there is no column 'y'; known: text, x"):
         labels_of(path, problem="multi_label", label_names=("x", "y"))
+    remedy = r"with lists of labels; .*set label_names=\[x\] to read columns of 0 and 1"
+    for row in (path, put(tmp_path / "b.jsonl", {"text": "a", "x": 1})):
+        with pytest.raises(UserError, match=rf"line 1: there is no column 'label' {remedy}"):
+            labels_of(row, problem="multi_label")
 
 
 def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
