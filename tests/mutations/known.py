@@ -1235,6 +1235,12 @@ EQUIVALENT: list[Equivalent] = [
         "the attention to [CLS] is a mean over all words, too",
     ),
     Equivalent(
+        "bert_jax/analysis/heads/figures.py",
+        'clusters = [*names, *(f"cluster {i}" for i in range(1, len(linked) + 1))]',
+        'clusters = [*names, *(f"cluster {i}" for i in range(1, len(linked) + 2))]',
+        "the last name is not used",
+    ),
+    Equivalent(
         "bert_jax/analysis/neighbours/measure.py",
         "self._rng = np.random.default_rng(0)",
         "self._rng = np.random.default_rng(1)",
