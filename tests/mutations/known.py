@@ -599,6 +599,30 @@ EQUIVALENT: list[Equivalent] = [
         "the place nearest to 0 is then 0",
     ),
     Equivalent(
+        "bert_jax/tasks/span_task.py",
+        "elsewhere = [at - before for at in begins if at + len(wanted) in ends and context.startswith(wanted, at)]",
+        "elsewhere = [at - before for at in begins if at + len(wanted) in ends or context.startswith(wanted, at)]",
+        "only places whose tokens have exactly the text of the answer are used",
+    ),
+    Equivalent(
+        "bert_jax/tasks/span_task.py",
+        "contexts[example.context] = found, np.array(places, np.int64).reshape(-1, 2)",
+        "contexts[example.context] = found, np.array(places, np.int64).reshape(-2, 2)",
+        "numpy infers a size for any negative number",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_data.py",
+        'return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0',
+        'return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 1',
+        "no file has fewer columns than one",
+    ),
+    Equivalent(
+        "bert_jax/tasks/readers/own_rows.py",
+        "if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:",
+        "if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:",
+        "a trailing .0 is removed below as well",
+    ),
+    Equivalent(
         "bert_jax/finetuning/program.py",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",

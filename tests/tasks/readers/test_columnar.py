@@ -224,8 +224,8 @@ def test_dates_are_labels_as_in_a_table(tmp_path: pathlib.Path):
 
 
 def test_numbers_whose_names_are_not_those_of_classes_stay_numbers(tmp_path: pathlib.Path):
-    path = put(tmp_path / "a.parquet", ROWS, label={"names": ["poor", "good"], "_type": "Other"})
-    assert load(train=path).labels == ("0", "1")
+    for feature in ({"names": ["poor", "good"], "_type": "Other"}, {"names": {"a": "poor", "b": "good"}, "_type": "ClassLabel"}):
+        assert load(train=put(tmp_path / "a.parquet", ROWS, label=feature)).labels == ("0", "1")
 
 
 def test_a_row_without_a_class_and_text_under_another_name_are_refused(tmp_path: pathlib.Path):

@@ -411,6 +411,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
         ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, 2]]}'], {}, r"no field 'words'; known: entities, text \(task"),
+        ("a.csv", ["n,words", "1,a", "1,b"], {"sentence": "n"}, "line 1: there is no column 'labels'"),
         ("a.jsonl", ['{"words": ["a"]}'], {}, "line 1: there is no field 'labels'; known: words"),
         ("a.jsonl", ['{"words": ["a"], "labels": ["\\u200b"]}'], {}, r"item 1 of 1 in labels is invisible \(U\+200B\)"),
         ("a.conll", ["a O", "b \u200b"], {}, r"line 2: the tag has only invisible characters \(U\+200B\); correct the line"),
