@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.attention import command as attention
+from bert_jax.analysis.command import write_windows
 from bert_jax.analysis.compare import command as compare
 from bert_jax.analysis.coreference import command as coreference
 from bert_jax.analysis.dependencies import command as dependencies
+from bert_jax.analysis.dependencies.figures import write_fits
 from bert_jax.analysis.flags import flag_parser
+from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads import command as heads
 from bert_jax.analysis.probe import command as probe
 from bert_jax.errors import UserError
@@ -184,6 +187,36 @@ def test_mentions_that_the_scores_do_not_cover_are_counted():
     assert coreference._left_out(file, found) == [outside, neither, "a note"]
     file.asks_once = False
     assert coreference._left_out(file, found) == [outside, "a note"]
+
+
+def test_the_windows_of_sliding_layers_are_listed_and_described(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    def config(radius: int, *layers: str) -> Any:
+        return types.SimpleNamespace(num_layers=len(layers), num_heads=2, sliding_radius=radius, layer_type=layers.__getitem__)
+
+    assert write_windows(Folder(tmp_path), config(2, "full", "sliding", "sliding"))
+    rows = [line.split("\t") for line in (tmp_path / "windows.tsv").read_text().splitlines()]
+    assert rows == [
+        ["head", "layer", "number", "attention", "tokens"],
+        ["1-1", "1", "1", "full", "all"], ["1-2", "1", "2", "full", "all"],
+        ["2-1", "2", "1", "sliding", "5"], ["2-2", "2", "2", "sliding", "5"],
+        ["3-1", "3", "1", "sliding", "5"], ["3-2", "3", "2", "sliding", "5"],
+    ]  # fmt: skip
+    assert capsys.readouterr().out == "the heads of layers 2, 3 see 2 tokens on each side, 5 in all\n"
+    assert write_windows(Folder(tmp_path), config(1, "sliding", "full"))
+    assert capsys.readouterr().out == "the heads of layer 1 see 1 token on each side, 3 in all\n"
+    assert not write_windows(Folder(tmp_path / "none"), config(1, "full"))
+    assert (capsys.readouterr().out, (tmp_path / "none").exists()) == ("", False)
+
+
+def test_dependents_within_the_window_are_listed_and_printed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    found = made_up.dependency_scores(2, 3)
+    found = dataclasses.replace(found, near=dataclasses.replace(found.near, values=np.array([650, 12, 0, 0])))
+    write_fits(Folder(tmp_path), found)
+    rows = [line.split("\t") for line in (tmp_path / "dependency_windows.tsv").read_text().splitlines()]
+    assert rows == [["relation", "within_window", "n"], ["all", "650", "1300"], ["nsubj", "12", "30"]]
+    for least, said in ((30, "all 50.0 %, nsubj 40.0 %"), (31, "all 50.0 %"), (2_000, "see dependency_windows.tsv")):
+        dependencies.print_fits(found, least)
+        assert capsys.readouterr().out == f"dependents whose heads are within the window: {said}\n"
 
 
 ALIGNED = """\

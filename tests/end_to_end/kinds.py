@@ -298,18 +298,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         answer=labels_of_words,
         told=tags_of,
     ),
-    "own/token": Kind(
-        "own_text.py",
-        "f1",
-        0.8,
-        f1_of_entities,
-        ("dev.conll", "test.conll"),
-        flags=own_files("own/token"),
-        predict=("tag", "--words"),
-        asked=as_fields("words"),
-        answer=labels_of_words,
-        told=tags_of,
-    ),
     "pos": Kind(
         "pos.py",
         "accuracy",

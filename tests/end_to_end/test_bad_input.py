@@ -86,19 +86,15 @@ def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_fir
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_of_which_most_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, tmp_path):
-    """The run fails even if `abort_after_skipped` is not reached."""
-    phase = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0")
-    runs = (command(brief, tmp_path / f"{n}", *phase, f"--config.abort_after_skipped={n}") for n in (3, 100))
-    diverged, useless = forked.run(brief.parent, *runs)
-    assert diverged.status == useless.status == 2
+def test_a_run_whose_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, tmp_path):
+    phase = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
+    (diverged,) = forked.run(brief.parent, command(brief, tmp_path / "run", *phase))
+    assert diverged.status == 2
     assert "error: the loss or the gradient was not finite in 3 steps in a row" in diverged.output
     assert "Traceback" not in diverged.output
-    assert len(list((tmp_path / "3").glob("nonfinite-step-*.npz"))) == 1
-    assert not (tmp_path / "3" / "results.json").exists()
-    said = "error: only 1 of 14 steps changed the weights, because the loss or gradient of all other steps was not finite. No"
-    assert said in useless.output
-    assert not (tmp_path / "100" / "model").exists()
+    assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_a_refusal_is_one_line_with_exit_status_2(experiment, tmp_path):

@@ -121,10 +121,10 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         best[name] = [int(path.name) for path in (workdir / "best").iterdir() if path.name.isdigit()]
         if name == "stopped":
             shutil.copytree(workdir, early)
-    (ends["the last"],) = forked.run(toys, command(moved, workdir, *CAREFUL), prepare=given_improvements)
     diverges = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
-    commands = [command(toys, base / "whole", *CAREFUL), *[command(toys, base / "diverged", *diverges)] * 2]  # sharing programs
-    whole, *diverged = forked.run(toys, *commands, prepare=given_improvements)
+    commands = [command(moved, workdir, *CAREFUL), command(toys, base / "whole", *CAREFUL)]
+    commands += [command(toys, base / "diverged", *diverges)] * 2
+    ends["the last"], whole, *diverged = forked.run(toys, *commands, prepare=given_improvements)  # sharing programs
     assert whole.status == 0, whole.output
     return Runs(base / "whole", workdir, ends, best, early, base / "diverged", diverged)
 

@@ -90,27 +90,18 @@ def test_phases_report_their_rows_and_masks_and_the_model_has_the_last_rotary_ba
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-5)
 
 
-def killed_and_resumed(experiment: pathlib.Path, name: str, *flags: str, step: int, saved: int) -> list[Ended]:
-    """Returns how a run ends that is killed after `step`, once the checkpoint of step `saved` is there, and its continuation."""
-    death = Signal(ASKED, argument=step, once_there=(f"{experiment.parent}/{name}/checkpoints/{saved}",), after=True)
-    ends = [run(experiment, name, *flags, at=death), run(experiment, name, *flags)]
-    assert [end.status for end in ends] == [-signal.SIGKILL, 0], ends
-    return ends
-
-
-def test_a_run_killed_in_a_phase_with_another_corpus_equals_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
-    _, ended = killed_and_resumed(experiment, "killed", step=13, saved=12)
-    assert learned(ended.workdir) == learned(trunk.workdir)
-    assert_same_weights(ended.workdir, trunk.workdir)
-    assert results(ended.workdir) == results(trunk.workdir)
-
-
-def test_a_branch_with_the_same_phases_killed_in_its_last_one_equals_its_trunk(experiment: pathlib.Path, trunk: Ended):
-    flag = f"--config.init_state={trunk.workdir}@12"
-    before, branch = killed_and_resumed(experiment, "same", flag, step=21, saved=20)
+def test_a_branch_with_the_same_phases_killed_in_one_with_another_corpus_and_in_the_last_equals_its_trunk(
+    experiment: pathlib.Path, trunk: Ended
+):
+    flag, workdir = f"--config.init_state={trunk.workdir}@12", experiment.parent / "same"
+    deaths = [Signal(ASKED, argument=x + 1, once_there=(f"{workdir}/checkpoints/{x}",), after=True) for x in (15, 20)]
+    before, again, branch = (run(experiment, "same", flag, at=death) for death in (*deaths, None))
+    assert [end.status for end in (before, again, branch)] == [-signal.SIGKILL, -signal.SIGKILL, 0], branch.output
     assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in before.output
+    assert ["resuming from step 15" in again.output, "resuming from step 20" in branch.output] == [True, True]
     assert learned(branch.workdir) == [record for record in learned(trunk.workdir) if record["step"] > 12]
     assert_same_weights(branch.workdir, trunk.workdir)
+    assert results(branch.workdir) == results(trunk.workdir)
 
 
 def test_decay_phases_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path):

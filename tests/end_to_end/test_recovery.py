@@ -74,9 +74,11 @@ def move_away(workdir: pathlib.Path, step: int) -> None:
     interruptions.Preemption.requested = moving  # type: ignore[method-assign]
 
 
-def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(experiment: pathlib.Path, uninterrupted: Ended):
-    workdir = experiment.parent / "tidied"
-    end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 11))
+def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(
+    experiment: pathlib.Path, uninterrupted: Ended, late: Ended
+):
+    workdir = copy_of(late, "tidied")
+    end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 19))
     assert end.status == 2, end.output
     assert f"error: --workdir={workdir} was moved or removed while the run was using it; put it back" in end.output
     assert not workdir.exists(), [str(path) for path in workdir.rglob("*")]

@@ -147,15 +147,6 @@ def entities(directory: pathlib.Path) -> None:
         _write(directory / name, "\n".join(lines))
 
 
-def own_words(directory: pathlib.Path) -> None:
-    """Writes a user's own tagged words as JSON lines: a name is B-PER, a place B-LOC, and "odd" B-MISC."""
-    rng = random.Random(10)
-    tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(PLACES, "B-LOC"), "odd": "B-MISC"}
-    for split in ROWS:
-        texts = [sentence(rng, rng.choice(NAMES), rng.choice(PLACES), "odd", length=4).split() for _ in range(ROWS[split])]
-        _lines(directory / f"{split}.jsonl", [{"words": words, "labels": [tags.get(w, "O") for w in words]} for words in texts])
-
-
 def parts_of_speech(directory: pathlib.Path) -> None:
     """Writes CoNLL-U: every word has one universal tag, the last two are written as one token, and the XPOS are not labels."""
     rng = random.Random(11)
@@ -261,7 +252,6 @@ WRITERS: Mapping[str, Callable[[pathlib.Path], None]] = {
     "gap": pronouns,
     "own/sequence": topics,
     "own/sequence, values of pairs": own_pairs,
-    "own/token": own_words,
     "own/span": own_questions,
     "own/choice": own_choices,
 }

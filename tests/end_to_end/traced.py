@@ -8,13 +8,21 @@ CPU time. No backend is started, since forked processes would not have its threa
 from __future__ import annotations
 
 import functools
+import pathlib
+import tempfile
 import unittest.mock
 
 import flax.linen as nn
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 
+from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.batches import evaluation_rows
+from bert_jax.data.rows import RowShape, assemble_features
+from bert_jax.finetuning import program as finetuning
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.pretraining.start import initial_parameters
@@ -22,6 +30,7 @@ from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
+from tests.end_to_end.toy_tasks import write_model
 
 MESH = AbstractMesh((1,) * len(AXES), AXES, abstract_device=AbstractDevice("cpu", None, "cpu"))
 """JAX's description of a single CPU device, which is part of its cache keys."""
@@ -53,4 +62,30 @@ def trace_steps(experiment: PretrainingExperiment) -> None:
                     function.trace(state, batch, *scalars)
 
 
+def trace_task() -> None:
+    """Traces the step, the evaluation and the digests of a run on the fixture `toys`, as `finetune` does."""
+    values = {"init_from": "model", "task": {"name": "own/sequence", "length": 32}, "model": {"scan_layers": True}}
+    experiment = FinetuningExperiment.from_dict(values | {"training": {"gradual_unfreezing": True}})
+    with tempfile.TemporaryDirectory() as directory:
+        config = experiment.model_config(write_model(pathlib.Path(directory) / "model").config, "cpu")
+    head = SequenceHead(labels=("good", "poor"))
+    shape = RowShape(head.layout, 32, 2, 1)
+
+    def batch(rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        sharding, arrays = NamedSharding(MESH, BATCH), assemble_features([], [], rows, shape, 0)
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arrays.items()}
+
+    with (
+        unittest.mock.patch("jax.default_backend", return_value="cpu"),
+        nn.logical_axis_rules(ACTIVATION_RULES),
+        jax.sharding.use_abstract_mesh(MESH),
+    ):
+        program = finetuning.finetuning_program(experiment, config, head, LabelLoss(), 6, MESH)
+        jax.eval_shape(functools.partial(jax.tree.map, _sum_and_nonfinite), program.state)
+        scalars = finetuning.step_scalars(experiment, 1)
+        program.training_step(1).trace(*program.arguments(program.state, batch(16), scalars))
+        program.evaluation_step.trace(program.state.params, batch(evaluation_rows(shape, "cpu", 1)))
+
+
 trace_steps(tiny_experiment())
+trace_task()

@@ -136,6 +136,14 @@ def test_a_layer_over_words_gives_each_piece_the_output_of_its_word():
     assert seen[0][1] == [1, 1, 2, 0, 0, 0]
 
 
+def test_the_words_of_a_long_row_keep_their_order():
+    begins = np.random.default_rng(0).random((1, 300)) < 0.3
+    first = jnp.maximum.accumulate(jnp.where(begins, jnp.arange(300), 0), axis=1)
+    columns = jnp.arange(300.0)[None, :, None]
+    found = over_words(lambda features, ids: features, columns, jnp.ones((1, 300), jnp.int32), first)
+    np.testing.assert_array_equal(found[..., 0], first)
+
+
 def test_words_start_at_their_space_and_not_at_an_unknown_character():
     tokenizer = train_sentencepiece([["The rivers of Paris", "are the Seine's"]] * 20, 256, None, characters=True)
     assert [piece for piece in tokenizer.pieces[5:] if len(piece) > 1] == []

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import positions
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.positions import make_positions, positions_class, sinusoids
+from bert_jax.model.positions import fixed_table, make_positions, positions_class, sinusoids
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.tokens import Layer, Tokens
 from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
@@ -97,6 +97,34 @@ def test_positions_in_a_file_must_be_a_class_with_a_method_of_positions(tmp_path
     with pytest.raises(UserError, match=r"scores of config.model.positions=.*mine.py:Wrong"):
         positions_class(ModelConfig(positions=f"{file}:Wrong"))
     assert positions_class(ModelConfig(positions=f"{file}:Table")).__name__ == "Table"
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({"positions": "sinusoidal"}, (0.0, 0.25)),
+        ({"positions": "none"}, (0.0, 0.0)),
+        ({"positions": "learned"}, None),
+        ({"positions": "rotary"}, None),
+        ({"encoder": "bilm"}, None),
+        ({"positions": "FILE:Both"}, None),
+        ({"positions": "FILE:Turned"}, None),
+    ],
+)
+def test_a_fixed_table_is_all_that_the_positions_add(fields: dict[str, str], first: Any, tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Both:\n    def table(self): return 0\n    def scores(self, scores, tokens, layer): return scores\n"
+        "class Turned:\n    def table(self): return 0\n"
+        "    def queries_and_keys(self, query, key, tokens, layer): return query, key\n"
+    )
+    config = dataclasses.replace(TINY, **{name: value.replace("FILE", str(file)) for name, value in fields.items()})
+    table = fixed_table(config)
+    if first is None:
+        assert table is None
+    else:
+        assert table is not None
+        assert (table.shape, tuple(table[0, :2])) == ((TINY.max_position, TINY.hidden_size), first)
 
 
 def test_only_the_index_of_a_layer_is_traced():

@@ -16,11 +16,14 @@ from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import assemble_rows
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.model.bert import Bert
 from bert_jax.model.characters import BYTES
 from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import ParameterCounts, abstract_parameters, count_parameters, initial_parameters
+from bert_jax.model.tokens import Tokens
 from tests.data.corpora import corpus_from_arrays
 from tests.random_rows import (
     TINY,
@@ -102,6 +105,17 @@ def test_scan_and_remat_do_not_change_gradients(change):
     plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
     other, _ = gradients_of(dataclasses.replace(config, **change), params, batch, 0, jnp.int32(5), 1)
     assert largest_difference(plain, other) < 1e-5
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_only_stacked_layers_are_scanned_and_only_on_request(scan_layers: bool):
+    config, params = dataclasses.replace(TINY, scan_layers=scan_layers), random_parameters()
+    tokens = Tokens.of(random_batch(rows=1))
+    methods = {"encode": tokens, "encode_queried": tokens.reading(jnp.array([[1, 2]]))}
+    for own, scanned in ((params, scan_layers), (unstacked_layers(params), False)):
+        for method, given in methods.items():
+            program = jax.make_jaxpr(functools.partial(Bert(config).apply, method=method))({"params": own}, given)
+            assert ("scan[" in str(program)) == scanned
 
 
 def test_training_logits_equal_the_full_model_with_dropout():

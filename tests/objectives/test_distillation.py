@@ -13,6 +13,7 @@ import optax
 import pytest
 from scipy import special
 
+from bert_jax.errors import UserError
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.config import modern_block
 from bert_jax.model.pretraining import BertForPreTraining
@@ -171,6 +172,17 @@ def test_the_attention_divergence_is_a_mean_over_layers_heads_and_real_tokens():
     wanted = special.rel_entr(b, a).sum(-1).mean((0, 2))[ids > 0].sum()
     found = attention_divergence(*(jnp.asarray(x, jnp.float32) for x in (a, b)), jnp.asarray(ids))
     assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_projection_is_trained_but_is_no_part_of_the_model():
+    objective = distilled(ALL, teacher_of(WIDE))
+    assert objective.abstract_parameters().keys() - objective.model_parameters().keys() == {PROJECTION}
+
+
+def test_a_weight_of_a_million_is_the_largest():
+    assert PretrainingDistillation(hidden_weight=1e6, attention_weight=0.0).hidden_weight == 1e6
+    with pytest.raises(UserError, match=r"distillation\.attention_weight=1100000\.0 must be at least 0 and at most 1e\+06"):
+        PretrainingDistillation(attention_weight=1.1e6)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from bert_jax.objectives.labels import (
     hidden_state_difference,
     teacher_layers,
 )
+from bert_jax.objectives.model import Model
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
@@ -196,6 +197,15 @@ def test_class_weights_apply_to_the_distillation_loss():
         losses.append((settings.class_weights[label], (np.exp(p) * (p - log_softmax(x))).sum()))
     soft = sum(weight * loss for weight, loss in losses) / sum(weight for weight, _ in losses)
     assert both == pytest.approx(0.75 * alone + 0.25 * soft, rel=1e-5)
+
+
+def test_an_objective_adds_its_head_and_gives_frozen_parts_no_gradient():
+    objective = Labels(CONFIG, HEADS["sequence"], PLAIN, frozen=("embeddings", "encoder"))
+    added = jax.eval_shape(lambda: objective.parameters(Model(CONFIG), jax.random.key(0)))
+    assert set(added) == {"pooler", "sequence_head"}
+    params = {part: jnp.float32(2) for part in ("embeddings", "encoder", "pooler")}
+    found = jax.grad(lambda p: sum(objective.trained(p).values()))(params)
+    assert found == {"embeddings": 0, "encoder": 0, "pooler": 1}
 
 
 def test_a_teacher_has_no_weight_by_default():

@@ -260,6 +260,14 @@ class SameSums(MlmNsp):
         return super().sums(params, batch, seed)
 
 
+def test_pairs_add_a_pooler_and_a_head_to_the_model_and_to_its_exported_class():
+    whole = {"mlm_head", "pooler", "nsp_head"}
+    for pairs, parts, exported in ((False, {"mlm_head"}, "BertForMaskedLM"), (True, whole, "BertForPreTraining")):
+        objective = objective_of("mlm", pairs)
+        assert objective.abstract_parameters().keys() - {"embeddings", "encoder"} == parts
+        assert objective.exported == exported
+
+
 def test_row_losses_from_the_sums_of_an_objective_equal_those_from_the_logits():
     batch, model = random_batch(), Model(TINY)
     assert (np.sum(batch["masked_targets"] >= 0, axis=1) == 1).any()

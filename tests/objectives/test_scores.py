@@ -72,6 +72,10 @@ def test_unknown_words_are_no_targets_and_every_text_ends_with_one():
     plan = types.SimpleNamespace(config=config, lengths=lambda: lengths)
     np.testing.assert_allclose(target_counts(CORPUS, plan), [0, 4, 2, 6 * 2 * 2 / 9])
     np.testing.assert_allclose(target_counts(CORPUS, plan, 0.5), [0, 4, 2, 6 * 2 * 1.5 / 9])
+    rows = EvalRows(np.array([[3, 1, -1]]), np.full((1, 1), -1), CORPUS, plan)
+    for measure, of_last in (("next_token", 1.0), ("bilm", 0.5)):  # a biLM predicts the last [SEP] in one of two directions
+        wanted = unigram_baseline(target_counts(CORPUS, plan, of_last), rows.predicted)
+        assert objective_of(measure).eval_scores(rows) == wanted
     masked = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
     assert target_counts(CORPUS, masked).tolist() == [0, 4, 2, 0]
 

@@ -75,6 +75,7 @@ def test_a_moved_or_replaced_workdir_is_detected(tmp_path: pathlib.Path, replace
             (directory / ".lock").write_text("process 1 on another machine")
         else:
             (directory / "checkpoints").mkdir(parents=True)  # by a save in the background
+            (directory / "ledger.jsonl").touch()
 
     with pytest.raises(UserError) as error, open_workdir(directory, "pretrain", CONFIG) as require_in_place:  # noqa: PT012
         require_in_place()
@@ -256,6 +257,16 @@ def test_a_refused_directory_is_not_changed(tmp_path: pathlib.Path, name: str, t
     with pytest.raises(UserError, match="name "), open_workdir(tmp_path, "pretrain", CONFIG):
         pass
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
+def test_files_that_appear_before_the_lock_is_taken_are_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workdir, "_require_ours", lambda directory: (directory / "thesis.tex").touch())
+    with (
+        pytest.raises(UserError, match=r"holds files that are not from a run \(thesis\.tex\)"),
+        open_workdir(tmp_path, "pretrain", CONFIG),
+    ):
+        pass
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_leftovers_of_an_early_kill_do_not_block_a_start(tmp_path: pathlib.Path):

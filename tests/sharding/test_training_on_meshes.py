@@ -35,7 +35,6 @@ MESHES = {
     "data 8": MeshConfig(data=8),
     "data 8, state repeated": MeshConfig(data=8, zero_sharding=False),
     "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
-    "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
 }
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding

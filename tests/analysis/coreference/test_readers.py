@@ -11,6 +11,7 @@ from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import find, find_traits, last_noun, mention_kind, phrase_head, read_parse
 from bert_jax.analysis.coreference.readers import Conll2012File, CorefudFile, GapFile, open_texts, read_brackets
 from bert_jax.errors import UserError
+from bert_jax.interface.words import cut
 from tests.analysis.coreference.written import PARIS, PARTS, conll2012, conllu, write
 
 
@@ -160,6 +161,10 @@ def test_fields_without_names_and_mentions_without_an_entity_are_reported(tmp_pa
         "WARNING: no line '# global.Entity = ...' names the fields of the mentions, so the first field is read as the entity: "
         "1 in (1-place-1; add the line if that is wrong"
     )
+    long = "(1-" + "a" * 40
+    file = CorefudFile(write(tmp_path, text.replace("(1-place-1", long, 1)), lambda problem: None)
+    list(file)
+    assert f" 1 in {cut(long, 30)}; add the line if that is wrong" in file.notes[0]
     (document,), problems = read(tmp_path, PARIS.replace("Entity=(3-place-1)", "Entity=(-place-1)", 1))
     assert [mention.entity for mention in document.mentions] == ["1", "2", "1", "2", "3", "1", "4"]
     assert [problem.partition(": ")[2] for problem in problems] == ["a mention names no entity; it is left out"]

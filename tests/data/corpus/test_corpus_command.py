@@ -164,6 +164,7 @@ def test_every_number_has_a_range(tmp_path, flag, value):
         ("shards", 99_999),
         ("workers", 4_096),
         ("vocab-size", 10_000_000),
+        ("alphabet", 10_000_000),
         ("vocab-megabytes", 100_000_000),
         ("max-word-characters", MAX_COUNT),
         ("max-sentence-characters", MAX_COUNT),
@@ -181,6 +182,9 @@ def test_a_fraction_is_at_least_0_and_below_1_and_hosts_are_at_most_99_999():
     assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
     assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+    assert [_parser().parse_args([f"--unused-tokens={number}"]).unused_tokens for number in (0, 10**6)] == [0, 10**6]
+    with pytest.raises(UserError, match="--unused-tokens=1000001 must be at least 0 and at most 1,000,000"):
+        _parser().parse_args(["--unused-tokens=1000001"])
     with pytest.raises(UserError, match="--shard=0/100000 must be I/N with N at most 99,999"):
         _parser().parse_args(["--shard=0/100000"])
 

@@ -15,7 +15,13 @@ from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.shard import TextConfig, is_eval
 from bert_jax.data.corpus.sources import ReadOptions, Source, find_items
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
-from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece, train_wordpiece, training_text
+from bert_jax.data.tokenizers.vocabulary_training import (
+    stripped_share,
+    train_bpe,
+    train_sentencepiece,
+    train_wordpiece,
+    training_text,
+)
 from bert_jax.errors import UserError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
@@ -214,3 +220,27 @@ def test_english_with_rare_accents_is_lower_cased():
 
 def test_sentencepiece_makes_fewer_pieces_if_the_text_has_no_more(documents):
     assert 100 < train_sentencepiece(documents[:3], 20_000, True).size < 20_000
+
+
+def test_two_bytes_are_merged_if_they_follow_each_other_twice():
+    assert [train_bpe([[text]], 384, None).pieces[261:262] for text in ("xy", "xy xy")] == [["[unused0]"], ["xy"]]
+
+
+def test_the_share_of_changed_letters_is_shown_with_three_examples():
+    assert stripped_share({}) == (0.0, "")
+    assert stripped_share({"é": 1}) == (1.0, "é → e")
+    assert stripped_share({"a": 4, "é": 1, "ö": 3, "ñ": 2, "å": 2, ".": 50}) == (8 / 12, "ö → o, å → a, ñ → n")
+
+
+def test_sentencepiece_refuses_the_settings_of_wordpiece():
+    with pytest.raises(UserError, match="--alphabet is a setting of WordPiece"):
+        train_sentencepiece([["a"]], 100, None, alphabet=5)
+    with pytest.raises(UserError, match="--max-word-characters is a limit of WordPiece"):
+        train_sentencepiece([["a"]], 100, None, 7)
+
+
+@pytest.mark.parametrize(("lowercase", "folds"), [(None, False), (False, False), (True, True)])
+def test_pieces_of_single_characters_keep_capitals_by_default(lowercase, folds):
+    tokenizer = train_sentencepiece([["Ab cD"] * 20], 100, lowercase, characters=True)
+    assert (tokenizer.vocabulary.lowercase, tokenizer.decode(tokenizer.encode("Ab"))) == (folds, "ab" if folds else "Ab")
+    assert {len(piece) for piece in tokenizer.pieces[5:]} == {1}
