@@ -257,8 +257,8 @@ ENDINGS = {
 }
 """By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="
-"""Marks a command that reads only the encoder, on a model with the encoder of "class". It is not run, since the result is the
-same."""
+"""Marks a command that is not run, since it does the same as another cell: it reads only the encoder, which another kind has too
+("bert" and "bare", "next", "modern"), or the command that is named before it does this by default."""
 TABLE = """
 command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
@@ -266,34 +266,34 @@ predict next-sentence              +    h   h    h    h    h    h     h    h    
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
 predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   t   t
-predict embed                      +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   t   t
-predict embed --words              +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   t   t
-predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     =     =    =   =   =    =      =   t   t
+predict embed                      +    =   +    +    =    +    +     +    +      =     =     =    =   =   =    =      =   t   t
+predict embed --words              +    =   +    +    =    +    +     +    +      =     =     =    =   =   =    =      =   t   t
+predict embed --pooling=cls        +    =   +    c    c    +    +     c    c      =     =     =    =   =   =    =      =   t   t
 predict embed --pooling=pooler     +    h   h    c    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
-predict embed --layers=0,1         +    +   +    +    +    +    +     +    0      +     =     =    =   =   =    =      =   t   t
+predict embed --layers=0,1         +    =   +    +    =    +    +     +    0      =     =     =    =   =   =    =      =   t   t
 predict classify                   h    h   h    h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
 predict tag                        h    h   h    h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
 predict answer                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
 predict choose                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
 predict resolve                    h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
-analyse attention                  +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse heads                      +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse neighbours                 +    +   +    +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
-analyse neighbours --input         +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse dependencies               +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse coreference                +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse probe                      +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse probe --probes=parsers     +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare                    +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare layers             +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse vocabulary                 +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse attention                  +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse heads                      +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse neighbours                 +    =   +    +    =    +    w     +    +      =     =     =    =   =   =    =      =   +   +
+analyse neighbours --input         +    =   +    +    =    +    +     +    +      =     =     =    =   =   =    =      =   +   +
+analyse dependencies               +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse coreference                +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse probe                      +    =   +    +    =    +    +     +    +      =     =     =    =   =   =    =      =   +   +
+analyse probe --probes=parsers     +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse compare                    +    =   +    +    =    a    a     a    a      =     =     =    =   =   =    =      =   +   a
+analyse compare layers             =    =   =    =    =    +    +     +    +      =     =     =    =   =   =    =      =   =   +
+analyse vocabulary                 +    =   +    +    =    +    +     +    +      =     =     =    =   =   =    =      =   +   +
 convert                            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --format=tf1               +    +   +    f    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
 convert --format=word2vec          v    v   v    v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
 convert --format=stablehlo         +    +   +    +    x    +    +     +    x      +     +     +    +   i   +    +      i   +   +
-convert --function=encode          +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-convert --function=pretraining     +    +   e    +    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
-convert --function=labels          B    B   e    B    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
+convert --function=encode          +    =   =    +    =    +    +     +    +      =     =     =    =   =   =    =      =   +   =
+convert --function=pretraining     +    =   e    =    +    =    =     =    e      b     b     b    b   b   b    b      b   =   e
+convert --function=labels          B    B   e    B    B    B    B     B    e      +     =     =    =   i   =    =      i   B   e
 convert --new=pooler               +    +   +    k    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
 convert --new=mlm_head             +    +   +    +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
 convert --new=nsp_head             +    p   p    k    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
@@ -338,34 +338,34 @@ predict next-sentence              h      h      h    h    h     h
 predict score                      +      h      h    +    +     U
 predict generate                   d      d      d    d    d     d
 predict translate                  u      u      u    u    u     +
-predict embed                      +      +      =    +    +     U
-predict embed --words              +      +      =    +    +     U
-predict embed --pooling=cls        +      +      =    +    +     U
+predict embed                      +      =      =    +    +     U
+predict embed --words              +      =      =    +    +     U
+predict embed --pooling=cls        +      =      =    +    +     U
 predict embed --pooling=pooler     h      +      +    h    h     U
-predict embed --layers=0,1         +      +      =    +    +     U
+predict embed --layers=0,1         +      =      =    +    +     U
 predict classify                   h      +      h    h    h     h
 predict tag                        h      h      +    h    h     h
 predict answer                     h      h      h    h    h     h
 predict choose                     h      h      h    h    h     h
 predict resolve                    h      h      h    h    h     h
-analyse attention                  +      +      =    +    +     +
-analyse heads                      +      +      =    +    +     U
-analyse neighbours                 +      +      =    +    +     +
-analyse neighbours --input         +      +      =    +    +     U
-analyse dependencies               +      +      =    +    +     U
-analyse coreference                +      +      =    +    +     U
-analyse probe                      +      +      =    +    +     U
-analyse probe --probes=parsers     +      +      =    +    +     U
-analyse compare                    +      +      =    +    +     U
-analyse compare layers             +      +      =    +    +     U
-analyse vocabulary                 +      +      =    +    +     +
+analyse attention                  +      =      =    +    +     +
+analyse heads                      +      =      =    +    +     U
+analyse neighbours                 +      =      =    +    +     +
+analyse neighbours --input         +      =      =    +    +     U
+analyse dependencies               +      =      =    +    +     U
+analyse coreference                +      =      =    +    +     U
+analyse probe                      +      =      =    +    +     U
+analyse probe --probes=parsers     +      =      =    +    +     U
+analyse compare                    +      =      =    +    +     U
+analyse compare layers             =      =      =    =    =     U
+analyse vocabulary                 +      =      =    +    +     +
 convert                            +      +      +    +    +     +
 convert --format=tf1               f      f      f    f    f     f
 convert --format=word2vec          v      v      v    v    v     v
 convert --format=stablehlo         +      +      +    +    +     x
-convert --function=encode          +      +      =    +    +     +
-convert --function=pretraining     +      b      b    +    +     e
-convert --function=labels          B      +      +    B    B     e
+convert --function=encode          +      =      =    +    +     +
+convert --function=pretraining     =      b      b    =    =     e
+convert --function=labels          B      =      =    B    B     e
 convert --new=pooler               +      +      +    +    +     k
 convert --new=mlm_head             +      +      +    +    +     k
 convert --new=nsp_head             p      +      +    p    p     k
@@ -437,7 +437,7 @@ convert --format=tf1               f     f
 convert --format=word2vec          v     v
 convert --format=stablehlo         +     x
 convert --function=encode          +     +
-convert --function=pretraining     +     e
+convert --function=pretraining     =     e
 convert --function=labels          B     e
 convert --new=pooler               k     k
 convert --new=mlm_head             k     k

@@ -191,7 +191,7 @@ def test_the_configuration_changes_only_how_a_loaded_model_trains():
 
 
 def test_a_pooling_of_the_model_is_not_one_of_the_head():
-    for pooling in ("mean", "late"):
+    for pooling in ("cls", "mean", "late"):
         one = experiment(head__pooling=pooling)
         assert one.head_config(SEQUENCE) == SEQUENCE
         assert one.model_config(ModelConfig(), "cpu").classifier_pooling == pooling

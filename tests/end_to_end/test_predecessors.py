@@ -57,7 +57,7 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     head = [f"--config.task.data_dir={base / 'entities'}", "--config.head.lstm=8", "--config.head.mix_at=both"]
     head += ["--config.training.epochs=12", "--config.training.learning_rate=6e-2"]
     features = f"--config={REPOSITORY}/experiments/finetune/ner_features.py:scalar_mix"
-    characters = ("--config.model.character_cnn=true", "--config.model.tied_decoder=false", "--config.phases.0.steps=2")
+    characters = ("--config.model.character_cnn=true", "--config.model.tied_decoder=false", "--config.phases.0.steps=1")
     letters = [f"--source=text:{base / 'text.txt'}", "--train-vocab=characters", f"--output={base / 'letters'}"]
     of_letters = [f"--config.corpus.directory={base / 'letters'}", "--config.model.intermediate_size=8"]
     words = [line for document in documents for line in document]
@@ -85,18 +85,17 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         "cove": [flag for flag in pretrain("cove", "cove", *of_pairs) if "max_predictions" not in flag],
         "cove_tagger": features_of("cove", "embeddings_and_last"),
         "corpus": ["corpus", *source, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
-        "bilm": pretrain("bilm", "bilm"),
+        "bilm": pretrain("bilm", "bilm", "--config.model.num_layers=1"),
         "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
         "tag": ["predict", "tag", f"--model={base / 'tagger'}", "ada fay saw oslo"],
         "static": pretrain("static", "static"),
         "vectors": ["convert", f"--from={base / 'static'}", f"--to={base / 'vectors'}", "--format=word2vec"],
-        "characters": pretrain("characters", "bilm", *characters),
+        "characters": pretrain("characters", "bilm", "--config.model.num_layers=1", *characters),
         "views": features_of(
             "static",
             "last",
             f"--config.cross_view.corpus={base / 'corpus'}",
             "--config.cross_view.batch_size=8",
-            "--config.checkpoints.every=4",
             "--config.log_every=2",
         ),
     }

@@ -72,10 +72,11 @@ def test_every_mistake_changes_the_program_and_stays_valid_python():
 
 
 def test_the_drawn_mistakes_follow_the_seed():
-    sources = {path.name: path.read_text() for path in (run.REPOSITORY / "bert_jax" / "data").glob("p*.py")}
-    assert sample(sources, 20, 1) == sample(sources, 20, 1)
-    assert sample(sources, 20, 1) != sample(sources, 20, 2)
-    assert len({(mistake.file, mistake.line) for mistake in sample(sources, 20, 1)}) == 20
+    sources = {"one.py": SOURCE, "two.py": SOURCE}
+    drawn = sample(sources, 6, 1)
+    assert drawn == sample(sources, 6, 1)
+    assert drawn != sample(sources, 6, 2)
+    assert len({(mistake.file, mistake.line) for mistake in drawn}) == 6
 
 
 def test_every_known_mistake_can_still_be_made():
@@ -85,14 +86,21 @@ def test_every_known_mistake_can_still_be_made():
         assert known.old in " ".join((run.REPOSITORY / known.file).read_text().split()), known
 
 
-def test_the_own_tests_of_a_file_come_first():
-    assert run.tests_of("bert_jax/data/masking.py", run.REPOSITORY)[0] == "tests/data/test_masking.py"
-    assert run.tests_of("bert_jax/runtime/workdir.py", run.REPOSITORY)[0] == "tests/runtime/test_workdir.py"
-
-
-def test_tests_that_import_a_module_directly_or_indirectly_concern_it():
-    for file in ("embeddings", "encoder"):
-        assert "tests/training/test_dropout_sites.py" in run.tests_of(f"bert_jax/model/{file}.py", run.REPOSITORY)
+def test_the_own_tests_of_a_file_come_first_and_those_that_import_it_indirectly_last(tmp_path: pathlib.Path):
+    files = {
+        "bert_jax/data/rows.py": "",
+        "bert_jax/model/encoder.py": "from bert_jax.data.rows import LENGTH",
+        "tests/data/test_batches.py": "from bert_jax.data import rows",
+        "tests/data/test_rows.py": "",
+        "tests/model/test_encoder.py": "import bert_jax.model.encoder",
+        "tests/model/test_layers.py": "",
+        "tests/test_far.py": "import bert_jax.data.rows",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tests = [f"tests/{name}.py" for name in ("data/test_rows", "data/test_batches", "test_far", "model/test_encoder")]
+    assert run.tests_of("bert_jax/data/rows.py", tmp_path) == tests
 
 
 def test_a_mistake_is_caught_unseen_or_known_to_make_no_difference(

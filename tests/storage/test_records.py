@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -227,6 +228,9 @@ def test_batches_of_a_parquet_file_have_a_bounded_size(tmp_path: pathlib.Path, m
         monkeypatch.setattr(records, "_BATCH_BYTES", limit)
         with open_columns("parquet", tmp_path / "a.parquet") as file:
             assert [batch.num_rows for batch in file.batches(["text"])] == [rows] * (50 // rows)
+        with open_columns("parquet", tmp_path / "a.parquet") as file:
+            found = [batch.num_rows for batch in file.batches(["text"], 12, 27)]
+            assert found == ([8, 7] if rows == 10 else [1] * 15 if rows == 1 else [15])
 
 
 @pytest.mark.parametrize(
@@ -245,3 +249,29 @@ def test_batches_of_a_parquet_file_have_a_bounded_size(tmp_path: pathlib.Path, m
 def test_an_error_of_pyarrow_is_explained_in_one_sentence(error: Exception, says: str):
     with pytest.raises(UserError, match=rf"^a\.arrow {says}"), columns_explained("arrow", "a.arrow"):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", b"", "a.txt is empty; fetch it again, or give another file"),
+        ("a.txt", b"\n \n", "a.txt is empty"),
+        ("a.gz", PACK[".gz"](b"It rained.\n" * 1_000)[:-20], r"a.gz is not a whole gzip file \(.*\); fetch it again"),
+        ("a.txt", None, "a.txt .*cannot be read: No such file or directory; give the path of a text file"),
+        ("pipe", None, "pipe is a pipe or a device"),
+        ("a.txt", b"%PDF-1.7\n", "a.txt is a PDF, not text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_text_is_explained(tmp_path: pathlib.Path, name: str, content: bytes | None, says: str):
+    if name == "pipe":
+        os.mkfifo(tmp_path / name)
+    elif content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"^{tmp_path}/{says}"):
+        read_text(tmp_path / name)
+
+
+def test_spaces_before_cells_are_kept_by_default():
+    for options, cells in (({}, ["a", " b"]), ({"spaced": True}, ["a", "b"])):
+        (row,) = table_rows("a.csv", [Line(1, "a, b\n")], ",", quotes=True, **options)
+        assert row.cells == cells

@@ -15,6 +15,7 @@ from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.reading import Document
 from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span
+from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 
 
 class Letters:
@@ -150,12 +151,18 @@ def test_a_pair_is_kept_up_to_the_limits_and_its_sides_are_counted(tmp_path, mon
     assert counts == sizes | ({dropped: 1} if dropped else {})
 
 
-def test_unknown_tokens_of_each_side_are_counted(tmp_path):
+@pytest.mark.parametrize("marks_words", [False, True])
+def test_unknown_tokens_of_each_side_are_counted(tmp_path, marks_words):
+    class Marking(Pieces):
+        def append(self, text, out, *, target=False) -> None:
+            out.extend(ord(c) | (BEGINS if marks_words and i == 0 else 0) for i, c in enumerate(text))
+
     counts = Counter[str]()
     config = TextConfig(ReadOptions(), CleaningConfig(), 0.0)
     with contextlib.ExitStack() as opened:
-        writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
-        writer.add_pair(("axx", "x1"), Pieces(), config, counts)
+        writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened, marks_words=marks_words)
+        writer.add_pair(("xax", "xa"), Marking(), config, counts)
+        writer.flush(last=True)
     assert (counts["source unknown"], counts["target unknown"]) == (2, 1)
 
 

@@ -192,6 +192,8 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
     assert load_own_data(config, "choice").train == wanted
     with pytest.raises(UserError, match=r"line 2: label is '3', not one of 0, 1, 2 \(first_choice=0\)"):
         load_own_data(OwnDataConfig(train=cells, choices=("c0", "c1", "c2")), "choice")
+    with pytest.raises(UserError, match=r"line 1: there is no field 'label'"):
+        labels_of(put(tmp_path / "c.jsonl", {"prompt": "p", "choices": ["x", "y"]}), "choice")
     from_0 = put(tmp_path / "b.csv", "prompt,c0,c1,c2,label", "p,x,y,z,0")
     with pytest.raises(UserError, match=r"label is '0', not one of 1, 2, 3 \(first_choice=1\); set first_choice=0"):
         load_own_data(dataclasses.replace(config, train=from_0), "choice")
@@ -264,7 +266,8 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
         ("a.csv", ["text,label", "a,\u200b"], r"line 2: label is '\\u200b', not a text; correct the row"),
         ("a.csv", ["text,label", "a,\u3164"], r"line 2: label is '\\u3164', not a text; correct the row"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
-        ("a.doc", ["text\tlabel"], r"'\.doc', which is not the ending of a known format"),
+        ("a.doc", ["text\tlabel"], r"'\.doc', which is not the ending of a known format; .*, or set delimiter='\\t'$"),
+        ("a.doc", ["text"], "not the ending of a known format; .*, or set delimiter$"),
     ],
 )
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
@@ -316,6 +319,22 @@ def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_pat
     (spaces, unnamed) = said
     assert "line 3: the line has only spaces or TABs" in spaces
     assert "1 question without an id" in unnamed
+
+
+def test_a_long_value_is_cut_in_messages(tmp_path: pathlib.Path):
+    for length, shown in ((58, '"' + 58 * "é" + '"'), (59, '"' + 56 * "é" + "...")):
+        with pytest.raises(UserError, match=rf"line 1: {re.escape(shown)} is not an object"):
+            labels_of(put(tmp_path / "a.jsonl", json.dumps("é" * length)))
+    shown = "'" + 60 * "\\u200b" + "'"
+    with pytest.raises(UserError, match=rf"label is {re.escape(shown)}, not a text"):
+        labels_of(put(tmp_path / "b.jsonl", {"text": "a", "label": "\u200b" * 61}))
+
+
+def test_the_questions_of_a_test_set_may_have_answers(tmp_path: pathlib.Path):
+    question = {"question": "Who?", "context": "Bo ran"}
+    path = put(tmp_path / "a.jsonl", {**question, "answers": ["Bo"]}, question)
+    answered, unknown = read_own_data(OwnDataConfig(test=path), "span", "test")
+    assert (answered.answers, unknown.answers) == ((("Bo", 0),), ())  # type: ignore[union-attr]
 
 
 def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
@@ -621,6 +640,10 @@ def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Pa
     path = put(tmp_path / "a.csv", "text,x", "a,1")
     with pytest.raises(UserError, match=r"line 1: there is no column 'y'; known: text, x"):
         labels_of(path, problem="multi_label", label_names=("x", "y"))
+    remedy = r"with lists of labels; .*set label_names=\[x\] to read columns of 0 and 1"
+    for row in (path, put(tmp_path / "b.jsonl", {"text": "a", "x": 1})):
+        with pytest.raises(UserError, match=rf"line 1: there is no column 'label' {remedy}"):
+            labels_of(row, problem="multi_label")
 
 
 def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
