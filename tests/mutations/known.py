@@ -593,6 +593,12 @@ EQUIVALENT: list[Equivalent] = [
         "the path is only for an error, which an earlier function raises for the same file",
     ),
     Equivalent(
+        "bert_jax/tasks/readers/squad.py",
+        "if start < 0 or start > 4 * len(context):",
+        "if start <= 0 or start > 4 * len(context):",
+        "the place nearest to 0 is then 0",
+    ),
+    Equivalent(
         "bert_jax/finetuning/program.py",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))",
         "parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(1)))",

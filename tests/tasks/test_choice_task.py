@@ -123,6 +123,9 @@ def test_an_own_test_set_may_be_partly_labelled(tmp_path: pathlib.Path):
 def test_missing_files_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"codah is not in the catalogue of tfds; set config\.task\.data_dir"):
         load(TaskConfig(name="codah"))
+    with pytest.raises(UserError, match=r"train\.tsv, line 2: label is '4', not an integer from 0 to 3"):
+        load(codah(tmp_path, "04", "1"))
+    (tmp_path / "dev.tsv").unlink()
     codah(tmp_path, "01", "")
     with pytest.raises(UserError, match=r"dev\.tsv cannot be read"):
         load(TaskConfig(name="codah", data_dir=str(tmp_path)))

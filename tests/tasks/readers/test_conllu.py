@@ -162,3 +162,9 @@ def test_chains_of_heads_take_linear_time():
     conllu.check_tree("", [*range(1, 100_000), -1])
     with pytest.raises(UserError, match=r"the heads of the words 1 -> 2 -> .* -> 10 -> \.\.\. -> 1 are a cycle, not a tree"):
         conllu.check_tree("", [*range(1, 100_000), 0])
+
+
+@pytest.mark.parametrize(("words", "shown"), [(11, " -> ".join(map(str, [*range(1, 12), 1]))), (12, "9 -> 10 -> ... -> 1")])
+def test_a_long_cycle_is_cut_in_its_message(words: int, shown: str):
+    with pytest.raises(UserError, match=rf"{shown} are a cycle, not a tree"):
+        conllu.check_tree("", [*range(1, words), 0])

@@ -330,6 +330,13 @@ def test_a_long_value_is_cut_in_messages(tmp_path: pathlib.Path):
         labels_of(put(tmp_path / "b.jsonl", {"text": "a", "label": "\u200b" * 61}))
 
 
+def test_the_questions_of_a_test_set_may_have_answers(tmp_path: pathlib.Path):
+    question = {"question": "Who?", "context": "Bo ran"}
+    path = put(tmp_path / "a.jsonl", {**question, "answers": ["Bo"]}, question)
+    answered, unknown = read_own_data(OwnDataConfig(test=path), "span", "test")
+    assert (answered.answers, unknown.answers) == ((("Bo", 0),), ())  # type: ignore[union-attr]
+
+
 def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "n,words,labels", '1,",",","', "2,a,N", "2,b,N")
     assert labels_of(path, "token", sentence="n") == [((",",), (",",)), (("a", "b"), ("N", "N"))]
