@@ -152,6 +152,11 @@ def test_a_head_with_too_many_words_for_lines_is_a_map_with_at_most_200_labels(w
     assert heat_map.get_xticks().tolist() == heat_map.get_yticks().tolist() == list(range(0, words, step))
 
 
+def test_the_accuracy_of_a_head_that_its_dependents_do_not_attend_to_is_a_square():
+    lines = dependencies_figure(dependency_scores(4, 7), 30).axes[1].lines
+    assert [line.get_marker() for line in lines if line.get_marker() in "os"] == ["o", "s"]
+
+
 def test_more_than_40_heads_are_labelled_only_by_the_first_of_each_layer():
     axes = divergences_figure(comparison((4, 10), (3, 14), None)).axes[0]
     assert len(axes.get_yticks()) == 40

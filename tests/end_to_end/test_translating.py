@@ -12,7 +12,7 @@ import pytest
 from bert_jax.prediction import translating
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, command
-from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.forked import Signal
 from tests.end_to_end.runs import (
     VOCABULARY,
     WORDS,
@@ -62,27 +62,17 @@ def translate_nothing() -> None:
     translating.held_out_scores = lambda *arguments: {}
 
 
-def run(experiment: pathlib.Path, name: str, at: Signal | None = None) -> tuple[pathlib.Path, Done]:
-    workdir = experiment.parent / name
-    (done,) = forked.run(experiment.parent, command(experiment, workdir), at=at, prepare=translate_nothing)
-    return workdir, done
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(experiment: pathlib.Path) -> pathlib.Path:
-    workdir, done = run(experiment, "uninterrupted")
-    assert done.status == 0, done.output
-    return workdir
-
-
-def test_a_killed_translation_run_resumes_bit_for_bit(experiment: pathlib.Path, uninterrupted: pathlib.Path):
-    there = (f"{experiment.parent / 'killed'}/checkpoints/2",)
-    workdir, done = run(experiment, "killed", at=Signal(ASKED, argument=3, once_there=there))
-    assert done.status == -signal.SIGKILL
+def test_a_killed_translation_run_resumes_bit_for_bit(experiment: pathlib.Path):
+    base = experiment.parent
+    workdir, whole = base / "killed", base / "uninterrupted"
+    killed = command(experiment, workdir)
+    death = Signal(ASKED, argument=3, once_there=(f"{workdir}/checkpoints/2",))
+    (done,) = forked.run(base, killed, at=death, prepare=translate_nothing)
+    assert done.status == -signal.SIGKILL, done.output
     assert last_step(workdir) < 6
     assert 2 in checkpoints(workdir)
-    workdir, done = run(experiment, "killed")
-    assert done.status == 0, done.output
-    assert_same_weights(workdir, uninterrupted)
-    assert learned(workdir) == learned(uninterrupted)
-    assert results(workdir)["eval"] == results(uninterrupted)["eval"]
+    for done in forked.run(base, killed, command(experiment, whole), prepare=translate_nothing):
+        assert done.status == 0, done.output
+    assert_same_weights(workdir, whole)
+    assert learned(workdir) == learned(whole)
+    assert results(workdir)["eval"] == results(whole)["eval"]

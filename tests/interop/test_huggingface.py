@@ -258,6 +258,9 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
     assert import_model(tmp_path / "m").columns == columns
     assert import_model(tmp_path / "m", drop=["sequence_head"]).columns == {}
+    assert import_model(tmp_path / "m", new=NewParts(["nsp_head"])).columns == columns
+    stated = dataclasses.replace(import_model(tmp_path / "m", drop=["sequence_head"]), columns=columns)  # of the dropped head
+    assert with_new_parts(stated, NewParts(["sequence_head"], model.head)).columns == {}
     export_model(tmp_path / "without", model)
     assert "columns" not in json.loads((tmp_path / "without" / "config.json").read_text())["bert_jax"]
     fields = json.loads((tmp_path / "m" / "config.json").read_text())

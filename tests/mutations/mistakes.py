@@ -33,6 +33,8 @@ COMPARISONS = {
 }
 SAID = ("UserError", "error", "print", "say", "info", "warning", "note", "add_argument", "update", "debug")
 """Calls whose arguments are for people: changes to their words are not mistakes of the program."""
+LOOKS = ("figsize", "fontsize", "fontweight", "labelcolor", "linestyle", "linewidth", "markersize", "zorder")
+"""Arguments of matplotlib that change the look of a figure, not what it shows."""
 SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd", "suppress")
 """Calls that return the same with their arguments swapped."""
 
@@ -134,7 +136,7 @@ def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
-        if isinstance(child, ast.keyword) and child.arg == "strict":  # zip's check, which never fails in a correct program
+        if isinstance(child, ast.keyword) and child.arg in ("strict", *LOOKS):  # zip's check never fails in a correct program
             continue
         if isinstance(child, ast.Raise) or (isinstance(child, ast.Call) and _called(child) in SAID):
             continue

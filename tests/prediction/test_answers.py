@@ -246,6 +246,20 @@ def test_a_name_that_ends_in_gz_is_compressed(source, tmp_path):
     assert packed[4:8] == bytes(4)  # it contains no time: the same answers give the same file
 
 
+def test_a_compressed_file_is_whole_before_it_gets_its_name(source, tmp_path, monkeypatch):
+    complete, seen = PartialFile.complete, []
+
+    def noted(part: PartialFile) -> None:
+        part.file.flush()
+        (path,) = tmp_path.glob(".packed.*")
+        seen.append(gzip.decompress(path.read_bytes()).count(b"\n"))
+        complete(part)
+
+    monkeypatch.setattr(PartialFile, "complete", noted)
+    answered(source, tmp_path / "packed.jsonl.gz")
+    assert seen == [6]
+
+
 def test_writing_through_a_link_keeps_the_link(source, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "elsewhere" / "out.jsonl")
