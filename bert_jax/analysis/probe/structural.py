@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
@@ -221,13 +222,23 @@ def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
     at least SHORTEST. Sentences with the same row length keep their order."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
-        length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))
+        length = _row_length(features, i)
         own = waiting.setdefault(length, [])
         own.append(i)
         if len(own) == _rows(length):
             yield _sentences(features, waiting.pop(length), length)
     for length, own in sorted(waiting.items()):
         yield _sentences(features, own, length)
+
+
+def batch_count(features: Features, numbers: Sequence[int]) -> int:
+    """Returns the number of batches of the sentences with the indices `numbers`, which does not depend on their order."""
+    lengths = Counter(_row_length(features, i) for i in numbers)
+    return sum(-(-count // _rows(length)) for length, count in lengths.items())
+
+
+def _row_length(features: Features, i: int) -> int:
+    return max(SHORTEST, power_of_two(len(features.sentences[i].words)))
 
 
 def _rows(length: int) -> int:
@@ -264,8 +275,7 @@ def train_structural(
     _, layers, width = features.vectors.shape
     probe = structural_initial(layers, width, rank, seed)
     total = epochs * len(numbers)
-    steps = epochs * max(1, round(sum(len(features.sentences[i].words) for i in numbers) / WORDS))
-    step, optimizer = probe_step(structural_loss, steps, LEARNING_RATE)
+    step, optimizer = probe_step(structural_loss, epochs * batch_count(features, numbers), LEARNING_RATE)
     state = (probe, optimizer.init(probe))
     rng, done = np.random.default_rng(seed), 0
     for _ in range(epochs):
