@@ -194,7 +194,7 @@ def test_impossible_parts_are_refused_and_others_added(vocabulary, tmp_path, nam
 
 def test_random_weights_keep_the_characters_of_the_words(vocabulary):
     model = model_of(vocabulary, "characters")
-    drawn, own = (one.params["embeddings"]["characters"] for one in (random_weights(model), model))
+    drawn, own = (one.params["embeddings"]["characters"] for one in (random_weights(model, 1), model))
     np.testing.assert_array_equal(drawn["symbols"], own["symbols"])
     assert not np.array_equal(drawn["embedding"], own["embedding"])
 
