@@ -81,7 +81,11 @@ class Peer:
 INTERPRETERS = [path for path in os.environ.get("BERT_JAX_PEER_PYTHON", "").split(":") if path]
 
 
-@pytest.fixture(scope="module", params=INTERPRETERS or [None])
+GROUPS = [pytest.param(path, marks=pytest.mark.xdist_group(path)) for path in INTERPRETERS]
+"""One process of each interpreter, not of each worker: importing transformers takes it 10 s."""
+
+
+@pytest.fixture(scope="module", params=GROUPS or [None])
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     if request.param is None:
         pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch and transformers")

@@ -201,7 +201,7 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
     # pytest warns that its plugin jaxtyping was imported before pytest could rewrite it, since a package imported above needs
     # it. pytest-randomly is off because it would change the order of the tests, the nearest first.
     arguments = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
-    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--basetemp={root / 'temporary'}"]
     status = int(pytest.main([*arguments, *tests]))
     sys.stdout.flush()
     os._exit(status)  # threads that a mistake leaves behind are not waited for
