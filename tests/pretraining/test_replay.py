@@ -212,21 +212,6 @@ def test_the_steps_after_a_state_are_trained_again_with_their_batches(sources, m
     assert shown == []
 
 
-def test_a_replay_prints_its_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    notes = Notes()
-    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
-        monkeypatch.setattr(module, name, notes.of(name))
-    corpus = types.SimpleNamespace(tokenizer="tokenizer")
-    monkeypatch.setattr(module, "load_experiment", lambda *given: (given, corpus))
-    monkeypatch.setattr(module, "replay", lambda *given: given)
-    monkeypatch.setattr(module, "report", lambda *given: ["one", "two"] if given == reported else [])
-    given: Any = ("workdir", [("mesh.data", "2")], ("mesh.*",))
-    reported = ((given, "workdir", corpus, 7), "workdir", "tokenizer")
-    assert module.replay_step(given[0], 7, *given[1:]) == 0
-    assert capsys.readouterr().out == "one\ntwo\n"
-    assert notes == ["quiet_libraries", "start_logging 0", "enable_compilation_cache"]
-
-
 # ------------------------------------------------------------------------------------------------------------- the experiment
 
 
