@@ -1690,5 +1690,11 @@ EQUIVALENT: list[Equivalent] = [
         "yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=True)",
         "only the number of threads changes",
     ),
+    Equivalent(
+        "bert_jax/analysis/attention/figures.py",
+        "axes.set_ylim(count - 0.5, -0.5)",
+        "axes.set_ylim(count + 0.5, -0.5)",
+        "it only adds room below the last token",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

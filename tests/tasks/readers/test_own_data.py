@@ -313,11 +313,14 @@ def test_words_on_separate_lines_form_sentences(tmp_path: pathlib.Path, name: st
 def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_path: pathlib.Path):
     said: list[str] = []
     load_own_data(OwnDataConfig(train=put(tmp_path / "a.conll", "a O", "b X", " ", "c O", "d X")), "token", say=said.append)
+    words = ["1\ta\t_\tDET\t_\t_\t0\troot\t_\t_", " ", "1\tb\t_\tX\t_\t_\t0\troot\t_\t_"]
+    load_own_data(OwnDataConfig(train=put(tmp_path / "a.conllu", *words)), "token", say=said.append)
     question = {"question": "Who?", "answers": [{"text": "Bo", "answer_start": 0}]}
     path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "Bo ran", "qas": [question]}]}]})
     load_own_data(OwnDataConfig(train=path), "span", say=said.append)
-    (spaces, unnamed) = said
+    (spaces, of_treebank, unnamed) = said
     assert "line 3: the line has only spaces or TABs" in spaces
+    assert "a.conllu, line 2: the line has only spaces or TABs" in of_treebank
     assert "1 question without an id" in unnamed
 
 
