@@ -318,7 +318,7 @@ def test_reports_about_words_in_columns_and_squad_files_reach_the_caller(tmp_pat
     question = {"question": "Who?", "answers": [{"text": "Bo", "answer_start": 0}]}
     path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "Bo ran", "qas": [question]}]}]})
     load_own_data(OwnDataConfig(train=path), "span", say=said.append)
-    (spaces, of_treebank, unnamed) = said
+    (spaces, of_treebank, *_, unnamed) = said
     assert "line 3: the line has only spaces or TABs" in spaces
     assert "a.conllu, line 2: the line has only spaces or TABs" in of_treebank
     assert "1 question without an id" in unnamed
