@@ -1702,5 +1702,17 @@ EQUIVALENT: list[Equivalent] = [
         "marks = [code for code in range(sys.maxunicode - 1) if unicodedata.combining(chr(code))]",
         "the last two code points are not characters",
     ),
+    Equivalent(
+        "bert_jax/data/tokenizers/vocabulary_training.py",
+        "parts = 1 if total <= limit else _SAMPLES",
+        "parts = 2 if total <= limit else _SAMPLES",
+        "each half ends before its share of the limit is read",
+    ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/figures.py",
+        'figure = new_figure(2.7 * across + 0.4, height, "occurrences of a word by layer: principal components")',
+        'figure = new_figure(2.7 * across + 0.8, height, "occurrences of a word by layer: principal components")',
+        "it only changes the width of the figure",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

@@ -19,7 +19,9 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.prediction import translating
 from bert_jax.prediction.commands import COMMANDS
+from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.language import FillMask, Score
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
@@ -72,6 +74,12 @@ def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine, 
         for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
             own = len(engine.model.tokenizer.encode(answer["text"])) + 1 + further
             assert int(answer["translation"]) <= min(most, own)
+
+
+def test_a_translator_neither_scores_nor_embeds_texts_nor_fills_masks(engine: Engine):
+    for question in (Score(), Embed(), FillMask()):
+        with pytest.raises(UserError, match=r"^small is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder"):
+            question.check(engine)
 
 
 @pytest.mark.usefixtures("one_shape")

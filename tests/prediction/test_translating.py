@@ -130,7 +130,7 @@ def with_generation(bias: float, generation: dict[str, Any]) -> Engine:
 
 def test_probabilities_are_renormalised_without_the_padding_as_generation_config_says():
     """In the models of OPUS-MT, padding has a probability like other tokens."""
-    sources = [[7, 9, 11, END], [8, END]]
+    sources = [[7, 9, 11, END], [8, END], [END]]
     renormalised, without, plain = (
         translate(with_generation(bias, {"renormalize_logits": said}), sources, 3, 1.0, "transformers", max_length=NEW)
         for bias, said in ((4.0, True), (-1e4, False), (4.0, False))
