@@ -136,6 +136,8 @@ def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":  # an import for annotations alone
+            continue
         if isinstance(child, ast.keyword) and child.arg in ("strict", *LOOKS):  # zip's check never fails in a correct program
             continue
         if isinstance(child, ast.Raise) or (isinstance(child, ast.Call) and _called(child) in SAID):
