@@ -78,8 +78,11 @@ def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, pac
 
 
 def test_masks_that_depend_on_the_words_may_be_fewer_than_the_tokens_of_packed_rows_need():
+    settings = {"length": 128, "max_predictions": 20, "packed_examples": 4}
+    with pytest.raises(UserError, match="max_predictions=20"):
+        ExampleConfig(**settings, masking="tokens")
     for masking in ("words", "policy.py:mine"):
-        ExampleConfig(length=128, max_predictions=20, packed_examples=4, masking=masking)
+        assert ExampleConfig(**settings, masking=masking).max_predictions == 20
 
 
 def test_an_example_has_as_many_predictions_as_in_bert_and_at_most_its_tokens():

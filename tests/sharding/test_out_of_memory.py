@@ -176,6 +176,9 @@ def test_devices_without_figures_are_not_judged_by_the_memory_of_the_host(monkey
     device = types.SimpleNamespace(process_index=0, memory_stats=lambda: None, platform="gpu")
     mesh: Any = types.SimpleNamespace(devices=np.array([device]))
     require_memory(2**60, mesh, lambda: ADVICE)
+    device.platform = "cpu"
+    with pytest.raises(UserError, match="the step"):
+        require_memory(2**60, mesh, lambda: ADVICE)
 
 
 @pytest.mark.parametrize(
