@@ -4,9 +4,9 @@
 
 A request is a line of JSON: {"model": DIR, "expected": FILE, "resaved": DIR, "arguments": {...}}; or {"model": DIR, "texts":
 [...]} for the vectors of sentence-transformers; or {"model": DIR, "translate": [...]} for the token ids of sources and their
-translations; or {"packages": true} for the installed packages; or {"classes": MODEL_TYPE} for the classes of a kind of model. The
-answer is also a line of JSON, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and
-transformers takes longer than a check.
+translations; or {"model": DIR, "tokenise": [...]} for what its tokenizer does with texts; or {"packages": true} for the
+installed packages; or {"classes": MODEL_TYPE} for the classes of a kind of model. The answer is also a line of JSON, {"error":
+TRACEBACK} if it fails. One process answers all requests: importing torch and transformers takes longer than a check.
 
 `expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
 `texts` to tokenise. `save_pretrained` writes the model again to `resaved`, for us to read back. `arguments` are arguments of
@@ -90,6 +90,26 @@ def translations(model_directory: str, sources: list[str]) -> dict:
     }
 
 
+def tokenised(model_directory: str, texts: list[str]) -> dict:
+    """Returns the ids of the texts, as sources and as targets of a translation; the texts decoded from the targets; and, of a
+    fast tokenizer, the word of each id and the texts decoded from the sources."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_directory)
+    sources = [tokenizer(text) for text in texts]
+    targets = [tokenizer(text_target=text)["input_ids"] for text in texts]
+    plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    return {
+        "classes": [kind.__name__ for kind in type(tokenizer).__mro__],
+        "mask": tokenizer.mask_token,
+        "pad": tokenizer.pad_token_id,
+        "size": len(tokenizer),
+        "sources": [source["input_ids"] for source in sources],
+        "words": [source.word_ids() for source in sources] if tokenizer.is_fast else None,
+        "decoded": [tokenizer.decode(source["input_ids"][1:-1]) for source in sources] if tokenizer.is_fast else None,
+        "targets": targets,
+        "decoded_targets": [tokenizer.decode(ids, **plain) for ids in targets],
+    }
+
+
 def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
     """Returns max |theirs - ours| / max |theirs|, only over real tokens if there is a value for every token."""
     assert theirs.shape == ours.shape, (theirs.shape, ours.shape)
@@ -111,6 +131,8 @@ def main() -> None:
                 answer = {"classes": importlib.import_module(f"transformers.models.{kind}.modeling_{kind}").__all__}
             elif "texts" in request:
                 answer = {"vectors": sentence_vectors(request["model"], request["texts"])}
+            elif "tokenise" in request:
+                answer = tokenised(request["model"], request["tokenise"])
             elif "translate" in request:
                 answer = translations(request["model"], request["translate"])
             else:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family, family_named
@@ -34,6 +34,7 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.translating import translate
+from tests.data.tokenizers.test_json_tokenizer import documents, texts
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_translator, make_vocabulary
@@ -48,6 +49,9 @@ TEXTS = (
     "x" * 100,  # transformers 5 drops longer words whatever tokenizer.json says; the original and ours spell up to 200 characters
     "",
 )
+
+CODED = (">>deu<< Hello there.", ">>xyz<< unknown", "  two  spaces ", "", ">>fra<<", ">> not a code", "a << b", "a\tb\nc")
+"""For a vocabulary with codes of languages."""
 
 
 class Peer:
@@ -81,11 +85,7 @@ class Peer:
 INTERPRETERS = [path for path in os.environ.get("BERT_JAX_PEER_PYTHON", "").split(":") if path]
 
 
-GROUPS = [pytest.param(path, marks=pytest.mark.xdist_group(path)) for path in INTERPRETERS]
-"""One process of each interpreter, not of each worker: importing transformers takes it 10 s."""
-
-
-@pytest.fixture(scope="module", params=GROUPS or [None])
+@pytest.fixture(scope="module", params=INTERPRETERS or [None])
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     if request.param is None:
         pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch and transformers")
@@ -341,3 +341,32 @@ def zero_padding_rows(params, config: ModelConfig):
         if path in flat:
             flat[path] = np.where(np.arange(len(flat[path])) < config.vocab_size, flat[path].T, 0.0).T
     return unflatten_dict(flat)
+
+
+@pytest.mark.parametrize("splitting", ["gpt2", "gpt4"])
+def test_transformers_loads_a_trained_vocabulary_as_a_fast_tokenizer(peer, tmp_path, splitting):
+    tokenizer = train_bpe(documents(), 640, None, splitting=splitting, unused=8)
+    tokenizer.save(tmp_path)
+    asked = [text for text in texts(300) if text]
+    found = peer.ask(model=str(tmp_path), tokenise=asked)
+    assert {"PreTrainedTokenizerFast", "TokenizersBackend"}.intersection(found["classes"])
+    assert (found["mask"], found["pad"], found["size"]) == ("[MASK]", 0, 640)
+    for text, ids, words, decoded in zip(asked, found["sources"], found["words"], found["decoded"], strict=True):
+        assert ids == [tokenizer.cls_id, *tokenizer.encode_with_specials(text), tokenizer.sep_id], text
+        assert decoded == text
+        _, _, continues = tokenizer.encode_with_words(text)
+        inner = words[1:-1]
+        assert (~continues).tolist() == [i == 0 or inner[i] != inner[i - 1] for i in range(len(inner))], text
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_transformers_gives_the_ids_and_texts_of_marians_tokenizer(peer, tmp_path, separate):
+    if "sentencepiece" not in peer.ask(packages=True)["packages"]:
+        pytest.skip("this interpreter has no sentencepiece")
+    tokenizer, every = load_tokenizer(write_marian(tmp_path, separate=separate)), [*texts(500), *CODED]
+    found = peer.ask(model=str(tmp_path), tokenise=every)
+    assert "MarianTokenizer" in found["classes"]
+    for text, source, target, back in zip(every, found["sources"], found["targets"], found["decoded_targets"], strict=True):
+        assert [*tokenizer.encode(text), tokenizer.sep_id] == source, text
+        assert [*tokenizer.encode(text, target=True), tokenizer.sep_id] == target, text
+        assert tokenizer.decode(target, target=True) == back

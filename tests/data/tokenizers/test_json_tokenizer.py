@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import pickle
 import random
-import subprocess
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +21,6 @@ from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.errors import UserError
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-INTERPRETERS = [path for path in os.environ.get("BERT_JAX_PEER_PYTHON", "").split(":") if path]
 RANGES = (
     (0, 0x80), (0x80, 0x250), (0x300, 0x370), (0x600, 0x700), (0x2000, 0x2070), (0x3000, 0x3100), (0x4E00, 0x9000),
     (0xFF00, 0xFFF0), (0x1F300, 0x1F700), (0xE000, 0xE010), (0x10000, 0x110000), (0xA0, 0xB0),
@@ -478,39 +475,3 @@ def test_pieces_that_contain_a_space_are_found(tmp_path):
     rust.save(str(tmp_path / "tokenizer.json"))
     ours = load_tokenizer(tmp_path)
     assert ours.tokens(ours.encode("in new york now")) == ["i", "n", " ", "new york", " ", "n", "o", "w"]
-
-
-_PEER = """
-import json, sys
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-texts = json.load(sys.stdin)
-json.dump({
-    "class": type(tokenizer).__mro__[-2].__name__, "names": [c.__name__ for c in type(tokenizer).__mro__],
-    "ids": tokenizer(texts)["input_ids"], "words": [tokenizer(text).word_ids() for text in texts],
-    "mask": tokenizer.mask_token, "pad": tokenizer.pad_token_id, "size": len(tokenizer),
-    "decoded": [tokenizer.decode(tokenizer(text)["input_ids"][1:-1]) for text in texts],
-}, sys.stdout)
-"""
-
-
-@pytest.mark.skipif(not INTERPRETERS, reason="set BERT_JAX_PEER_PYTHON to a Python with transformers")
-@pytest.mark.parametrize("interpreter", INTERPRETERS)
-@pytest.mark.parametrize("splitting", ["gpt2", "gpt4"])
-def test_transformers_loads_a_trained_vocabulary_as_a_fast_tokenizer(tmp_path, interpreter, splitting):
-    tokenizer = train_bpe(documents(), 640, None, splitting=splitting, unused=8)
-    tokenizer.save(tmp_path)
-    asked = [text for text in texts(300) if text]
-    answer = json.loads(
-        subprocess.run(
-            [interpreter, "-c", _PEER, str(tmp_path)], input=json.dumps(asked), capture_output=True, text=True, check=True
-        ).stdout
-    )
-    assert "PreTrainedTokenizerFast" in answer["names"] or "TokenizersBackend" in answer["names"]
-    assert (answer["mask"], answer["pad"], answer["size"]) == ("[MASK]", 0, 640)
-    for text, ids, words, decoded in zip(asked, answer["ids"], answer["words"], answer["decoded"], strict=True):
-        assert ids == [tokenizer.cls_id, *tokenizer.encode_with_specials(text), tokenizer.sep_id], text
-        assert decoded == text
-        _, _, continues = tokenizer.encode_with_words(text)
-        inner = words[1:-1]
-        assert (~continues).tolist() == [i == 0 or inner[i] != inner[i - 1] for i in range(len(inner))], text

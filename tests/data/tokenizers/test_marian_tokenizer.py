@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pathlib
-import subprocess
 
 import pytest
 import sentencepiece
@@ -13,21 +12,9 @@ import sentencepiece
 from bert_jax.data.tokenizers import marian
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from tests.data.tokenizers.test_json_tokenizer import INTERPRETERS, documents, texts
+from tests.data.tokenizers.test_json_tokenizer import documents
 
 CODES = (">>deu<<", ">>fra<<")
-FURTHER = (">>deu<< Hello there.", ">>xyz<< unknown", "  two  spaces ", "", ">>fra<<", ">> not a code", "a << b", "a\tb\nc")
-
-THEIRS = """
-import json, sys
-from transformers import MarianTokenizer
-
-tokenizer, texts = MarianTokenizer.from_pretrained(sys.argv[1]), json.load(sys.stdin)
-source = [tokenizer(text)["input_ids"] for text in texts]
-target = [tokenizer(text_target=text)["input_ids"] for text in texts]
-settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-print(json.dumps([source, target, [tokenizer.decode(ids, **settings) for ids in target]]))
-"""
 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
@@ -158,21 +145,3 @@ def test_missing_or_damaged_files_are_refused(directory, tmp_path: pathlib.Path,
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=says):
         load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("python", INTERPRETERS or [""])
-def test_ids_and_text_equal_transformers(python: str, tokenizer: Tokenizer, directory: pathlib.Path):
-    if not python:
-        pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch, transformers and sentencepiece")
-    every = [*texts(500), *FURTHER]
-    command, given = [python, "-c", THEIRS, str(directory)], json.dumps(every)
-    run = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-    if "No module named 'sentencepiece'" in run.stderr or "requires the SentencePiece" in run.stderr:
-        pytest.skip(f"{python} has no sentencepiece")
-    assert run.returncode == 0, run.stderr
-    source, target, decoded = json.loads(run.stdout.splitlines()[-1])
-    end = tokenizer.sep_id
-    for text, sources, targets, back in zip(every, source, target, decoded, strict=True):
-        assert [*tokenizer.encode(text), end] == sources, text
-        assert [*tokenizer.encode(text, target=True), end] == targets, text
-        assert tokenizer.decode(targets, target=True) == back
