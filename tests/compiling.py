@@ -49,6 +49,7 @@ def keep_programs(least: float, suffix: str = "") -> None:
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")  # else the name of the directory is part of the keys
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     lru_cache.LRUCache.put = _put_at_once
 
