@@ -285,7 +285,7 @@ def _share_programs() -> None:
     make, kept = program.pretraining_program, {}
 
     def shared(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-        key = (experiment, mesh, teacher is None)  # an experiment with a teacher has the digest of its files
+        key = (pathlib.Path.cwd(), experiment, mesh, teacher is None)  # an experiment with a teacher has a digest of its weights
         if key not in kept:
             kept[key] = make(experiment, mesh, teacher)
         return kept[key]
