@@ -392,6 +392,14 @@ def test_pieces_match_between_wordpiece_and_sentencepiece_by_their_text(model):
         extended(new, ["lake"])
 
 
+def test_a_word_starts_from_old_pieces_after_a_space_and_a_mark_from_others(tmp_path):
+    old = train_bpe([["a c++ compiler and a c compiler, a + b and c"]] * 50, 300, None)
+    new = vocabulary_file(tmp_path / "new.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "c++", "+c"], True)
+    spelt = [old.tokens(ids) for ids in find_sources(old, new).of[5:]]
+    assert spelt == [old.tokens(old.encode(text)) for text in (" c++", "+c")]
+    assert [pieces[0][0] for pieces in spelt] == ["\u2581", "+"]
+
+
 def test_a_changed_vocabulary_drops_rows_without_a_piece(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     padded = as_model(*make_model(vocabulary, vocab_size=tokenizer.size + 5), vocabulary)

@@ -1714,5 +1714,23 @@ EQUIVALENT: list[Equivalent] = [
         'figure = new_figure(2.7 * across + 0.8, height, "occurrences of a word by layer: principal components")',
         "it only changes the width of the figure",
     ),
+    Equivalent(
+        "bert_jax/analysis/attention/figures.py",
+        "figure = new_figure(0.85 * heads + 0.6, 0.85 * layers + 0.8, title)",
+        "figure = new_figure(0.85 * heads - 0.6, 0.85 * layers + 0.8, title)",
+        "it only changes the width of the figure",
+    ),
+    Equivalent(
+        "bert_jax/analysis/compare/figures.py",
+        "half, numbers = grid.max() / 2, [range(1, size + 1) for size in grid.shape]",
+        "half, numbers = grid.max() / 3, [range(1, size + 1) for size in grid.shape]",
+        "it only changes from which value on the numbers are black",
+    ),
+    Equivalent(
+        "bert_jax/interface/figures.py",
+        "figure = axes.figure.get_figure(root=True)",
+        "figure = axes.figure.get_figure(root=False)",
+        "no figure of the package has parts that are figures",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
