@@ -93,8 +93,8 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "nomic": (("mlm_head",), None, NOMIC),
     "trans": (("decoder", "lm_head"), None, TRANSLATOR),
 }
-"""By name: the parts other than embeddings and encoder, the task head, and settings of the model. Kinds with the same settings are
-next to each other, since a kind's commands run one after another, and later ones find the shapes and programs of earlier ones."""
+"""By name: the parts other than embeddings and encoder, the task head, and settings of the model. Kinds with the same settings
+are next to each other, since a kind's commands run one after another, and later ones find shapes and programs of earlier ones."""
 BYTE_LEVEL = ("modern", "mclass", "mtag", "euro")
 """The kinds with a byte-level vocabulary."""
 COLUMNS = (*KINDS, "tf1", "w2v")
@@ -513,9 +513,8 @@ def only_begin() -> None:
 
     def drawn(*parts: Any) -> Any:
         rng = np.random.default_rng(1)
-        return lambda key: jax.tree.map(
-            lambda x: rng.standard_normal(x.shape, np.float32), jax.eval_shape(drawing(*parts), key)
-        )
+        draw = drawing(*parts)
+        return lambda key: jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), jax.eval_shape(draw, key))
 
     drawing, huggingface._drawing = huggingface._drawing, drawn
     linear.ITERATIONS = 1
