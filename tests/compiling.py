@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import jax
-from jax._src import lru_cache
+from jax._src import compilation_cache, lru_cache
 from jax._src.interpreters import mlir
 
 from bert_jax.runtime.environment import kind_of_cpu
@@ -49,8 +49,19 @@ def keep_programs(least: float, suffix: str = "") -> None:
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")  # else the name of the directory is part of the keys
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     lru_cache.LRUCache.put = _put_at_once
+    is_used = compilation_cache.is_cache_used
+    # programs for a TPU that is only compiled for can be written, but not read
+    compilation_cache.is_cache_used = lambda backend: backend.platform == "cpu" and is_used(backend)
+
+
+def keep_those_in(directory: str) -> None:
+    """Keeps the programs that an ended process, started as a person would, has written into its cache `directory`."""
+    kept = lru_cache.LRUCache(jax.config.jax_compilation_cache_dir, max_size=-1)
+    for path in pathlib.Path(directory).glob("*-cache"):
+        _put_at_once(kept, path.name.removesuffix("-cache"), path.read_bytes())
 
 
 def _put_at_once(cache: lru_cache.LRUCache, key: str, value: bytes) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import shutil
 import signal
 
 import pytest
 
+from tests.compiling import keep_those_in
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Signal
-from tests.end_to_end.runs import BRIEF, as_a_person, build_corpus, write_experiment
+from tests.end_to_end.runs import BRIEF, CACHE, as_a_person, build_corpus, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
 
 ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
@@ -55,9 +57,11 @@ def command(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tup
 
 @pytest.fixture(scope="session")
 def uninterrupted(experiment: pathlib.Path) -> Ended:
-    """Runs the experiment on one device without interruptions, as the reference for others."""
+    """Runs the experiment on one device without interruptions, as the reference for others, which read its programs."""
     workdir = experiment.parent / "uninterrupted"
-    return Ended(workdir, *as_a_person(*command(experiment, workdir), "--format=svg,png"))
+    ended = Ended(workdir, *as_a_person(*command(experiment, workdir), "--format=svg,png"))
+    keep_those_in(os.environ[CACHE])
+    return ended
 
 
 @pytest.fixture(scope="session")

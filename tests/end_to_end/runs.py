@@ -89,6 +89,7 @@ def environment_of_a_person() -> dict[str, str]:
         "XLA_FLAGS": xla_flags(1),
         CACHE: os.environ[CACHE],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # as in tests/compiling.py
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
         "PYTHONPATH": str(REPOSITORY),
     }

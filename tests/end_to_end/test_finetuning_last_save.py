@@ -45,7 +45,7 @@ def spoilt(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Comm
     """Trains a single run on dev examples that are all alike, a sweep of two and the run `lost`, one after another in one
     process."""
     base = tmp_path_factory.mktemp("last_save")
-    short = ("--config.training.epochs=2", "--config.training.gradual_unfreezing=false", "--config.checkpoints.every=5")
+    short = ("--config.training.epochs=2", "--config.checkpoints.every=5")
     (base / "alike.csv").write_text("text,label\n" + "it was fine,good\nit was fine,poor\n" * 8)
     alike = f"--config.task.own.dev={base / 'alike.csv'}"
     asked = {"run": (alike,), "sweep": ("--config.sweep.seeds=[0, 1]",), "lost": ()}

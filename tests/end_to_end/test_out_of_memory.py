@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
-import signal
 
 import jax
-import pytest
 
 from tests.end_to_end import forked
-from tests.end_to_end.conftest import ASKED, Ended
+from tests.end_to_end.conftest import Ended
 from tests.end_to_end.conftest import command as pretraining
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import checkpoints, last_step
@@ -61,30 +59,25 @@ def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: path
     assert checkpoints(workdir) == checkpoints(late.workdir)
 
 
-def test_a_run_out_of_memory_resumes_with_the_suggested_flag(experiment: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_out_of_memory_in_a_step_resumes_with_the_suggested_flag_until_its_evaluation(
+    experiment: pathlib.Path, tmp_path: pathlib.Path
+):
     workdir = tmp_path / "run"
     says = refused(pretrained(experiment, workdir, at=Shortage("jax.stages:Compiled.__call__", call=7)))
     assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens per step, 8 per device ")
     assert checkpoints(workdir) == [4]
     advised = next(line.strip() for line in says.splitlines() if "accumulation=2" in line)
-    stop = Signal(ASKED, argument=9, number=signal.SIGTERM)  # the next phase would be one more step to compile
-    done = pretrained(experiment, workdir, advised, at=stop)
-    assert done.status == 128 + signal.SIGTERM, done.output
+    at = Shortage("bert_jax.training.steps:Program.evaluate")
+    done = pretrained(experiment, workdir, advised, at=at)
     assert "resuming from step 4" in done.output
-    assert checkpoints(workdir)[-1] == 9
+    assert refused(done).startswith("the evaluation of phase 0 does not fit in memory"), "as the program that ran out of it"
+    assert (checkpoints(workdir)[-1], last_step(workdir)) == (8, 12)
 
 
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        ("bert_jax.objectives.objective:Objective.summarise", "the evaluation of phase 0 does not fit in memory"),
-        ("bert_jax.pretraining.start:initial_parameters", "the state (parameters and optimizer) does not fit in memory"),
-    ],
-)
-def test_the_message_names_the_program_that_ran_out_of_memory(
-    experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str
-):
-    assert refused(pretrained(experiment, tmp_path / "run", at=Shortage(function))).startswith(says)
+def test_a_state_that_does_not_fit_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path):
+    at = Shortage("bert_jax.pretraining.start:initial_parameters")
+    says = "the state (parameters and optimizer) does not fit in memory"
+    assert refused(pretrained(experiment, tmp_path / "run", at=at)).startswith(says)
 
 
 def test_a_task_out_of_memory_in_a_step_resumes_with_the_suggested_flag_until_its_evaluation(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -74,18 +76,60 @@ def move_away(workdir: pathlib.Path, step: int) -> None:
     interruptions.Preemption.requested = moving  # type: ignore[method-assign]
 
 
-def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(
-    experiment: pathlib.Path, uninterrupted: Ended, late: Ended
-):
-    workdir = copy_of(late, "tidied")
-    end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 19))
-    assert end.status == 2, end.output
-    assert f"error: --workdir={workdir} was moved or removed while the run was using it; put it back" in end.output
+def fail_the_last_save() -> None:
+    """Fills the disk only for the checkpoint of the last step."""
+    from orbax.checkpoint import CheckpointManager
+
+    save = CheckpointManager.save
+
+    def failing(self: CheckpointManager, step: int, *arguments: Any, **named: Any) -> bool:
+        if step == LAST_STEP:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(self, step, *arguments, **named)
+
+    CheckpointManager.save = failing  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def hindered(experiment: pathlib.Path, late: Ended) -> tuple[Done, Ended]:
+    """Restarts a copy of the stopped run twice. The first time, its workdir is moved away. Before the second time, it is moved
+    back, and the newest checkpoint is damaged; the last checkpoint cannot be saved then."""
+    workdir = copy_of(late, "hindered")
+    moved = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 19))
     assert not workdir.exists(), [str(path) for path in workdir.rglob("*")]
-    workdir.with_name("tidied-moved").rename(workdir)
-    end = done(experiment, workdir)
-    assert end.status == 0, end.output
-    assert_same_weights(workdir, uninterrupted.workdir)
+    workdir.with_name("hindered-moved").rename(workdir)
+    for path in (workdir / "checkpoints" / str(checkpoints(workdir)[-1])).rglob("*"):
+        if path.is_file() and path.stat().st_size > 1_000:
+            path.write_bytes(path.read_bytes()[:-500])
+    return moved, Ended(workdir, *dataclasses.astuple(done(experiment, workdir, prepare=fail_the_last_save)))
+
+
+def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(uninterrupted: Ended, hindered: tuple[Done, Ended]):
+    end, resumed = hindered
+    assert end.status == 2, end.output
+    assert f"error: --workdir={resumed.workdir} was moved or removed while the run was using it; put it back" in end.output
+    assert_same_weights(resumed.workdir, uninterrupted.workdir)
+
+
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(uninterrupted: Ended, late: Ended, hindered: tuple[Done, Ended]):
+    end, (before, newest) = hindered[1], checkpoints(late.workdir)[-2:]
+    assert f"the checkpoint of step {newest} cannot be read (" in end.output
+    assert f"resuming from step {before}" in end.output
+    assert "Traceback" not in end.output
+    assert (end.workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
+    assert learned(end.workdir) == learned(uninterrupted.workdir)
+    assert_same_weights(end.workdir, uninterrupted.workdir)
+
+
+def test_a_run_whose_last_save_fails_exports_its_model_and_fails(uninterrupted: Ended, hindered: tuple[Done, Ended]):
+    end = hindered[1]
+    assert end.status == 2, end.output
+    assert f"error: the checkpoint of step {LAST_STEP} could not be saved in" in end.output
+    assert "No space left on device" in end.output
+    assert "Traceback" not in end.output
+    assert LAST_STEP not in checkpoints(end.workdir)
+    assert_same_weights(end.workdir, uninterrupted.workdir)
+    assert json.loads((end.workdir / "results.json").read_text())["failed_saves_since_last_start"] == 1
 
 
 def test_sigterm_saves_immediately_and_sets_the_exit_status(killed: Ended, late: Ended):
@@ -158,27 +202,11 @@ def test_a_run_killed_before_its_results_is_evaluated_and_exported_without_train
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
-    workdir = copy_of(late, "damaged")
-    before, newest = checkpoints(workdir)[-2:]
-    for path in (workdir / "checkpoints" / str(newest)).rglob("*"):
-        if path.is_file() and path.stat().st_size > 1_000:
-            path.write_bytes(path.read_bytes()[:-500])
-    end = done(experiment, workdir)
-    assert end.status == 0, end.output
-    assert f"the checkpoint of step {newest} cannot be read (" in end.output
-    assert f"resuming from step {before}" in end.output
-    assert "Traceback" not in end.output
-    assert (workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
-    assert learned(workdir) == learned(uninterrupted.workdir)
-    assert_same_weights(workdir, uninterrupted.workdir)
-
-
 def test_a_run_resumes_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
-    workdir = copy_of(late, "four_devices")
-    end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=4)
+    workdir = copy_of(late, "two_devices")
+    end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=2)
     assert end.status == 0, end.output
-    assert "devices: 4 x cpu, mesh data 2 x fsdp 2 x tensor 1" in end.output
+    assert "devices: 2 x cpu, mesh data 1 x fsdp 2 x tensor 1" in end.output
     assert_equal_within_rounding(workdir, uninterrupted.workdir)
 
 

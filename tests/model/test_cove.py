@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -101,10 +102,15 @@ def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, enco
     return np.array(outputs)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def outputs_of(config, params, batch, seed=None):
+    return CoveTranslator(config).apply({"params": params}, batch, seed)
+
+
 @CONFIGS
 def test_states_and_logits_of_packed_pairs_equal_single_pairs(config):
     params, batch = random_params(config), batch_of()
-    outputs = jax.jit(lambda p, b: CoveTranslator(config).apply({"params": p}, b))(params, batch)
+    outputs = outputs_of(config, params, batch)
     table = np.float64(params["lm_head"].get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, targets = 0.0, 0
     for row, source, target in pairs_of(batch):
@@ -160,17 +166,19 @@ def test_the_gradient_of_the_decoder_equals_finite_differences():
     params, batch = random_params(COVE), batch_of()
     objective = objective_for(COVE, False)
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(params):
         return objective.sums(params, batch, None)["smoothed_loss"]
 
-    gradient = jax.jit(jax.grad(loss))(params)
+    _, gradient = loss(params)
     rng = np.random.default_rng(2)
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), params)
     size = 1e-3
 
     def moved(sign: int) -> float:
         shifted = jax.tree.map(lambda x, d: x + np.float32(sign * size) * d, params, direction)
-        return float(jax.jit(loss)(shifted))
+        return float(loss(shifted)[0])
 
     wanted = (moved(1) - moved(-1)) / (2 * size)
     found = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
@@ -185,15 +193,14 @@ def test_parameters_survive_a_round_trip_and_layers_may_be_a_list(config):
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(back), strict=True):
         rows = config.vocab_size if x.shape[0] == config.padded_vocab_size else len(x)
         assert np.array_equal(x[:rows], y[:rows]), path
-    apply = jax.jit(lambda p, b: CoveTranslator(config).apply({"params": p}, b)["logits"])
-    np.testing.assert_array_equal(apply(params, batch), apply(unstacked_layers(params), batch))
+    stacked, listed = (outputs_of(config, p, batch)["logits"] for p in (params, unstacked_layers(params)))
+    np.testing.assert_array_equal(stacked, listed)
 
 
 def test_dropout_follows_the_seed_in_encoder_and_decoder():
     config = dataclasses.replace(COVE, hidden_dropout=0.5)
     params, batch = random_params(config), batch_of()
-    apply = jax.jit(lambda p, b, seed: CoveTranslator(config).apply({"params": p}, b, seed))
-    first, again, other = (apply(params, batch, jnp.uint32(seed)) for seed in (1, 1, 2))
+    first, again, other = (outputs_of(config, params, batch, jnp.uint32(seed)) for seed in (1, 1, 2))
     for name in ("last", "decoder_last"):
         assert np.array_equal(first[name], again[name])
         assert not np.array_equal(first[name], other[name])

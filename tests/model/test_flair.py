@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece, train_wordpiece
 from bert_jax.errors import UserError
+from bert_jax.interop.names import our_shapes
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import over_words
 from bert_jax.model.flair import word_starts
-from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.model.lstm import Lstm
-from bert_jax.model.pretraining import pretraining_model
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits
 from tests.model.test_bilm import BILM, ROUNDING, TEXTS, random_params, rows, states_in_numpy
@@ -49,9 +48,15 @@ def texts_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
     return [(row, np.nonzero(batch["sequence_ids"][row] == n)[0]) for row, n in slots]
 
 
+@jax.jit
+def encoded(params, batch):
+    """Returns (the last hidden states, those of all layers)."""
+    return Bert(FLAIR).apply({"params": params}, Tokens.of(batch), method="encode")
+
+
 def test_each_piece_has_the_states_at_the_ends_of_its_word():
     params, batch, w = flair_params(), rows(), FLAIR.word_width
-    last, states = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
+    last, states = encoded(params, batch)
     assert np.array_equal(last, states[-1])
     plain = {**params, "encoder": {"layers": params["encoder"]["layers"]}}
     words = 0
@@ -75,50 +80,30 @@ def test_the_language_model_equals_the_bilm():
         jax.jit(objective_for(config, False).sums)(own, batch, None) for config, own in ((FLAIR, params), (BILM, plain))
     )
     assert found == wanted
-    models = (pretraining_model(config, next_sentence=False) for config in (FLAIR, BILM))
-    outputs = [
-        jax.jit(lambda p, b, model=model: model.apply({"params": p}, b))(own, batch)
-        for model, own in zip(models, (params, plain), strict=True)
-    ]
-    assert np.array_equal(outputs[0]["mlm_logits"], outputs[1]["mlm_logits"])
-    assert not np.array_equal(outputs[0]["last"], outputs[1]["last"])
 
 
-def test_the_lstm_of_a_head_reads_one_vector_per_word():
-    head = TokenHead(labels=("a", "b"), lstm=3)
-    drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(FLAIR, head, jax.random.key(0)))
-    params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
-    batch = rows()
-    logits = jax.jit(lambda p, b: BertWithHead(FLAIR, head).apply({"params": p}, b)["logits"])(params, batch)
-    last, _ = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
-    own = params["token_head"]
-    for row, columns in texts_of(batch):
-        words = words_of(batch["input_ids"][row, columns])
-        features = last[row, columns[[first for first, _ in words]]][None]
-        ids = jnp.ones((1, len(words)), jnp.int32)
-        states = Lstm(3, FLAIR.target).apply({"params": own["lstm"]}, features, ids)
-        wanted = states[0] @ own["dense"]["kernel"] + own["dense"]["bias"][None]
-        for n, (first, end) in enumerate(words):
-            for column in columns[first : end + 1]:
-                np.testing.assert_allclose(logits[row, column], wanted[n], rtol=0, atol=1e-6)
-
-
-def test_the_lstm_of_a_classifier_reads_the_words_of_a_text_to_both_ends():
-    head = SequenceHead(labels=("a", "b"), lstm=3)
-    drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(FLAIR, head, jax.random.key(0)))
-    params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
-    batch = rows()
+@pytest.mark.parametrize("kind", [TokenHead, SequenceHead])
+def test_the_lstm_of_a_head_reads_one_vector_per_word_of_a_text_to_both_ends(kind):
+    head, batch = kind(labels=("a", "b"), lstm=3), rows()
+    rng, shapes = np.random.default_rng(3), our_shapes(FLAIR, head)
+    own = {path: 0.5 * rng.standard_normal(shape) for path, shape in shapes.items() if path.startswith(head.subtree)}
+    params = {part: flair_params()[part] for part in ("embeddings", "encoder")} | unflatten_dict(own, sep="/")
     starts = np.zeros((len(TEXTS), 4), np.int32)
     for row, columns in texts_of(batch):
         starts[row, batch["sequence_ids"][row, columns[0]] - 1] = columns[0]
-    logits = jax.jit(BertWithHead(FLAIR, head).apply)({"params": params}, batch | {"cls_positions": starts})["logits"]
-    _, states = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
-    own = jax.tree.map(np.float64, {head.subtree: params[head.subtree]})
+    given = batch if head.per_token else batch | {"cls_positions": starts}
+    logits = jax.jit(BertWithHead(FLAIR, head).apply)({"params": jax.tree.map(np.float32, params)}, given)["logits"]
+    _, states = encoded(flair_params(), batch)
     for row, columns in texts_of(batch):
-        firsts = columns[[first for first, _ in words_of(batch["input_ids"][row, columns])]]
-        wanted = head_logits(head, own, np.asarray(states)[:, row, firsts])
+        words = words_of(batch["input_ids"][row, columns])
+        wanted = head_logits(head, params, np.asarray(states)[:, row, columns[[first for first, _ in words]]])
         number = batch["sequence_ids"][row, columns[0]] - 1
-        np.testing.assert_allclose(logits[row, number], wanted, rtol=0, atol=1e-5)
+        if not head.per_token:
+            np.testing.assert_allclose(logits[row, number], wanted, rtol=0, atol=1e-5)
+            continue
+        for n, (first, end) in enumerate(words):
+            for column in columns[first : end + 1]:
+                np.testing.assert_allclose(logits[row, column], wanted[n], rtol=0, atol=1e-6)
 
 
 def test_a_layer_over_words_gives_each_piece_the_output_of_its_word():

@@ -25,31 +25,38 @@ WITHIN = {"float32": 1e-5, "bfloat16": 2**-8}
 """The tolerance relative to the largest element: float32 sums of 200 terms, and one rounding to bfloat16."""
 
 
-def operands(leading: tuple[int, ...], m: int, k: int, n: int, axes: tuple[int, int]) -> list[jax.Array]:
+def operands(leading: tuple[int, ...], m: int, k: int, n: int, axes: tuple[int, int]) -> list[np.ndarray]:
     """Returns standard normal a and b as float32, rounded to bfloat16 so that they are the same in either dtype."""
     rng = np.random.default_rng(m * k * n)
     shapes = ((m, k) if axes[0] == -1 else (k, m), (k, n) if axes[1] == -2 else (n, k))
-    return [jnp.asarray(rng.normal(size=(*leading, *shape)), jnp.bfloat16).astype(jnp.float32) for shape in shapes]
+    return [rng.normal(size=(*leading, *shape)).astype(jnp.bfloat16).astype(np.float32) for shape in shapes]
 
 
-def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
+def in_numpy(a: np.ndarray, b: np.ndarray, axes: tuple[int, int]) -> np.ndarray:
     left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
     left = left if axes[0] == -1 else left.swapaxes(-1, -2)
     return left @ (right if axes[1] == -2 else right.swapaxes(-1, -2))
 
 
-@pytest.mark.parametrize("axes", AXES)
+SHAPES = [((), 1, 1, 1), ((), 2, 200, 1), ((), 1, 64, 130), ((), 64, 7, 31), ((2, 3), 13, 64, 5)]
+
+
+@pytest.mark.parametrize("one_cpu", [True, False])
+@pytest.mark.parametrize("swaps", [False, True])  # XLA once chose a layout for swapped axes that it could not run
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shape", [((), 1, 1, 1), ((), 2, 200, 1), ((), 1, 64, 130), ((), 64, 7, 31), ((2, 3), 13, 64, 5)])
-def test_products_equal_numpy_for_any_summed_axes(shape, dtype, axes):
-    a, b = operands(*shape, axes)
-    expected = in_numpy(a, b, axes)
-    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # for the second, XLA once chose a layout that it could not run
-    for use, one_cpu in itertools.product(uses, (True, False)):
-        product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(matmul(a, b, axes, one_cpu)))
-        got = product(a.astype(dtype), b.astype(dtype))
+def test_products_equal_numpy_for_any_summed_axes(dtype: str, swaps: bool, one_cpu: bool):
+    cases = [(shape, axes, operands(*shape, axes)) for shape, axes in itertools.product(SHAPES, AXES)]
+
+    @jax.jit
+    def products(pairs: list[list[np.ndarray]]) -> list[jax.Array]:
+        found = [matmul(a, b, axes, one_cpu) for (a, b), (_, axes, _) in zip(pairs, cases, strict=True)]
+        return [x.swapaxes(-1, -2) if swaps else x for x in found]
+
+    for got, (shape, axes, (a, b)) in zip(products([[x.astype(dtype) for x in pair] for *_, pair in cases]), cases, strict=True):
+        expected = in_numpy(a, b, axes)
+        expected = expected.swapaxes(-1, -2) if swaps else expected
         assert got.dtype == dtype
-        assert np.abs(use(expected) - np.asarray(got, np.float64)).max() <= WITHIN[dtype] * np.abs(expected).max()
+        assert np.abs(expected - np.asarray(got, np.float64)).max() <= WITHIN[dtype] * np.abs(expected).max(), (shape, axes)
 
 
 def test_products_of_bfloat16_are_summed_in_float32():
@@ -66,8 +73,11 @@ def test_batched_products_have_the_gradients_of_the_plain_expression(axes):
     def plain(a, b):
         return ((a @ (b if axes[1] == -2 else b.swapaxes(-1, -2))) * weight).sum()
 
-    ours = jax.grad(lambda a, b: (batched_matmul(a, b, axes, True) * weight).sum(), (0, 1))(a, b)
-    assert largest_difference(jax.grad(plain, (0, 1))(a, b), ours) < 1e-5
+    def ours(a, b):
+        return (batched_matmul(a, b, axes, True) * weight).sum()
+
+    wanted, found = jax.jit(lambda *pair: [jax.grad(of, (0, 1))(*pair) for of in (plain, ours)])(a, b)
+    assert largest_difference(wanted, found) < 1e-5
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(5, 9), (9, 5)])
@@ -75,8 +85,12 @@ def test_a_dense_layer_has_the_gradients_of_the_plain_expression(inner, outer):
     rng = np.random.default_rng(0)
     x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
     weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)
-    plain = jax.grad(lambda x, w, b: ((x @ w + b[None, :]) * weight).sum(), (0, 1, 2))(x, w, b)
-    assert largest_difference(plain, jax.grad(lambda x, w, b: (dense(x, w, b, True) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
+
+    def gradients(layer):
+        return jax.jit(jax.grad(lambda x, w, b: (layer(x, w, b) * weight).sum(), (0, 1, 2)))(x, w, b)
+
+    plain, found = gradients(lambda x, w, b: x @ w + b[None, :]), gradients(lambda x, w, b: dense(x, w, b, True))
+    assert largest_difference(plain, found) < 1e-6
 
 
 @pytest.mark.skipif("amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text(), reason="this CPU does not multiply bfloat16")

@@ -98,12 +98,11 @@ def test_parameters_start_truncated_at_two_deviations_with_zero_biases():
     assert not np.allclose(kernels[0], kernels[1]), "layers have to start with different weights"
 
 
-@pytest.mark.parametrize("change", [{"remat": "dots"}, {"remat": "full", "scan_layers": True}])
-def test_scan_and_remat_do_not_change_gradients(change):
+def test_scan_and_remat_do_not_change_gradients_with_dropout():
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()
     plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
-    other, _ = gradients_of(dataclasses.replace(config, **change), params, batch, 0, jnp.int32(5), 1)
+    other, _ = gradients_of(dataclasses.replace(config, remat="dots", scan_layers=True), params, batch, 0, jnp.int32(5), 1)
     assert largest_difference(plain, other) < 1e-5
 
 
@@ -128,7 +127,7 @@ def test_training_logits_equal_the_full_model_with_dropout():
 
 
 def test_padded_vocabulary_rows_are_never_predicted_and_never_trained():
-    padded = dataclasses.replace(TINY, vocab_size=61, vocab_multiple=16)
+    padded = dataclasses.replace(TINY, vocab_size=61, vocab_multiple=16, scan_layers=True)
     assert padded.padded_vocab_size == 64
     params, batch = random_parameters(padded), random_batch(config=padded)
     logits = outputs_of(padded, params, batch, None)["mlm_logits"]
@@ -169,8 +168,8 @@ def test_packed_examples_have_the_logits_and_gradients_of_separate_rows():
         < 1e-5
     )
     assert largest_difference(alone["nsp_logits"], together["nsp_logits"].reshape(alone["nsp_logits"].shape)) < 1e-5
-    a, _ = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
-    b, _ = gradients_of(TINY, params, packed(batch), 0, jnp.int32(0), 1)
+    scanned = dataclasses.replace(TINY, scan_layers=True)  # compiled quickly
+    (a, _), (b, _) = (gradients_of(scanned, params, x, 0, jnp.int32(0), 1) for x in (batch, packed(batch)))
     assert largest_difference(a, b) < 1e-5
 
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import gc
 import logging
+import os
 import pathlib
 import sys
 import textwrap
@@ -298,6 +299,16 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
         assert run.goodput.totals()["seconds"]["downloading"] >= 0.01
     with pytest.raises(UserError, match="holds a run with a different configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
+
+
+def test_a_process_that_trains_alone_keeps_the_tpu_slice_of_its_host(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "first,second")
+    flags = parse_flags("finetune", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    with start_run("finetune", flags, flags.config, independent=True):
+        assert os.environ["TPU_WORKER_HOSTNAMES"] == "first,second"
 
 
 def test_running_out_of_memory_is_one_sentence(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

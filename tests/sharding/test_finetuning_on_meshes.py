@@ -22,6 +22,7 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.training.steps import Program
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
+from tests.sharding.training import state_with
 
 MESHES = {
     "data 8": MeshConfig(data=8),
@@ -59,7 +60,8 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     shape = row_shape(FEATURES[kind], LAYOUTS[kind])
     batches = LabelledBatches(FEATURES[kind], shape, 40, 5, epochs=2, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
-    state, sums = program.init_state(dict, random_label_parameters(HEADS[kind], CONFIG)), []
+    first, sums = state_with(random_label_parameters(HEADS[kind], CONFIG), program), []
+    state = jax.device_put(first, program.shardings)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(STEPS):
             state, these = program.training_step(1)(state, to_device(batches.at(step), mesh, BATCH), scalars)

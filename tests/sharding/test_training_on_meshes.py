@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.model.config import modern_block
 from bert_jax.objectives.config import PretrainingDistillation
@@ -29,16 +28,15 @@ from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import drawn_parameters, largest_difference, random_batch
-from tests.sharding.training import DROPPING, begun, experiment_on, first_state_of, program_of, train
+from tests.sharding.training import DROPPING, begun, experiment_on, program_of, state_with, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
-    "data 8, state repeated": MeshConfig(data=8, zero_sharding=False),
-    "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
 }
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding
 SUMS_WITHIN = 2e-6
+COLUMNS, ROWS = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]  # of eight chips, two by four
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,40 +74,16 @@ def test_a_mesh_trains_as_one_device_with_dropout_and_the_norms_of_lamb(name: st
     assert_same(on_mesh(name), on_one_device())
 
 
-def modern(mesh: MeshConfig, **changed: Any) -> PretrainingExperiment:
-    """Returns the experiment of a modern block with shared key heads, which trains with microbatches by StableAdamW."""
-    experiment = experiment_on(mesh, accumulation=2, optimizer="stable_adamw")
-    model = experiment.model
-    fields = modern_block(model.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
-    fields |= {"num_key_value_heads": 2} | changed
-    return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
+def test_microbatches_of_a_modern_block_train_by_stable_adamw_as_on_one_device_if_each_layer_is_gathered_when_it_is_needed():
+    """The mesh has `scan_layers=False`, which gathers layer by layer, while the tests above gather all layers at once."""
 
+    def trained(mesh: MeshConfig, devices: int, scan: bool) -> tuple[Any, list[dict[str, float]]]:
+        experiment = experiment_on(mesh, accumulation=2, optimizer="stable_adamw")
+        fields = modern_block(DROPPING.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
+        model = dataclasses.replace(DROPPING, **fields, num_key_value_heads=2, scan_layers=scan)
+        return train(dataclasses.replace(experiment, model=model), devices)
 
-def trained(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any, list[dict[str, float]]]:
-    first = first_state_of(modern(MeshConfig()))
-    return train(experiment, devices, state=jax.device_put(first, program_of(experiment, devices).shardings))
-
-
-@functools.cache
-def modern_on_one_device() -> tuple[Any, list[dict[str, float]]]:
-    return trained(modern(MeshConfig()), devices=1)
-
-
-def test_a_modern_block_with_microbatches_trains_by_stable_adamw_on_a_mesh_as_on_one_device():
-    assert_same(trained(modern(MeshConfig(data=1, fsdp=4, tensor=2))), modern_on_one_device())
-
-
-def test_layers_gathered_one_by_one_along_one_side_of_the_box_at_a_time_train_as_one_device(monkeypatch: pytest.MonkeyPatch):
-    """`scan_layers=False` gathers every layer when it is needed, while the tests above gather all layers at once, along all
-    sides."""
-    mesh = make_mesh(MESHES["data 8"])
-    assert data_parallel.rings_along_data(mesh) == [None]
-    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
-    assert data_parallel.rings_along_data(mesh) == [None]
-    monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
-    columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert data_parallel.rings_along_data(mesh) == [columns, rows]
-    assert_same(trained(modern(MESHES["data 8"], scan_layers=False)), modern_on_one_device())
+    assert_same(trained(MeshConfig(data=4, tensor=2), 8, False), trained(MeshConfig(), 1, True))
 
 
 @pytest.mark.parametrize(
@@ -140,24 +114,28 @@ class Total(Objective):
         return sums["total"]
 
 
-def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding():
+@pytest.mark.parametrize(("torus", "rings"), [((), [None]), ((2, 4), [COLUMNS, ROWS])], ids=["at once", "by dimension"])
+def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding(torus, rings, monkeypatch: pytest.MonkeyPatch):
     """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
 
     class Products(Total):
         def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
             return {"total": (batch["input_ids"] @ params["kernel"]).sum()}
 
+    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: torus)
+    monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
     narrow = dataclasses.replace(MESHES["data 8"], reduce_dtype="bfloat16")
     assert program_of(experiment_on(narrow)).reduce_dtype == "bfloat16"
-    mesh, rows = make_mesh(narrow), np.random.default_rng(0).random((8, 64), np.float32)
+    mesh, (rows, kernel) = make_mesh(narrow), np.random.default_rng(0).random((2, 8, 64), np.float32)
+    assert data_parallel.rings_along_data(mesh) == rings
     shardings = {"kernel": NamedSharding(mesh, PartitionSpec("data"))}
     with jax.set_mesh(mesh):
-        params = jax.device_put({"kernel": np.ones((64, 2), np.float32)}, shardings)
+        params = jax.device_put({"kernel": kernel.reshape(64, 8)}, shardings)
         run = jax.jit(gradients_over_data(shardings, mesh, DROPPING, "bfloat16"), static_argnums=(0, 5))
         grads, sums = run(Products(), params, {"input_ids": rows}, {}, StepSeed(0, np.int32(0)), 1)
-    wanted = np.repeat(rows.sum(0, dtype=np.float64)[:, None], 2, 1)
+    wanted = np.repeat(rows.sum(0, dtype=np.float64)[:, None], 8, 1)
     assert 2**-12 < largest_difference(wanted, grads["kernel"]) < 8 * 2**-8
-    assert float(sums["total"]) == pytest.approx(wanted.sum(), rel=1e-6)
+    assert float(sums["total"]) == pytest.approx((rows.astype(np.float64) @ kernel.reshape(64, 8)).sum(), rel=1e-6)
 
 
 def test_word_tables_are_gathered_in_the_compute_dtype_and_other_arrays_in_float32():
@@ -235,24 +213,25 @@ def test_fsdp_8_divides_device_memory_by_nearly_eight():
         return sum(jax.tree.leaves(sizes))
 
     # at width 16 the LayerNorms and some biases, which stay whole, are a visible fraction; for Base they are 0.1 %
-    assert bytes_of_a_device(MeshConfig(data=1, fsdp=8)) < bytes_of_a_device(MESHES["data 8, state repeated"]) / 4
+    assert bytes_of_a_device(MeshConfig(data=1, fsdp=8)) < bytes_of_a_device(MeshConfig(data=8, zero_sharding=False)) / 4
 
 
 def test_distillation_on_a_mesh_equals_one_device():
     """The teacher is split over fsdp and replicated over data; the student's state is sharded over data too."""
-    found, wide = [], dataclasses.replace(DROPPING, hidden_size=24)
+    found, model = [], dataclasses.replace(DROPPING, hidden_dropout=0.0, attention_dropout=0.0)
+    wide = dataclasses.replace(model, hidden_size=24)
     of_teacher = drawn_parameters(wide, 1)
     teacher = Teacher(wide, {part: of_teacher[part] for part in TEACHER_PARTS})
     kernel = np.random.default_rng(0).normal(0, 0.25, (16, 24)).astype(np.float32)
-    params = {**drawn_parameters(DROPPING), PROJECTION: {"kernel": kernel}}
+    params = {**drawn_parameters(model), PROJECTION: {"kernel": kernel}}
     batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
     for mesh_config, devices in ((MeshConfig(), 1), (MeshConfig(data=2, fsdp=2), 4)):
         distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)
-        experiment = dataclasses.replace(experiment_on(mesh_config), teacher="any", distillation=distillation)
+        experiment = dataclasses.replace(experiment_on(mesh_config), model=model, teacher="any", distillation=distillation)
         mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
         program = pretraining_program(experiment, mesh, teacher)
         with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-            state = program.init_state(dict, params)
+            state = jax.device_put(state_with(params, program), program.shardings)
             arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), step_scalars(experiment))
             found.append(jax.device_get(program.norms_step(1)(*arguments)))
     (norms, sums), (norms_on_mesh, sums_on_mesh) = found

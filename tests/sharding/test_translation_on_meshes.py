@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -25,15 +24,14 @@ from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import Program
 from tests.model.test_encoder_decoder import TINY, pairs
 from tests.random_rows import drawn_parameters, largest_difference
+from tests.sharding.training import state_with
 
 CONFIG = dataclasses.replace(
     TINY, hidden_size=16, num_layers=1, decoder_layers=2, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1,
-    scan_layers=True,
 )  # fmt: skip
-MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2)}
 
 
-def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
+def trained(mesh_config: MeshConfig, devices: int, config: Any) -> tuple[Any, Any, dict[str, float]]:
     """Returns (the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     objective = Translation().for_model(Model(resolve(config, mesh)))
@@ -46,8 +44,7 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: 
     batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, (9, 8, 7, 6), (7, 5, 3, 1)).items()}
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
-    if first is None:
-        first = jax.device_get(program.init_state(dict, drawn_parameters(config)))
+    first = state_with(drawn_parameters(config), program)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
         state = jax.device_put(first, program.shardings)
         arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": jnp.uint32(4)})
@@ -55,20 +52,14 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: 
     return first, state, {key: float(value) for key, value in sums.items()}
 
 
-@functools.cache
-def on_one_device() -> tuple[Any, Any, dict[str, float]]:
-    return trained(MeshConfig(), 1)
-
-
-@pytest.mark.parametrize(("mesh", "scan"), [("data 8", False), ("data 2 x fsdp 2 x tensor 2", True)])
-def test_a_translation_step_on_eight_devices_equals_one_device(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
-    """Without a loop over the layers, each layer is gathered when it is needed."""
+def test_a_translation_step_on_eight_devices_equals_one_device(monkeypatch: pytest.MonkeyPatch):
+    """The mesh gathers each layer when it is needed, since it has no loop over the layers; the one device has a loop."""
     monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
-    first, alone, sums_of_one = on_one_device()
-    _, spread, sums = trained(MESHES[mesh], 8, dataclasses.replace(CONFIG, scan_layers=scan), first)
+    first, alone, sums_of_one = trained(MeshConfig(), 1, dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
+    _, spread, sums = trained(MeshConfig(data=4, tensor=2), 8, CONFIG)
     assert sums == pytest.approx(sums_of_one, rel=2e-6)
     assert sums["skipped"] == 0
     kernel = spread.params["decoder"]["layers"]["cross_attention"]["query"]["kernel"]
-    assert not kernel.sharding.is_fully_replicated, "nothing is spread"
+    assert {*kernel.sharding.spec} >= {"data", "tensor"}
     assert largest_difference(alone.params, spread.params) < 2e-4
     assert largest_difference(first.params, alone.params) > 1e-4, "the step must move the parameters"

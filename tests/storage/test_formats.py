@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import io
+import os
 import tarfile
 import zipfile
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.storage.formats import (
     HEAD_BYTES,
     UNREADABLE,
@@ -21,6 +23,7 @@ from bert_jax.storage.formats import (
     is_text,
     open_packed,
     recognise,
+    refuse_pipe,
     unicode_encoding,
 )
 from tests.compressed import PACK
@@ -173,3 +176,12 @@ def test_bytes_look_like_text_without_control_characters():
 def test_a_reader_that_does_not_unpack_is_given_no_name_as_remedy():
     found = [recognise(PACK[".gz"](b"text"), name, unpacks=False) for name in ("a", "a.gz")]
     assert [each and each.remedy for each in found] == ["decompress it first"] * 2
+
+
+def test_a_pipe_is_refused_where_a_file_or_a_directory_is_read(tmp_path):
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe or a device, but this file is read several times; save it"):
+        refuse_pipe(tmp_path / "pipe")
+    for name in ("file", ".", "missing"):
+        refuse_pipe(tmp_path / name)

@@ -18,7 +18,8 @@ from bert_jax.errors import UserError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.checkpoints import Checkpoints
-from tests.sharding.training import experiment_on, first_state, program_of
+from bert_jax.training.steps import Program
+from tests.sharding.training import experiment_on, program_of
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -60,10 +61,14 @@ def restored(directory: pathlib.Path) -> Any:
         return checkpoints.restore_latest(abstract(state_at(0)))
 
 
-def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathlib.Path):
+def random_state(program: Program) -> Any:
     rng = np.random.default_rng(0)
-    state = jax.tree.map(lambda x: np.asarray(100 * rng.standard_normal(x.shape), x.dtype), first_state())
-    state = jax.device_put(state, program_of(experiment_on(MeshConfig()), 1).shardings)
+    state = jax.tree.map(lambda x: np.asarray(100 * rng.standard_normal(x.shape), x.dtype), program.state)
+    return jax.device_put(state, program.shardings)
+
+
+def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathlib.Path):
+    state = random_state(program_of(experiment_on(MeshConfig()), 1))
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(2, state)
         checkpoints.finish()
@@ -75,7 +80,7 @@ def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathl
 def test_a_state_is_restored_on_another_mesh(tmp_path: pathlib.Path):
     """The state is saved from 8 devices along fsdp and tensor, and restored on 1 and on 4 along data: the same numbers, with the
     requested layout."""
-    state = jax.device_put(first_state(), program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))).shardings)
+    state = random_state(program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))))
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state)
         checkpoints.finish()

@@ -89,6 +89,11 @@ def directions(boxed, params, steps=3):
     return direction
 
 
+@functools.cache
+def directions_of_stacks():
+    return directions(abstract_parameters(TINY), random_parameters())
+
+
 def unstacked(tree, take=operator.itemgetter):
     """Returns the layers of an encoder as separate trees."""
     layers = tree["encoder"]["layers"]
@@ -107,7 +112,7 @@ def test_stacked_layers_are_orthogonalised_like_separate_layers():
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
     layers = boxed["encoder"]["layers"]
     apart = {f"layer_{n}": jax.tree.map(layer(n), layers, is_leaf=is_box) for n in range(TINY.num_layers)}
-    stacked = unstacked(directions(boxed, params))
+    stacked = unstacked(directions_of_stacks())
     alone = directions({**boxed, "encoder": apart}, unstacked(params))
     for path, x in axes(alone).items():
         np.testing.assert_allclose(axes(stacked)[path], x, rtol=0, atol=1e-6, err_msg=path)
@@ -119,7 +124,7 @@ def test_stacked_layers_are_orthogonalised_like_separate_layers():
 
 def test_other_parameters_get_adam_and_biases_and_layer_norms_do_not_decay():
     params = random_parameters()
-    found = directions(abstract_parameters(TINY), params)
+    found = directions_of_stacks()
     optimizer = make_optimizer(OptimizerConfig(name="adamw", weight_decay=0.1), abstract_parameters(TINY))
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for step in range(3):

@@ -18,7 +18,8 @@ from bert_jax.training.spikes import WatchedTrainState, is_spike, new_watched_st
 from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
-OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
+MODEL = dataclasses.replace(TINY, scan_layers=True)  # compiled quickly
+OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(MODEL))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_falling_losses_and_rounding_are_not_spikes(fresh):
 
 def test_a_spike_changes_no_weight_and_does_not_count_as_skipped(fresh):
     quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
-    program = program_for(objective_for(TINY), OPTIMIZER, spike_filter=spike_filter(CONFIG))
+    program = program_for(objective_for(MODEL), OPTIMIZER, spike_filter=spike_filter(CONFIG))
     step = jax.jit(functools.partial(program.train_step, scalars={"seed": np.uint32(3)}))
     assert bool(is_spike(quiet, jnp.float32(8), CONFIG))
     after, sums = step(quiet, random_batch())

@@ -76,11 +76,11 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
     assert (found[0][0, elsewhere] == found[0][1, elsewhere]).all()
 
 
-@pytest.mark.parametrize("rows", [4, 1])
-def test_eight_devices_drop_like_one_device_even_for_an_indivisible_batch(rows: int):
+@pytest.mark.parametrize(("rows", "radius"), [(4, 9), (1, None)])
+def test_eight_devices_drop_like_one_device_even_for_an_indivisible_batch(rows: int, radius: int | None):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 32)
-    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    assert largest_error(on_mesh(mesh, on_gpu(ids, 2, RATE), inputs), results(plain(ids, 2, RATE), *inputs)) < FLOAT32_WITHIN
+    found = on_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), on_gpu(ids, 2, RATE, radius=radius), inputs)
+    assert largest_error(found, results(plain(ids, 2, RATE, radius=radius), *inputs)) < FLOAT32_WITHIN
 
 
 def test_rows_split_over_devices_drop_like_the_whole_batch():

@@ -221,11 +221,11 @@ def test_both_passes_share_dropout_masks(short_blocks: None, length: int, heads:
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
-@pytest.mark.parametrize("rows", [4, 1])
-def test_a_mesh_computes_like_one_device_even_for_an_indivisible_batch(rows: int):
+@pytest.mark.parametrize(("rows", "radius"), [(4, 9), (1, None)])
+def test_a_mesh_computes_like_one_device_even_for_an_indivisible_batch(rows: int, radius: int | None):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
-    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
+    found = on_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), fused(ids, 2, radius=radius), inputs)
+    assert largest_error(found, results(plain(ids, 2, radius=radius), *inputs)) < FLOAT32_WITHIN
 
 
 def test_a_mesh_computes_selected_queries_like_one_device():

@@ -13,8 +13,6 @@ import pytest
 from bert_jax.model.attention import attention_by_head
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.layers import Dropout
-from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
     FLOAT32_WITHIN,
@@ -22,7 +20,6 @@ from tests.model.attention_cases import (
     arrays,
     fused,
     largest_error,
-    on_mesh,
     packed,
     plain,
     results,
@@ -49,7 +46,6 @@ FORMS = {
     "XLA": lambda ids, heads, rate, radius: by_head(ids, heads, rate, radius),
     "XLA on one CPU": lambda ids, heads, rate, radius: by_head(ids, heads, rate, radius, one_cpu=True),
     "GPU": lambda ids, heads, rate, radius: fused(ids, heads, rate, platform="gpu", radius=radius),
-    "TPU": lambda ids, heads, rate, radius: fused(ids, heads, rate, platform="tpu", radius=radius),
 }
 
 
@@ -66,17 +62,16 @@ def test_a_window_is_a_band_of_the_mask(b: int, length: int, heads: int, head_wi
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
     wanted = results(plain(ids, heads, rate, radius=radius), *inputs)
     for name, form in FORMS.items():
-        if name != "TPU" or not rate:  # its kernel has dropout masks of its own
-            assert largest_error(results(form(ids, heads, rate, radius), *inputs), wanted) < FLOAT32_WITHIN, name
+        assert largest_error(results(form(ids, heads, rate, radius), *inputs), wanted) < FLOAT32_WITHIN, name
 
 
 def test_the_error_of_bfloat16_is_within_its_rounding():
     ids, inputs = packed(2, 200), arrays(2, 200, 128, "bfloat16")
     exact = results(plain(ids, 2, radius=20), *(x.astype(jnp.float32) for x in inputs))
-    for name, form in FORMS.items():
-        within = BFLOAT16_WITHIN * (2 if "XLA" in name else 1)  # XLA's program rounds the scores too
-        for a, b in zip(results(form(ids, 2, 0.0, 20), *inputs), exact, strict=True):
-            assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < within, name
+    for one_cpu in (False, True):
+        for a, b in zip(results(by_head(ids, 2, radius=20, one_cpu=one_cpu), *inputs), exact, strict=True):
+            within = 2 * BFLOAT16_WITHIN  # the scores are rounded too
+            assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < within, one_cpu
 
 
 def test_attention_by_head_equals_all_heads_at_once_with_dropout():
@@ -85,14 +80,7 @@ def test_attention_by_head_equals_all_heads_at_once_with_dropout():
     assert largest_error(found, results(plain(ids, 2, RATE), *inputs)) < FLOAT32_WITHIN
 
 
-def test_eight_devices_see_the_window_of_one_device():
-    ids, inputs = packed(4, 100), arrays(4, 100, 2 * 64)
-    mesh, wanted = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), results(plain(ids, 2, radius=9), *inputs)
-    for platform in ("gpu", "tpu"):
-        assert largest_error(on_mesh(mesh, fused(ids, 2, platform=platform, radius=9), inputs), wanted) < FLOAT32_WITHIN, platform
-
-
-@pytest.mark.parametrize(("radius", "length"), [(20, 300), (150, 500), (600, 300)])
+@pytest.mark.parametrize(("radius", "length"), [(20, 300), (150, 500), (600, 300), (1, 150)])
 def test_the_tpu_kernel_skips_blocks_outside_of_the_window(radius: int, length: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention_plan, "BLOCK", 128)  # short enough to interpret several
     ids, inputs = packed(1, length), arrays(1, length, 128)
