@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import jax
-from jax._src import lru_cache
+from jax._src import compilation_cache, lru_cache
 from jax._src.interpreters import mlir
 
 from bert_jax.runtime.environment import kind_of_cpu
@@ -52,6 +52,9 @@ def keep_programs(least: float, suffix: str = "") -> None:
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")  # else the name of the directory is part of the keys
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     lru_cache.LRUCache.put = _put_at_once
+    is_used = compilation_cache.is_cache_used
+    # programs for a TPU that is only compiled for can be written, but not read
+    compilation_cache.is_cache_used = lambda backend: backend.platform == "cpu" and is_used(backend)
 
 
 def keep_those_in(directory: str) -> None:

@@ -27,6 +27,7 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.finetuning.job import Job
 from bert_jax.finetuning.start import with_own_head
+from bert_jax.interop import huggingface
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1
@@ -69,14 +70,6 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "bert": (("pooler", "mlm_head", "nsp_head"), None, {}),
     "mlm": (("mlm_head",), None, {}),
     "bare": ((), None, {}),
-    "next": (("mlm_head",), None, {"direction": "left_to_right"}),
-    "pool": (("pooler", "mlm_head"), None, {"direction": "left_to_right"}),
-    "bilm": (("softmax",), None, {"encoder": "bilm"}),
-    "chars": (("softmax",), None, CHARACTERS),
-    "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
-    "flair": (("softmax",), None, {"encoder": "flair"}),
-    "cove": (("decoder", "lm_head"), None, {"encoder": "cove", "decoder_layers": 1}),
-    "static": (("skip_gram_head",), None, STATIC),
     "class": (("pooler",), SequenceHead(labels=AB), {}),
     "value": (("pooler",), SequenceHead(labels=("value",), problem="regression"), {}),
     "many": (("pooler",), SequenceHead(labels=AB, problem="multi_label"), {}),
@@ -85,6 +78,14 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "span": ((), SpanHead(), {}),
     "choice": (("pooler",), ChoiceHead(), {}),
     "gap": ((), MentionHead(labels=("A", "B", "neither")), {}),
+    "next": (("mlm_head",), None, {"direction": "left_to_right"}),
+    "pool": (("pooler", "mlm_head"), None, {"direction": "left_to_right"}),
+    "bilm": (("softmax",), None, {"encoder": "bilm"}),
+    "chars": (("softmax",), None, CHARACTERS),
+    "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
+    "flair": (("softmax",), None, {"encoder": "flair"}),
+    "cove": (("decoder", "lm_head"), None, {"encoder": "cove", "decoder_layers": 1}),
+    "static": (("skip_gram_head",), None, STATIC),
     "modern": (("mlm_head",), None, MODERN),
     "mclass": (("pooler",), SequenceHead(labels=AB), MODERN),
     "mtag": (("pooler",), TokenHead(labels=AB), MODERN),
@@ -92,7 +93,8 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "nomic": (("mlm_head",), None, NOMIC),
     "trans": (("decoder", "lm_head"), None, TRANSLATOR),
 }
-"""By name: the parts other than embeddings and encoder, the task head, and settings of the model."""
+"""By name: the parts other than embeddings and encoder, the task head, and settings of the model. Kinds with the same settings
+are next to each other, since a kind's commands run one after another, and later ones find shapes and programs of earlier ones."""
 BYTE_LEVEL = ("modern", "mclass", "mtag", "euro")
 """The kinds with a byte-level vocabulary."""
 COLUMNS = (*KINDS, "tf1", "w2v")
@@ -481,16 +483,24 @@ pretrain --config.teacher          z     z
 
 def only_begin() -> None:
     """Ends training before it would compile: the initial weights are made, and the step is traced, once for all kinds that train
-    the same program. Probes stop after one step, and figures are blank."""
+    the same program. If another program has traced the gradient of the model, and another that of the head, the forward pass is
+    traced. New weights are drawn by numpy. Probes stop after one step, and figures are blank."""
     programs: list[Any] = []
+    derived: set[Any] = set()
 
     def traced(job: Job) -> None:
         with_own_head(job.start, job.config, job.head, job.experiment)
-        if any(job.program is program for program in programs):
+        program, new = job.program, {job.config, type(job.head)} - derived
+        if any(program is other for other in programs):
             return
-        programs.append(job.program)
+        programs.append(program)
+        derived.update(new)
+        state, batch, *others = job.arguments(program.state, job.rows(0))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
+            if new:
+                jax.eval_shape(program.train_step, state, batch, *others)
+            else:
+                jax.eval_shape(program.evaluate, state.params, batch)
 
     def begun(experiment: Any, run: Any, splits: Any, *rest: Any) -> int:
         if experiment.init_from:
@@ -501,6 +511,12 @@ def only_begin() -> None:
         train(experiment, run.workdir, jax.devices())
         return 0
 
+    def drawn(*parts: Any) -> Any:
+        rng = np.random.default_rng(1)
+        draw = drawing(*parts)
+        return lambda key: jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), jax.eval_shape(draw, key))
+
+    drawing, huggingface._drawing = huggingface._drawing, drawn
     linear.ITERATIONS = 1
     bert_jax.finetune.finetune = traced
     bert_jax.finetune.sweep = one_run
@@ -532,7 +548,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
     write_text(base / "corpus.txt", documents=20)
     (base / "pronouns").mkdir()
     pronouns(base / "pronouns")
-    cells = [(command, kind) for command, row in rows().items() for kind in COLUMNS if row[kind] != SAME]
+    cells = [(command, kind) for kind in COLUMNS for command, row in rows().items() if row[kind] != SAME]
     lines = [
         f"corpus --source=text:corpus.txt --vocab={name} --output={name}-corpus --eval-fraction=0.3 --shards=2 --workers=1"
         for name in ("vocabulary", "bytes")

@@ -108,14 +108,16 @@ def written(expression: ast.expr) -> str:
 def patterns() -> Iterator[Any]:
     """Returns every pattern in the source, with the methods that use it."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        tree = ast.parse(path.read_text())
+        name, source = path.relative_to(PACKAGE).as_posix(), path.read_text()
+        if name.startswith(APART) or not re.search(r"\bre\.", source):
+            continue
+        nodes = list(ast.walk(ast.parse(source)))
         uses: dict[str, set[str]] = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 uses.setdefault(node.value.id, set()).add(node.attr)
-        assigned = {id(node.value): node.targets[0] for node in ast.walk(tree) if isinstance(node, ast.Assign)}
-        for node in ast.walk(tree):
+        assigned = {id(node.value): node.targets[0] for node in nodes if isinstance(node, ast.Assign)}
+        for node in nodes:
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[expression, *_]):
                     if not (text := written(expression)):
@@ -128,7 +130,7 @@ def patterns() -> Iterator[Any]:
                         methods = sorted(used.intersection(METHODS)) or ["search", "fullmatch"]
                     else:
                         methods = [method]
-                    if not name.startswith(APART) and set(methods) <= set(METHODS):
+                    if set(methods) <= set(METHODS):
                         yield pytest.param(text, methods, id=f"{name}:{node.lineno}")
 
 

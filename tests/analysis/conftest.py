@@ -51,11 +51,13 @@ def pointing(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
     return Analyser(engine_on(path))
 
 
-@pytest.fixture(autouse=True)
-def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every row as long as the position table, so that each function compiles once."""
-    monkeypatch.setattr(packing, "LENGTHS", ())
-    monkeypatch.setattr(packing, "USUAL", (64,))
+@pytest.fixture(scope="module", autouse=True)
+def one_shape() -> Iterator[None]:
+    """Makes every row as long as the position table, so that each function compiles once, also for the fixtures of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "LENGTHS", (64,))
+        patch.setattr(packing, "USUAL", (64,))
+        yield
 
 
 @pytest.fixture(autouse=True)

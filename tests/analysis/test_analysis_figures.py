@@ -12,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from bert_jax.analysis.attention.figures import head_figure
+from bert_jax.analysis.attention.figures import alignment_figure, head_figure
 from bert_jax.analysis.command import open_folder
 from bert_jax.analysis.compare.figures import divergences_figure, write_comparison
 from bert_jax.analysis.dependencies.figures import dependencies_figure
@@ -21,7 +21,7 @@ from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_hea
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
 from bert_jax.errors import UserError
 from bert_jax.interface.figures import name_points, rendered
-from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
+from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, translation, written
 from tests.looked_at import assert_lines_as_looked_at
 
 
@@ -43,10 +43,18 @@ class Renamed(Folder):
         super().figure(name, figure)
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_figures_are_drawn_with_any_texts(name, tmp_path):
+@pytest.mark.parametrize(
+    "write",
+    [
+        *(WRITES[name] for name in ("attention", "comparison", "coreference", "dependencies")),
+        lambda folder: folder.figure("alignment.png", alignment_figure(translation(), translation().alignment(2))),
+        lambda folder: write_heads(folder, head_statistics(2, 2)),
+    ],
+    ids=["attention", "comparison", "coreference", "dependencies", "alignment", "heads"],
+)
+def test_figures_are_drawn_with_any_texts(write, tmp_path):
     folder = Renamed(tmp_path)
-    WRITES[name](folder)
+    write(folder)
     assert all(path.stat().st_size for path in folder.written)
 
 

@@ -65,7 +65,8 @@ def get_config():
     return {{
         "corpus": {{"directory": {corpus!r}}},
         "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
-                  "max_position": 64, "scan_layers": True, "initializer_range": 0.1}},
+                  "max_position": 64, "initializer_range": 0.1}},
+        "examples": {{"pairs": "none"}},
         "phases": [{{"steps": 20, "length": 32, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3}}],
         "mesh": {{"fsdp": 2}},
         "evaluation": {{"every": 10, "rows": 20, "batch_size": 8}},

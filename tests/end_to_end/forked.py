@@ -27,11 +27,16 @@ from typing import Any
 
 import jax
 from jax._src import compiler, distributed
+from jax.sharding import Mesh
 from matplotlib.figure import Figure
 
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.command import run_main
+from bert_jax.objectives.objective import Teacher
+from bert_jax.pretraining import program
 from bert_jax.storage.objects import as_path
 from bert_jax.training import curves as plots
+from bert_jax.training.steps import Program
 from tests.compiling import keep_programs, share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
@@ -240,6 +245,7 @@ def _child(
     share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # its queues leave nothing behind if a process is killed
     _draw_blank_figures()
+    _share_programs()
     if prepare:
         prepare()
     if at:
@@ -271,6 +277,22 @@ def _forget() -> None:
             for value in list(vars(module).values()):
                 if isinstance(value, functools._lru_cache_wrapper) and not value.__module__.startswith(MODELS):
                     value.cache_clear()
+
+
+def _share_programs() -> None:
+    """Makes pretraining runs of this process that differ only in their workdir share a program, as fine-tuning runs do. To trace
+    and compile a step again takes longer than to train."""
+    make, kept = program.pretraining_program, {}
+
+    def shared(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
+        key = (pathlib.Path.cwd(), experiment, mesh, teacher is None)  # an experiment with a teacher has a digest of its weights
+        if key not in kept:
+            kept[key] = make(experiment, mesh, teacher)
+        return kept[key]
+
+    for module in list(sys.modules.values()):
+        if vars(module).get(make.__name__) is make:
+            setattr(module, make.__name__, shared)
 
 
 def _keep_what_is_compiled(command: Sequence[str]) -> None:

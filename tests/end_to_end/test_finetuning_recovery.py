@@ -8,13 +8,17 @@ import pathlib
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
+from bert_jax import finetune
+from bert_jax.errors import UserError
 from bert_jax.finetuning import best_weights
 from tests.end_to_end import forked
+from tests.end_to_end.conftest import Ended
 from tests.end_to_end.forked import Done, Signal, Started, Surroundings
 from tests.end_to_end.runs import (
     REPOSITORY,
@@ -28,6 +32,7 @@ from tests.end_to_end.runs import (
     results,
     weights,
 )
+from tests.end_to_end.toy_tasks import write_model
 from tests.flags import replacing
 
 EXPERIMENT = REPOSITORY / "experiments" / "finetune" / "own_text.py"
@@ -87,6 +92,8 @@ class Runs:
     diverged: pathlib.Path
     """The workdir of a run whose weights are soon not finite."""
     ends_of_diverged: Sequence[Done]
+    aborted: Ended
+    """The same with fewer steps that may be skipped."""
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +131,11 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     diverges = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
     commands = [command(moved, workdir, *CAREFUL), command(toys, base / "whole", *CAREFUL)]
     commands += [command(toys, base / "diverged", *diverges)] * 2
-    ends["the last"], whole, *diverged = forked.run(toys, *commands, prepare=given_improvements)  # sharing programs
+    commands += [command(toys, base / "aborted", *diverges, "--config.abort_after_skipped=3", "--config.checkpoints.every=1")]
+    ends["the last"], whole, *diverged, aborted = forked.run(toys, *commands, prepare=given_improvements)  # sharing programs
     assert whole.status == 0, whole.output
-    return Runs(base / "whole", workdir, ends, best, early, base / "diverged", diverged)
+    aborted = Ended(base / "aborted", *dataclasses.astuple(aborted))
+    return Runs(base / "whole", workdir, ends, best, early, base / "diverged", diverged, aborted)
 
 
 def test_the_reference_run_stops_early_with_its_best_step_before_the_last(runs: Runs):
@@ -209,6 +218,80 @@ def test_restarting_a_finished_run_changes_nothing(toys: pathlib.Path, runs: Run
     before = contents(runs.whole)
     (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL))
     assert end == Done(0, f"this run is done; see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
+    assert contents(runs.whole) == before
+
+
+def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(runs: Runs):
+    end = runs.aborted
+    assert end.status == 2
+    assert "error: the loss or the gradient was not finite in 3 steps in a row" in end.output
+    assert "lower the learning rate" in end.output
+    assert "Traceback" not in end.output
+    assert len(list(end.workdir.glob("nonfinite-step-*.npz"))) == 1
+    assert not (end.workdir / "results.json").exists()
+
+
+# ----------------------------------------------------------------------------------------------- another run in the same workdir
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, toys: pathlib.Path, runs: Runs) -> Iterator[Callable[..., str]]:
+    """Returns refused(*flags), which adds the flags to those of a finished run and returns the error of the command. Checks that
+    no file of that run has changed."""
+    before = contents(runs.whole)
+
+    def ask(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", command(toys, runs.whole, *CAREFUL, *flags))
+        with pytest.raises(UserError) as error:
+            finetune.main()
+        return str(error.value)
+
+    yield ask
+    assert contents(runs.whole) == before
+
+
+def test_another_configuration_is_refused_with_both_values(refused: Callable[..., str]):
+    says = refused("--config.training.label_smoothing=0.1", "--config.seed=4")
+    assert "training.label_smoothing  stored 0.0, given 0.1" in says
+    assert "seed                      stored 0, given 4" in says
+    assert "name another --workdir" in says
+
+
+def test_changed_data_under_the_same_name_is_refused(refused: Callable[..., str], toys: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "train.csv").write_text((toys / "train.csv").read_text().replace("poor", "good", 1))
+    says = refused(f"--config.task.own.train={tmp_path / 'train.csv'}")
+    assert "fingerprints.examples  stored " in says
+    assert "fingerprints.init_from" not in says
+
+
+def test_another_model_under_the_same_name_is_refused(refused: Callable[..., str], tmp_path: pathlib.Path):
+    write_model(tmp_path / "model", initializer_range=0.5, num_layers=1)
+    assert "fingerprints.init_from  stored " in refused(f"--config.init_from={tmp_path / 'model'}")
+
+
+def test_data_that_was_moved_and_saved_again_counts_as_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    toys: pathlib.Path,
+    runs: Runs,
+    tmp_path: pathlib.Path,
+):
+    """A byte order mark, other line ends, quotes around all cells, and blank rows do not matter."""
+    shutil.copytree(toys / "model", tmp_path / "model")
+    for name in ("train.csv", "dev.csv"):
+        rows = [line.split(",") for line in (toys / name).read_text().splitlines()]
+        text = "\r\n".join(",".join(f'"{cell}"' for cell in row) for row in rows)
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n\r\n".encode())
+    workdir = shutil.copytree(runs.whole, tmp_path / "run")
+    monkeypatch.setattr(sys, "argv", command(tmp_path, workdir, *CAREFUL))
+    assert finetune.main() == 0
+    assert "this run is done; see " in capsys.readouterr().err
+
+
+def test_a_refusal_is_one_line_with_exit_status_2(toys: pathlib.Path, runs: Runs):
+    before = contents(runs.whole)
+    (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL, "--config.task.own.dev=nowhere.csv"))
+    assert end.status == 2
+    assert end.output.startswith("error: nowhere.csv (looked for in ")
+    assert end.output.count("\n") == 1
     assert contents(runs.whole) == before
 
 

@@ -90,15 +90,13 @@ def test_phases_report_their_rows_and_masks_and_the_model_has_the_last_rotary_ba
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_branch_with_the_same_phases_killed_in_one_with_another_corpus_and_in_the_last_equals_its_trunk(
-    experiment: pathlib.Path, trunk: Ended
-):
+def test_a_branch_with_the_same_phases_killed_in_one_with_another_corpus_equals_its_trunk(experiment: pathlib.Path, trunk: Ended):
     flag, workdir = f"--config.init_state={trunk.workdir}@12", experiment.parent / "same"
-    deaths = [Signal(ASKED, argument=x + 1, once_there=(f"{workdir}/checkpoints/{x}",), after=True) for x in (15, 20)]
-    before, again, branch = (run(experiment, "same", flag, at=death) for death in (*deaths, None))
-    assert [end.status for end in (before, again, branch)] == [-signal.SIGKILL, -signal.SIGKILL, 0], branch.output
+    death = Signal(ASKED, argument=16, once_there=(f"{workdir}/checkpoints/15",), after=True)
+    before, branch = (run(experiment, "same", flag, at=at) for at in (death, None))
+    assert [before.status, branch.status] == [-signal.SIGKILL, 0], branch.output
     assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in before.output
-    assert ["resuming from step 15" in again.output, "resuming from step 20" in branch.output] == [True, True]
+    assert "resuming from step 15" in branch.output
     assert learned(branch.workdir) == [record for record in learned(trunk.workdir) if record["step"] > 12]
     assert_same_weights(branch.workdir, trunk.workdir)
     assert results(branch.workdir) == results(trunk.workdir)

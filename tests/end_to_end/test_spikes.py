@@ -1,14 +1,17 @@
-"""A run rolls back to a checkpoint before a spike of its loss."""
+"""A run rolls back to a checkpoint before a spike of its loss. Its rows have no pairs, so it trains neither a next-sentence head
+nor the pooler, and the model has neither."""
 
 from __future__ import annotations
 
 import functools
 import json
+import pathlib
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
@@ -17,10 +20,13 @@ from bert_jax.training.loop import LossSpike
 from bert_jax.training.spikes import Rollback
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
+from tests.end_to_end.forked import Commands
 from tests.end_to_end.runs import BRIEF_STEPS, assert_same_weights, records, results
 
 POLICY = ("policy=rollback", "window=4", "deviations=2.0", "in_a_row=3", "rollback_steps=0")
-FLAGS = (*(f"--config.spikes.{setting}" for setting in POLICY), "--config.evaluation.every=100")
+FLAGS = (*(f"--config.spikes.{setting}" for setting in POLICY), "--config.evaluation.every=100", "--config.examples.pairs=none")
+OF_PAIRS = ("pooler", "nsp_head", "seq_relationship")
+"""The names of the parts that only pairs train, ours and transformers'."""
 BAD = range(9, 12)
 """The batches in which every word to predict is [SEP]."""
 
@@ -56,7 +62,21 @@ def take_later_batches() -> None:
     _change_batches(later)
 
 
-def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief, tmp_path):
+@pytest.fixture(scope="module")
+def control(brief: pathlib.Path) -> Commands:
+    """Trains without the bad batches, and queries the model."""
+    workdir = brief.parent / "control"
+    asked = {
+        "next-sentence": ("one", "two"),
+        "embed": ("--pooling=pooler", "one"),
+        "fill-mask": ("the [MASK] of paris",),
+    }
+    queries = [("predict", name, f"--model={workdir}", *texts) for name, texts in asked.items()]
+    ends = forked.run(brief.parent, command(brief, workdir, *FLAGS), *queries, prepare=take_later_batches)
+    return Commands(workdir, dict(zip(("pretrain", *asked), ends, strict=True)))
+
+
+def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief: pathlib.Path, control: Commands, tmp_path: pathlib.Path):
     """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: the run rolls back to the checkpoint of step 8 and continues with
     batch 12."""
     (end,) = forked.run(tmp_path, command(brief, tmp_path / "bad", *FLAGS), prepare=spoil)
@@ -69,13 +89,35 @@ def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief, tmp_path):
     assert steps == list(range(1, BRIEF_STEPS + 1))
     goodput = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
     assert goodput["seconds"]["repeated_steps"] > 0
-    (control,) = forked.run(tmp_path, command(brief, tmp_path / "control", *FLAGS), prepare=take_later_batches)
-    assert control.status == 0, control.output
-    assert results(tmp_path / "control")["rollbacks"] == 0
-    assert_same_weights(tmp_path / "bad", tmp_path / "control")
+    assert control.ends["pretrain"].status == 0, control.ends["pretrain"].output
+    assert results(control.base)["rollbacks"] == 0
+    assert_same_weights(tmp_path / "bad", control.base)
 
 
 def test_a_run_fails_after_the_maximum_number_of_rollbacks_and_names_the_step():
     config, nothing = SpikeConfig(policy="rollback", max_rollbacks=0), cast(Any, None)
     with pytest.raises(UserError, match=r"rolled back 0 times \(config.spikes.max_rollbacks\); .* --replay=120"):
         Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))
+
+
+def test_a_run_without_pairs_logs_no_next_sentence_scores(control: Commands):
+    assert "NSP" not in control.ends["pretrain"].output
+    assert not [name for record in records(control.base) for name in record if "nsp" in name]
+    scores = json.loads((control.base / "results.json").read_text())["eval"]
+    assert "mlm_accuracy" in scores
+    assert not [name for name in scores if "nsp" in name]
+
+
+def test_the_exported_model_has_only_the_mlm_head(control: Commands):
+    names = load_file(control.base / "model" / "model.safetensors").keys()
+    assert not [name for name in names if any(part in name for part in OF_PAIRS)]
+    assert any("cls.predictions" in name for name in names)
+    assert json.loads((control.base / "model" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+
+
+def test_the_model_fills_masks_and_refuses_next_sentence(control: Commands):
+    next_sentence, pooled, filled = (control.ends[name] for name in ("next-sentence", "embed", "fill-mask"))
+    assert next_sentence.status == pooled.status == 2
+    assert "has no nsp_head, so it cannot" in next_sentence.output
+    assert "has no pooler, so it cannot" in pooled.output
+    assert filled.status == 0, filled.output

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bert_jax import study
 from bert_jax.studies import children
+from bert_jax.studies.figure import draw
 from tests.end_to_end import forked
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -52,7 +54,8 @@ def write(path: pathlib.Path, content: dict[str, Any]) -> pathlib.Path:
 
 def in_one_process() -> None:
     """Runs the parts of studies in the process of the study itself, since starting a process takes longer than a part. A kill of
-    the study also kills the part, as with separate processes."""
+    the study also kills the part, as with separate processes. Only the figure with the scores of all arms is drawn: a study
+    draws after each part, which also takes longer than most parts."""
 
     def run_here(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +64,13 @@ def in_one_process() -> None:
             name, *arguments = command
             return forked._do(name, arguments)
 
+    def draw_whole(content: dict[str, Any], *rest: Any) -> None:
+        scores = [score for arm in content["table"]["arms"] for score in arm["scores"].values()]
+        if all(len(score["seeds"]) == len(content["table"]["seeds"]) for score in scores):
+            draw(content, *rest)
+
     children.run_alone = run_here
+    study.draw = draw_whole
 
 
 @contextlib.contextmanager

@@ -110,13 +110,22 @@ def test_an_unwritable_profile_is_reported_and_the_loop_continues(
 
 
 def test_several_processes_write_their_own_files_into_one_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def write(place: pathlib.Path, profiler_options: Any) -> None:
+        """Writes a file where JAX does, as the first test shows: each process of a host has the same name for it."""
+        session = place / "plugins" / "profile" / profiler_options.session_id
+        session.mkdir(parents=True)
+        (session / "host.of.lab.xplane.pb").write_text(f"of {place.name}")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", write)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for index in range(2):
         monkeypatch.setattr(jax, "process_index", lambda index=index: index)
         with Profile(range(2, 4), tmp_path) as profile:
             loop(profile, 0, 6)
     session = tmp_path / "plugins" / "profile" / "steps-2-4"
-    assert {"process-0.xplane.pb", "process-1.xplane.pb"} <= {path.name for path in session.iterdir()}
+    written = {path.name: path.read_text() for path in session.iterdir()}
+    assert written == {f"process-{index}.xplane.pb": f"of .process-{index}" for index in range(2)}
     assert [path.name for path in tmp_path.iterdir()] == ["plugins"]
 
 

@@ -44,11 +44,13 @@ def steps(bucket: str) -> set[str]:
     return {name.split("/")[0] for name in objects.listed(f"{bucket}/checkpoints")}
 
 
-def test_the_newest_checkpoints_are_kept_and_the_newest_one_restored(bucket: str):
+def test_the_newest_checkpoints_are_kept_the_newest_one_restored_and_those_after_a_rollback_removed(bucket: str):
     assert restored(bucket) is None
     saved(bucket, 1, 2, 3)
     assert steps(bucket) == {"2", "3"}
     assert restored(bucket) == 3
+    assert restored(bucket, until=2) == 2
+    assert steps(bucket) == {"2"}
 
 
 def test_an_incomplete_checkpoint_is_ignored_and_removed(bucket: str):
@@ -73,12 +75,6 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_previous_one(bucket: str):
     assert restored(bucket) == 1
     assert steps(bucket) == {"1", "unreadable"}
     assert any(name.startswith("unreadable/2/state") for name in objects.listed(f"{bucket}/checkpoints"))
-
-
-def test_checkpoints_after_a_rollback_are_removed(bucket: str):
-    saved(bucket, 1, 2)
-    assert restored(bucket, until=1) == 1
-    assert steps(bucket) == {"1"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gcsfs closes its file again

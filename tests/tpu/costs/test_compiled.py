@@ -161,13 +161,16 @@ def test_a_batch_that_does_not_divide_is_refused():
     )
 
 
-COMPARISON = """
+KERNELS = """
+from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.topologies import topology_devices, parse_topology, prepare_compiler, silence
 prepare_compiler()
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 from bert_jax.model.kernels import agreement
+from tests.benchmarks.benchmark_long_attention import last
 
+print(last(Compiler(parse_topology("v6e:2x2")), 1_024, "full", "some") > 0)  # before jax.jit is replaced
 device = topology_devices(parse_topology("v5e:2x2"))[0]
 chip, jit, mesh = SingleDeviceSharding(device), jax.jit, Mesh(np.array([device]), ("chip",))
 
@@ -175,7 +178,9 @@ def compiled(function):
     def call(*arrays):
         shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=chip) for x in arrays]
         with silence(), jax.set_mesh(mesh):  # the kernel of rotary positions is lowered for the chip of the mesh
-            jit(function).lower(*shapes).compile()
+            lowered = jit(function).lower(*shapes)
+            if "tpu_custom_call" in lowered.as_text():
+                lowered.compile()
         return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), jax.eval_shape(function, *arrays))
     return call
 
@@ -184,25 +189,13 @@ for operation in ("attention", "residual_norm"):
     found = agreement.compare(operation, "tpu")
     print(operation, found.failure or "compiles", len({figure.case for figure in found.figures}))
 """
-"""Compiles every program of the comparison for a chip that is not attached, and replaces its results by arrays of ones."""
+"""Compiles attention of some tokens for a v6e: with other tiles of queries, libtpu ended with a segmentation fault. Then compiles
+every program of the comparison with a kernel for a chip that is not attached, and replaces all results by arrays of ones: the
+plain path, which is only XLA's, takes longer than all kernels."""
 
 
 @pytest.mark.tpu_compiler
-def test_the_self_test_of_each_kernel_compiles_for_a_tpu():
-    done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "attention compiles 9\nresidual_norm compiles 3\n", done.stderr
-
-
-SOME_QUERIES = """
-from bert_jax.tpu.costs.compiler import Compiler
-from bert_jax.tpu.costs.topologies import parse_topology
-from tests.benchmarks.benchmark_long_attention import last
-print(last(Compiler(parse_topology("v6e:2x2")), 1_024, "full", "some") > 0)
-"""
-
-
-@pytest.mark.tpu_compiler
-def test_attention_of_some_tokens_of_long_rows_compiles_for_a_v6e():
-    """With other tiles of queries, libtpu ended with a segmentation fault."""
-    done = subprocess.run([sys.executable, "-c", SOME_QUERIES], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+def test_attention_of_some_tokens_and_the_self_test_of_each_kernel_compile_for_a_tpu():
+    done = subprocess.run([sys.executable, "-c", KERNELS], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\nattention compiles 9\nresidual_norm compiles 3\n", done.stderr
+    assert done.returncode == 0
