@@ -214,7 +214,7 @@ def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
     ],
 )
 def test_unusable_rows_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=rf"a\.parquet, {message}"):
         load(train=put(tmp_path / "a.parquet", rows))
 
 
