@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 
 import numpy as np
@@ -116,3 +117,13 @@ def test_a_corpus_without_its_word_starts_is_refused(tmp_path, build, byte_level
     file.unlink()
     with pytest.raises(CorruptedCorpus, match=r"train.words.npy is missing"):
         open_corpus(tmp_path / "c")
+
+
+def test_word_starts_truncated_while_mapped_are_named(tmp_path, build, byte_level, source):
+    """Without the check the process ends with "Bus error"."""
+    build(tmp_path / "c", source, layout="sentences", tokenizer=byte_level)
+    corpus = open_corpus(tmp_path / "c")
+    for file in (tmp_path / "c").glob("shard-*/train.words.npy"):
+        os.truncate(file, 100)
+    with pytest.raises(CorruptedCorpus, match=r"train\.words\.npy was cut from [\d,]+ to 100 bytes while it was in use"):
+        starts_of(corpus)
