@@ -4,8 +4,8 @@
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
 Layers are compiled in a loop (`scan_layers=True`), which is several times faster and takes about the memory of the unrolled step.
-Fine-tuning is compiled with BERT-Base. All programs but the last phase of the smallest experiments are slow, a minute or two
-each: `pytest -m slow tests/tpu/costs`.
+Fine-tuning is compiled with BERT-Base. All programs but the last phase of the quickstart are slow, a minute or two each:
+`pytest -m slow tests/tpu/costs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY
 NAMED = re.compile(r"^Hardware: ((?:\d+x)?v\d\w?:\d+(?:x\d+)+|\d+ CPU cores, \d+ GiB)\b", re.MULTILINE)
 OF_SIZE = re.compile(r"^ +(\S+) .* (v\d\w?:\d+(?:x\d+)+) ", re.MULTILINE)
 LAYERS_IN_A_LOOP = {"model.scan_layers": True}
-QUICK = {"quickstart.py", "bert_miniature.py:tiny"}
+QUICK = {"quickstart.py"}
 
 
 def named(file: pathlib.Path) -> list[tuple[str, str]]:
