@@ -53,8 +53,8 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any) -> tuple[Any, An
 
 
 def test_a_translation_step_on_eight_devices_equals_one_device(monkeypatch: pytest.MonkeyPatch):
-    """The mesh gathers each layer when it is needed, since it has no loop over the layers; the one device has a loop, and computes
-    activations again."""
+    """The mesh gathers each layer when it is needed, since it has no loop over the layers; the one device has a loop, and
+    computes activations again."""
     monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
     first, alone, sums_of_one = trained(MeshConfig(), 1, dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
     _, spread, sums = trained(MeshConfig(data=4, tensor=2), 8, CONFIG)
