@@ -51,10 +51,13 @@ def copy(model: Model, tmp_path_factory) -> Analyser:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory) -> Analyser:
-    """Returns a model with one layer of two heads, half as wide, with a lower-case vocabulary and a shorter position table."""
+    """Returns a model with one layer of two heads, half as wide, with a lower-case vocabulary and a shorter position table. The
+    means of its last layer are large."""
     vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary") / "lower", cased=False)
     fields = {"num_layers": 1, "num_heads": 2, "hidden_size": 8, "max_position": 24, "type_vocab_size": 2}
-    return exported(as_model(*make_model(vocabulary, **fields), vocabulary), tmp_path_factory)
+    params, config = make_model(vocabulary, **fields)
+    params["encoder"]["layers"]["feed_forward_layer_norm"]["bias"] += 100.0
+    return exported(as_model(params, config, vocabulary), tmp_path_factory)
 
 
 def exported(model: Model, tmp_path_factory) -> Analyser:
