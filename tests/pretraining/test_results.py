@@ -105,3 +105,17 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
     assert module.training_section(experiment, types.SimpleNamespace(train=train), scores).language == "en"
+
+
+@pytest.mark.parametrize("init_from", ["start", ""])
+def test_the_card_names_the_licence_and_language_of_the_model_that_training_started_from(tmp_path, monkeypatch, init_from):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "config.json").write_text("{}")
+    (tmp_path / "start" / "model.safetensors").touch()
+    (tmp_path / "start" / "README.md").write_text("---\nlicense: mit\nlanguage: de\n---\nOurs.\n")
+    values = {"model": published("tiny"), "phases": [{"steps": 3}], "init_from": init_from}
+    train = types.SimpleNamespace(num_tokens=1, num_documents=1, directory=None)
+    experiment = PretrainingExperiment.from_dict(values)
+    found = module.training_section(experiment, types.SimpleNamespace(train=train), {})  # type: ignore[arg-type]
+    assert (found.license, found.language) == (("mit", "de") if init_from else ("", ""))
