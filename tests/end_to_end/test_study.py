@@ -84,6 +84,12 @@ def test_restarting_a_finished_study_trains_nothing(directory: pathlib.Path):
     assert {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")} == before
 
 
+def test_the_directory_of_a_study_is_refused_for_a_run(directory: pathlib.Path, experiment: pathlib.Path):
+    (done,) = forked.run(directory, ("pretrain", f"--config={experiment}", f"--workdir={directory / 'whole'}"))
+    assert done.status == 2
+    assert "whole holds a run of `study`, not of `pretrain`; name another --workdir" in done.output
+
+
 def test_a_study_killed_stopped_and_resumed_in_two_processes_gives_the_same_table(directory: pathlib.Path):
     workdir = shutil.copytree(directory / "whole", directory / "killed")
     for path in workdir.rglob("seed-1"):
