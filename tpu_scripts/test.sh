@@ -13,8 +13,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 set_up test
 cd "$root"
-# Caches bytecode, even if this machine's default is not to: compiling 400 test files takes 6 s at the start of each worker.
-export PYTHONDONTWRITEBYTECODE=
 export PYTHONUTF8=1 # in every locale, as commands do
 # loadfile: the tests of a file share fixtures (tests/conftest.py groups files, and starts with the longest)
 exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"
