@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import pathlib
 import subprocess
-import types
 from typing import Any
 
 import pytest
@@ -22,9 +21,9 @@ def test_the_commit_is_marked_if_the_package_has_changed(changed: str, commit: s
     def run(command: list[str], **how: Any) -> Any:
         asked.append(how)
         answers = {"rev-parse --short=12 HEAD": "0123456789ab\n", "status --porcelain --untracked-files=no .": changed}
-        return types.SimpleNamespace(stdout=answers[" ".join(command[1:])])
+        return subprocess.CompletedProcess(command, 0, answers[" ".join(command[1:])])
 
-    monkeypatch.setattr(processes.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert processes.git_commit() == commit
     assert asked == [{"cwd": PACKAGE, "capture_output": True, "text": True, "check": True, "timeout": 20}] * 2
 
@@ -36,7 +35,7 @@ def test_outside_of_git_the_commit_is_unknown(error: Exception, monkeypatch: pyt
     def fails(*given: Any, **how: Any) -> None:
         raise error
 
-    monkeypatch.setattr(processes.subprocess, "run", fails)
+    monkeypatch.setattr(subprocess, "run", fails)
     assert processes.git_commit() == "unknown"
 
 

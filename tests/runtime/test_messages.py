@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-import types
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bert_jax.runtime import messages
-from bert_jax.runtime.messages import Calls, framed, own_address, receive, signed, unframed
+from bert_jax.runtime.messages import Calls, ask, framed, own_address, receive, signed, unframed
+from tests.clock import Clock
 
 
 @pytest.fixture
@@ -93,36 +96,36 @@ def test_a_message_counts_once_complete_and_can_be_answered(calls: Calls):
     connection.close()
 
 
-def test_unread_callers_wait_in_a_queue_and_for_the_answer_longer_than_the_caller(monkeypatch: pytest.MonkeyPatch):
-    server, asked = socket.create_server(("127.0.0.1", 0)), list[Any]()
-    monkeypatch.setattr(messages.socket, "create_server", lambda address, backlog: asked.append(backlog) or server)
-    with Calls(("127.0.0.1", 0), expected=3):
-        assert asked == [3 + 256]
-
-    class Connection:
-        """A connection over which nothing is answered."""
-
-        def __enter__(self) -> Connection:
-            return self
-
-        def __exit__(self, *exception: object) -> None:
-            pass
-
-        def sendall(self, data: bytes) -> None:
-            pass
-
-        def settimeout(self, seconds: float) -> None:
-            asked.append(seconds)
-            raise OSError
-
-    clock = types.SimpleNamespace(monotonic=iter([0.0, 0.0, 30.0]).__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr(messages, "time", clock)
-    monkeypatch.setattr(messages.socket, "create_connection", lambda address, timeout: Connection())
-    assert messages.ask(("127.0.0.1", 1), "x", timeout=30.0) is None
-    assert asked[1:] == [30.0 + 15.0]
+def test_callers_wait_in_a_queue_until_their_messages_are_read():
+    with Calls(("127.0.0.1", 0), expected=3) as calls, contextlib.ExitStack() as opened:
+        for _ in range(200):
+            opened.enter_context(caller(calls))
+        opened.enter_context(caller(calls, framed(signed("the last"))))
+        call = calls.next(10)
+        assert call is not None
+        assert call[1] == "the last"
+        call[0].close()
 
 
-def test_slow_callers_do_not_block_others(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+def test_a_caller_waits_for_the_answer_longer_than_for_the_connection():
+    """The called process answers when all others have called it, which may have started later."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                time.sleep(0.2)
+                connection.sendall(framed(signed("late")))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        answered = ask(server.getsockname(), "x", timeout=0.1)
+        thread.join(30)
+    assert answered is not None
+    assert answered[0] == "late"
+    answered[1].close()
+
+
+def test_slow_callers_do_not_block_others(calls: Calls):
     data = framed(signed("dämmerung"))
     strangers = [
         caller(calls, b"GET / HTTP/1.1\r\n\r\n"),
@@ -141,13 +144,28 @@ def test_slow_callers_do_not_block_others(calls: Calls, monkeypatch: pytest.Monk
     call[0].sendall(b"!")
     assert parts.recv(1) == b"!"
     assert all(is_closed(stranger) for stranger in strangers)
-    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # for callers that connect from now on
-    late = caller(calls)
-    assert calls.next(0.2) is None
-    assert is_closed(late)
     calls.__exit__(None, None, None)
     assert all(is_closed(stranger) for stranger in (silent, half))
     call[0].close()
+
+
+def test_a_caller_that_says_nothing_is_rejected_after_ten_seconds(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+    silent, clock = caller(calls), Clock(monkeypatch)
+
+    def is_rejected() -> bool:
+        silent.setblocking(False)
+        try:
+            return silent.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    assert calls.next(0.0) is None
+    clock.advance(9.9)
+    assert calls.next(0.0) is None
+    assert not is_rejected()
+    clock.advance(0.1)
+    assert calls.next(0.0) is None
+    assert is_rejected()
 
 
 def test_the_oldest_of_too_many_callers_are_rejected(monkeypatch: pytest.MonkeyPatch):
@@ -179,5 +197,5 @@ def test_a_foreign_host_name_makes_a_process_listen_at_all_addresses(monkeypatch
             raise socket.gaierror("no such name")
         return [(None, None, None, "", (found[host], 0))]
 
-    monkeypatch.setattr(messages.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     assert [own_address(host) for host in ("me", "nat", "nowhere")] == ["", "", ""]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import selectors
 import socket
 import sys
 import threading
 import time
-import types
 from typing import Any, NoReturn
 
 import jax
@@ -25,11 +25,17 @@ from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import start_run
 from bert_jax.runtime.processes import BEAT, MARKER_FILE, SILENT, Processes, ProcessesLost, require_shared_directory
 from bert_jax.sharding.device_errors import OutOfMemory
+from tests.clock import Clock, SelectorClock
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Started
 from tests.end_to_end.runs import free_port
 from tests.runtime.connected import NAMES, group
-from tests.runtime.test_roll_call import Time
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a process 0.3 s, instead of 10, to end on its own after another has failed."""
+    monkeypatch.setattr(processes, "GRACE", 0.3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the ends
@@ -44,7 +50,7 @@ def test_a_killed_process_is_named_by_all_others_before_they_end(
             return super().unregister(file)
 
     left_out: list[Any] = []
-    monkeypatch.setattr(processes.selectors, "DefaultSelector", Selector)
+    monkeypatch.setattr(selectors, "DefaultSelector", Selector)
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
@@ -104,19 +110,8 @@ def test_heartbeats_continue_after_the_first_process_has_ended():
     assert three.left.empty()
 
 
-def test_the_first_process_waits_no_longer_than_a_minute_for_one_that_does_not_exit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "PARTING", 0.3)
-    with group() as three:
-        first = three.exit(0)
-        for index in (1, 2):
-            three.members[index].__exit__(None, None, None)
-        first.join(30)
-        assert not first.is_alive()
-    assert three.left.empty()
-
-
-def test_a_failed_first_process_ends_after_the_others(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(processes, "GRACE", 0.3)
+@pytest.mark.usefixtures("hurried")
+def test_a_failed_first_process_ends_after_the_others(capfd: pytest.CaptureFixture[str]):
     with group() as three:
         first = three.exit(0, UserError("the corpus is empty; name another"))
         first.join(0.1)
@@ -144,26 +139,24 @@ def test_if_all_fail_alike_the_first_process_exits_after_the_others(capfd: pytes
     assert capfd.readouterr().err == ""
 
 
-def test_an_interrupted_process_ends_the_others_without_waiting(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(processes, "GRACE", 0.05)
-    with group() as three:
-        interrupted = three.exit(1, KeyboardInterrupt())
-        interrupted.join(30)
-        assert not interrupted.is_alive()
-        assert three.ends(2) == {0: HUNG, 2: HUNG}
-    assert capfd.readouterr().err.count("worker 1 (b) of 3 has failed: KeyboardInterrupt\n") == 2
-
-
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (KeyboardInterrupt(), HUNG, "worker 1 (b) of 3 has failed: KeyboardInterrupt\n"),
+        (UserError("the bucket is gone"), USER_ERROR_STATUS, "error: worker 1 (b) of 3 has failed: the bucket is gone\n"),
+    ],
+    ids=["interrupted", "failed"],
+)
+@pytest.mark.usefixtures("hurried")
 def test_an_error_of_one_process_ends_the_others_with_its_message(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    error: BaseException, status: int, says: str, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(processes, "GRACE", 0.05)
     with group() as three:
-        three.exit(1, UserError("the bucket is gone; make it again"))
-        assert three.ends(2) == {0: USER_ERROR_STATUS, 2: USER_ERROR_STATUS}
-    assert capfd.readouterr().err.count("error: worker 1 (b) of 3 has failed: the bucket is gone; make it again\n") == 2
+        ended = three.exit(1, error)
+        ended.join(30)
+        assert not ended.is_alive()
+        assert three.ends(2) == {0: status, 2: status}
+    assert capfd.readouterr().err.count(says) == 2
 
 
 def test_silence_is_reported_to_all_before_it_counts_as_loss():
@@ -200,6 +193,7 @@ def test_a_hang_of_one_process_ends_all_with_its_message(index: int, tmp_path: p
     ],
     ids=["memory", "corpus", "collective"],
 )
+@pytest.mark.usefixtures("hurried")
 def test_a_device_error_ends_all_processes_with_its_message(
     error: Exception, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
@@ -208,8 +202,7 @@ def test_a_device_error_ends_all_processes_with_its_message(
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
 
-    monkeypatch.setattr(processes, "GRACE", 0.05)
-    monkeypatch.setattr(processes.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     with group() as three:
         with pytest.raises(SystemExit) as ended:
             three.members[2].__exit__(type(error), error, None)
@@ -228,7 +221,7 @@ def test_the_first_process_exits_last_after_a_device_error(monkeypatch: pytest.M
         left.append(three.left.qsize())
         raise SystemExit(status)
 
-    monkeypatch.setattr(processes.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     error, left = jax.errors.JaxRuntimeError("Gloo failed"), list[int]()
     with group() as three:
         with pytest.raises(SystemExit) as ended:
@@ -253,86 +246,54 @@ def test_a_single_process_waits_for_nobody():
 
 
 def test_a_process_counts_as_silent_after_missed_heartbeats(monkeypatch: pytest.MonkeyPatch):
-    clock = Time()
-    monkeypatch.setattr(processes, "time", clock)
+    clock = Clock(monkeypatch)
     first = Processes(Hosts("", 3, 0, NAMES, ""), {i: socket.socket() for i in (1, 2)})
-    clock.now += SILENT * BEAT
+    clock.advance(SILENT * BEAT)
     assert first.silent() == ""
-    clock.now += 0.5
+    clock.advance(0.5)
     assert first.silent() == "; ".join(f"{NAMES[i]} of 3 has sent no heartbeat for 8 s" for i in (1, 2))
 
 
 # ------------------------------------------------------------------------------------------------------------------- by the clock
-class Waiting:
-    """Replaces the selector: nobody sends anything, and the clock advances by the time waited, or by the next of `pauses`."""
-
-    def __init__(self, clock: Time, *pauses: float):
-        self._clock, self._pauses, self.waited = clock, list(pauses), list[float]()
-
-    def __enter__(self) -> Waiting:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def register(self, *given: object) -> None:
-        pass
-
-    def select(self, timeout: float) -> list[Any]:
-        self.waited.append(timeout)
-        self._clock.now += self._pauses.pop(0) if self._pauses else timeout
-        return []
-
-
-def lived(monkeypatch: pytest.MonkeyPatch, clock: Time, lone: Processes, *pauses: float) -> Waiting:
-    """Runs a process until it is ended, starting with these waits."""
-    waiting = Waiting(clock, *pauses)
-    monkeypatch.setattr(processes, "time", clock)
-    monkeypatch.setattr(processes.selectors, "DefaultSelector", lambda: waiting)
-    lone._live()
-    return waiting
+def watchdog(directory: pathlib.Path, seconds: float) -> Watchdog:
+    """Returns a watchdog that waits this long for each step."""
+    return Watchdog(directory, floor=seconds, start=seconds, clock=time.monotonic)
 
 
 @pytest.mark.parametrize(("limit", "pause"), [(4.0, 1.0), (100.0, 2.0)])
 def test_hangs_are_checked_four_times_per_limit_and_every_heartbeat(
     limit: float, pause: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    clock, left = Time(), list[int]()
-    alone = Processes(leave=left.append)
-    with alone.watched_by(Watchdog(tmp_path, floor=limit, start=limit, clock=clock.monotonic)):
-        waiting = lived(monkeypatch, clock, alone)
-    assert (left, clock.now) == ([HUNG], 1000.0 + limit + pause), "not yet at the limit itself"
-    assert set(waiting.waited) == {pause}
+    clock = SelectorClock(monkeypatch)
+    with group(count=1, beating=(), beat=BEAT) as one, one.members[0].watched_by(watchdog(tmp_path, limit)), one.members[0]:
+        assert one.ends(1) == {0: HUNG}
+    assert clock.passed == limit + pause, "not yet at the limit itself"
 
 
-def test_time_while_the_process_is_stopped_is_neither_hang_nor_silence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    clock, left = Time(), list[int]()
-    monkeypatch.setattr(processes, "time", clock)
-    alone = Processes(leave=left.append)
-    with alone.watched_by(Watchdog(tmp_path, floor=8.0, start=8.0, clock=clock.monotonic)):
-        lived(monkeypatch, clock, alone, 2.0, 500.0)  # 500: Ctrl-Z, then `fg` after eight minutes
-    assert (left, clock.now) == ([HUNG], 1000.0 + 2 + 500 + 3 * 2)
-    clock.now = 1000.0
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        second = Processes(Hosts("", 3, 1, NAMES, ""), {0: ours}, patience=60.0, leave=left.append)
-        lived(monkeypatch, clock, second, 2.0, 500.0)
-    assert (left, clock.now) == ([HUNG, HUNG], 1000.0 + 500 + 60)
+def test_time_while_the_process_is_stopped_is_no_hang(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock = SelectorClock(monkeypatch, 2.0, 500.0)  # 500: Ctrl-Z, then `fg` after eight minutes
+    with group(count=1, beating=(), beat=BEAT) as one, one.members[0].watched_by(watchdog(tmp_path, 8.0)), one.members[0]:
+        assert one.ends(1) == {0: HUNG}
+    assert clock.passed == 2 + 500 + 3 * 2
+
+
+def test_time_while_the_process_is_stopped_is_no_silence_of_others(monkeypatch: pytest.MonkeyPatch):
+    clock = SelectorClock(monkeypatch, 2.0, 500.0)
+    with group(count=2, beating=(1,), beat=BEAT) as two:
+        assert two.ends(1) == {1: HUNG}
+    assert clock.passed == 500 + 60
 
 
 def test_a_hung_process_names_the_silent_ones(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    clock, left = Time(), list[int]()
-    monkeypatch.setattr(processes, "time", clock)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        second = Processes(Hosts("", 3, 1, NAMES, ""), {0: ours}, patience=60.0, leave=left.append)
-        with second.watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=clock.monotonic)):
-            lived(monkeypatch, clock, second)
-    assert left == [HUNG]
+    clock = SelectorClock(monkeypatch)
+    clock.runs.clear()
+    with group(count=2, beating=(1,), beat=BEAT) as two, two.members[1].watched_by(watchdog(tmp_path, 9.0)):
+        clock.runs.set()
+        assert two.ends(1) == {1: HUNG}
     found = "process 1 made no progress for 10 s in the start (compilation) (limit 9 s); "
-    assert f"{found}worker 0 (a) of 3 has sent no heartbeat for 10 s; the same command" in capfd.readouterr().err
+    assert f"{found}worker 0 (a) of 2 has sent no heartbeat for 10 s; the same command" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("index", "seconds"), [(1, 10.0), (0, 16.0)])
@@ -340,64 +301,44 @@ def test_a_process_has_ten_seconds_to_end_on_its_own_after_another_has_failed(
     index: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ):
     """Process 0 waits five more seconds for the others to exit, until its next heartbeat."""
-    clock, left = Time(), list[int]()
-    monkeypatch.setattr(processes, "time", clock)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        one = Processes(Hosts("", 2, index, NAMES[:2], ""), {1 - index: ours}, leave=left.append)
-        one._end_soon("it failed", USER_ERROR_STATUS)
-        lived(monkeypatch, clock, one)
-    assert (left, clock.now - 1000) == ([USER_ERROR_STATUS], seconds)
+    clock, error = SelectorClock(monkeypatch), UserError("it failed")
+    with group(count=2, beating=(), beat=BEAT) as two:
+        two.members[1 - index].__exit__(UserError, error, None)
+        two.members[index].__enter__()
+        assert two.ends(1) == {index: USER_ERROR_STATUS}
+    assert clock.passed == seconds
 
 
-def test_the_first_process_waits_a_minute_for_others_that_announced_their_end(monkeypatch: pytest.MonkeyPatch):
-    clock = Time()
-    monkeypatch.setattr(processes, "time", clock)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        first = Processes(Hosts("", 2, 0, NAMES[:2], ""), {1: ours})
-        first._ended = True
-        first._leaving.add(1)
-        lived(monkeypatch, clock, first)
-    assert clock.now - 1000 == 60
-
-
-def test_a_directory_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    clock = Time()
-    monkeypatch.setattr(processes, "time", clock)
-    second: Any = types.SimpleNamespace(count=2, index=1, gather=lambda value: ["of the first", value])
-    with pytest.raises(UserError, match=r"is not the directory that process 0, 1 sees|is not the directory that process 1 sees"):
-        require_shared_directory(second, tmp_path)
-    assert clock.now - 1000 == 60
+def test_the_first_process_waits_at_most_a_minute_for_others_that_announced_their_end(monkeypatch: pytest.MonkeyPatch):
+    clock = SelectorClock(monkeypatch)
+    clock.runs.clear()
+    with group(count=2, beating=(0,), beat=BEAT) as two:
+        two.members[1].__exit__(None, None, None)
+        first = two.exit(0)
+        first.join(0.1)
+        assert first.is_alive()
+        clock.runs.set()
+        first.join(30)
+        assert two.left.empty()
+        assert clock.passed == 60
 
 
 # -------------------------------------------------------------------------------------------------------------------- agreements
-def test_agreements_are_numbered(monkeypatch: pytest.MonkeyPatch):
-    """A process may already send its next value while another still waits for the one before."""
-    second, sent = Processes(Hosts("", 2, 1, NAMES[:2], "")), list[Any]()
-
-    def answer(message: Any) -> None:
-        sent.append(message)
-        second._gathered[message["round"]] = {0: "a", 1: message["value"]}
-
-    monkeypatch.setattr(second, "_send", answer)
-    assert [second.gather(value) for value in ("b", "c")] == [["a", "b"], ["a", "c"]]
-    assert [message["round"] for message in sent] == [1, 2]
-
-
 def test_a_peer_that_reads_nothing_blocks_a_message_for_at_most_five_seconds():
     with group() as three:
         assert {connection.gettimeout() for connections in three.sockets.values() for connection in connections} == {5.0}
 
 
 def test_values_are_gathered_in_process_order():
-    def twice(one: Processes) -> list[Any]:
-        return [one.gather({"a": one.index}), one.gather(f"é{'x' * 200_000 * one.index}")]
+    """A process may already send its next value while another still waits for the one before."""
+
+    def several(one: Processes) -> list[Any]:
+        long = one.gather(f"é{'x' * 200_000 * one.index}")
+        return [one.gather([one.index, number]) for number in range(100)] + [[len(text) for text in long]]
 
     with group() as three:
-        for values, texts in three.all(twice):
-            assert values == [{"a": 0}, {"a": 1}, {"a": 2}]
-            assert [len(text) for text in texts] == [1, 200_001, 400_001]
+        for said in three.all(several):
+            assert said == [[[index, number] for index in range(3)] for number in range(100)] + [[1, 200_001, 400_001]]
 
 
 def test_errors_of_the_first_process_are_raised_in_all():
@@ -448,16 +389,26 @@ def test_processes_without_a_shared_directory_detect_it(tmp_path: pathlib.Path):
     require_shared_directory(Processes(), tmp_path / "gone")
 
 
-def test_a_file_of_another_machine_may_take_a_while_to_appear(tmp_path: pathlib.Path):
-    (tmp_path / "first").mkdir()
+def test_a_file_of_another_machine_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock, first, second = Clock(monkeypatch), tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.passed == 60:
+            second.symlink_to(first)
 
     def look(one: Processes) -> None:
-        if one.index == 0:
-            threading.Timer(0.3, (tmp_path / "second").symlink_to, args=(tmp_path / "first",)).start()
-        require_shared_directory(one, tmp_path / ("second" if one.index else "first"))
+        require_shared_directory(one, second if one.index else first)
 
+    monkeypatch.setattr(time, "sleep", sleep)
     with group(count=2) as two:
         assert two.all(look) == [None, None]
+        assert clock.passed == 60
+        second.unlink()
+        with pytest.raises(UserError, match="is not the directory that process 1 sees"):
+            two.all(look)
+        assert clock.passed == 120
 
 
 # --------------------------------------------------------------------------------------------------------------- with JAX itself

@@ -15,28 +15,14 @@ import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import messages, processes
+from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.messages import framed, receive, signed, verified
 from bert_jax.runtime.processes import code_digest, git_commit, meet, process_facts, roll_call
+from tests.clock import Clock, SelectorClock
 from tests.end_to_end.runs import free_port
 
 NAMES = tuple(f"worker {i}" for i in range(12))
-
-
-class Time:
-    """A clock that advances only while something waits; it starts at 1000."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 def group(count: int, port: int) -> list[Hosts]:
@@ -224,11 +210,18 @@ def test_with_a_secret_other_callers_are_ignored(monkeypatch: pytest.MonkeyPatch
 
 def test_answers_without_the_secret_are_ignored(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
-    monkeypatch.setattr(messages, "ANSWER", 0.1)  # seconds, of 15
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        thread = threading.Thread(target=lambda: stranger.accept()[0].sendall(framed(["", ""])))
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with stranger.accept()[0] as connection:
+                        connection.sendall(framed(["", ""]))
+
+        thread = threading.Thread(target=answer)
         thread.start()
         (told,) = call(group(2, stranger.getsockname()[1])[1:], [{}], 1)
+        stranger.shutdown(socket.SHUT_RDWR)
         thread.join(30)
     assert "did not answer within 1 s" in told
 
@@ -256,63 +249,23 @@ def test_a_worker_that_dies_does_not_prevent_answers_to_the_others():
 
 
 # ------------------------------------------------------------------------------------------------------------------- by the clock
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    clock = Time()
-    for module in (processes, messages):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
-
-
-def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
-    """Returns the pauses in which process 0 waits in vain for a connection."""
-    waited: list[float] = []
-
-    class Calls(contextlib.AbstractContextManager["Calls"]):
-        def __init__(self, address: tuple[str, int], expected: int):
-            assert (address, expected) == (("127.0.0.1", 1), 3)
-
-        def next(self, seconds: float) -> None:
-            waited.append(seconds)
-            clock.now += seconds
-
-        def __exit__(self, *exception: object) -> None:
-            pass
-
-    monkeypatch.setattr(messages, "Calls", Calls)
-    return waited
-
-
-def test_the_first_process_reports_missing_workers_every_ten_seconds(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    waited, said = nobody_calls(monkeypatch, clock), list[str]()
+def test_the_first_process_reports_missing_workers_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    SelectorClock(monkeypatch)
     with pytest.raises(UserError, match=r"3 workers expected, but worker 1, worker 2 did not start"):
-        roll_call(group(3, 1)[0], {}, 25.005, say=said.append)
-    assert said == ["waiting for worker 1, worker 2 of 3 (11s)", "waiting for worker 1, worker 2 of 3 (22s)"]
-    assert waited == [1.0] * 25 + [0.01]
+        roll_call(group(3, free_port())[0], {}, 25.005)
+    says = "waiting for worker 1, worker 2 of 3"
+    assert capsys.readouterr().err == f"{says} (11s)\n{says} (22s)\n"
 
 
-def test_messages_go_to_stderr(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    nobody_calls(monkeypatch, clock)
-    with pytest.raises(UserError):
-        roll_call(group(3, 1)[0], {}, 12.0)
-    assert capsys.readouterr().err == "waiting for worker 1, worker 2 of 3 (11s)\n"
-
-
-def test_waiting_workers_report_every_ten_seconds(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
-
-    def create_connection(address: Any, timeout: float) -> None:
-        asked.append((address, timeout))
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(messages.socket, "create_connection", create_connection)
-    said: list[str] = []
-    with pytest.raises(UserError, match=r"this is worker 2 of 3, but worker 0 at 127.0.0.1:1 did not answer within 25 s"):
-        roll_call(group(3, 1)[2], {}, 25.0, say=said.append)
-    assert said == ["waiting for worker 0 at 127.0.0.1:1 (10s)", "waiting for worker 0 at 127.0.0.1:1 (20s)"]
-    assert set(asked) == {(("127.0.0.1", 1), 5)}
-    assert set(clock.slept) == {0.2}
-    assert 124 <= len(clock.slept) <= 126
+def test_waiting_workers_report_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    clock, port = Clock(monkeypatch), free_port()
+    with pytest.raises(UserError, match=rf"this is worker 2 of 3, but worker 0 at 127.0.0.1:{port} did not answer within 25 s"):
+        roll_call(group(3, port)[2], {}, 25.0)
+    says = f"waiting for worker 0 at 127.0.0.1:{port}"
+    assert capsys.readouterr().err == f"{says} (10s)\n{says} (20s)\n"
+    assert clock.passed == pytest.approx(25, abs=0.3)
 
 
 @pytest.mark.parametrize(

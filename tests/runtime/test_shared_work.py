@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import threading
 import time
@@ -10,11 +12,10 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import processes
 from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, RunShard
+from bert_jax.runtime.workdir import locked
+from tests.clock import Clock
 from tests.runtime.connected import Group, group
-from tests.runtime.test_roll_call import Time
-from tests.runtime.test_workdir import other_process
 
 
 class Sharing:
@@ -158,32 +159,22 @@ def test_the_last_message_of_a_process_is_received(tmp_path: pathlib.Path):
 def test_a_process_waits_two_minutes_longer_for_its_predecessor_than_for_a_silent_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def in_use(directory: pathlib.Path, name: str) -> Any:
-        assert (directory, name) == (tmp_path, f"{FOLDER}/1.lock")
-        raise UserError("in use")
-
-    clock = Time()
-    monkeypatch.setattr(processes, "time", clock)
-    monkeypatch.setattr(processes, "locked", in_use)
-    with group(patience=30.0, count=2, beating=()) as two:
-        begin = clock.now
-        with pytest.raises(UserError, match=r"^in use$"), two.members[1].shard_runs(tmp_path, lambda: None):
-            pass
-    assert clock.now - begin == pytest.approx(150.0, abs=0.3)
-
-
-def test_a_process_waits_for_its_predecessor_and_names_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "EARLIER", 0.1)
     (tmp_path / FOLDER).mkdir()
-    with group(patience=0.1, count=2, beating=()) as two, other_process(tmp_path / FOLDER / "1.lock") as predecessor:
-        assert predecessor.stdout.readline() == "held\n"
+    with group(patience=30.0, count=2, beating=()) as two, locked(tmp_path, f"{FOLDER}/1.lock"):
+        clock = Clock(monkeypatch)
         with (
-            pytest.raises(UserError, match=rf"is in use by process {predecessor.pid} on "),
+            pytest.raises(UserError, match=rf"is in use by process {os.getpid()} on "),
             two.members[1].shard_runs(tmp_path, lambda: None),
         ):
             pass
-        monkeypatch.setattr(processes, "EARLIER", 30.0)
-        leaving = threading.Timer(0.3, predecessor.stdin.close)
+    assert clock.passed == pytest.approx(150.0, abs=0.3)
+
+
+def test_a_process_starts_when_its_predecessor_has_ended(tmp_path: pathlib.Path):
+    (tmp_path / FOLDER).mkdir()
+    with group(count=2, beating=()) as two, contextlib.ExitStack() as predecessor:
+        predecessor.enter_context(locked(tmp_path, f"{FOLDER}/1.lock"))
+        leaving = threading.Timer(0.3, predecessor.close)
         leaving.start()
         with two.members[1].shard_runs(tmp_path, lambda: None):
             assert leaving.finished.is_set()
