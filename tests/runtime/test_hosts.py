@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import os
 import pathlib
 import socket
 import sys
 import time
-import types
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,9 +19,30 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts, messages
+from tests.clock import Clock
 from tests.end_to_end.runs import free_port
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Makes this machine a TPU VM whose metadata server has these attributes; none at first."""
+    attributes: dict[str, str] = {}
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        folder, _, name = request.full_url.rpartition("/")
+        assert folder == "http://metadata.google.internal/computeMetadata/v1/instance/attributes"
+        assert (request.headers, timeout) == ({"Metadata-flavor": "Google"}, 5)
+        if name not in attributes:
+            raise urllib.error.HTTPError(request.full_url, 404, "Not Found", http.client.HTTPMessage(), None)
+        return io.BytesIO(attributes[name].encode())
+
+    for name in [name for name in os.environ if name.startswith(("TPU_", "MEGASCALE_", "SKYPILOT_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
+    return attributes
 
 
 def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> hosts.Hosts | None:
@@ -83,21 +106,16 @@ def test_numbers_of_a_slice_that_cannot_be_are_refused(name: str, value: str, mo
         on_tpu(monkeypatch, **variables | {name: value})
 
 
-def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> hosts.Hosts | None:
-    """Returns the hosts as the second worker of `my-slice` finds them."""
-    metadata = {
-        "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
-        "attributes/agent-worker-number": "1",
-        "attributes/tpu-env": f"ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n{tpu_env}",
-    }
-    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
-    monkeypatch.setattr(hosts, "_metadata", metadata.get)
-    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
-    return on_tpu(monkeypatch, **variables)
+def second_worker(metadata: dict[str, str], tpu_env: str = "", addresses: Sequence[str] = ("10.0.0.2", "10.0.0.3")) -> None:
+    """Sets the metadata of the second worker of `my-slice`."""
+    metadata["worker-network-endpoints"] = ",".join(f"name:8470:{address}" for address in addresses)
+    metadata["agent-worker-number"] = "1"
+    metadata["tpu-env"] = f"ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n{tpu_env}"
 
 
-def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
-    found = on_a_tpu_vm(monkeypatch)
+def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    second_worker(metadata)
+    found = on_tpu(monkeypatch)
     assert found is not None
     assert (found.coordinator, found.index, found.names) == ("10.0.0.2:8476", 1, ("worker 0 (10.0.0.2)", "worker 1 (10.0.0.3)"))
     assert "gcloud compute tpus tpu-vm ssh my-slice --zone=us-central2-b --worker=all --command=" in found.remedy
@@ -105,40 +123,50 @@ def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.Monke
     assert "--config=a b.py" in found.remedy
 
 
-def test_slices_that_were_requested_together_are_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch):
+def test_slices_that_were_requested_together_are_read_from_the_metadata(
+    metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
     tpu_env = "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\nMEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
-    found = on_a_tpu_vm(monkeypatch, tpu_env, SKYPILOT_NODE_IPS="10.0.0.8\n10.0.0.9\n10.0.0.2\n10.0.0.3")
+    second_worker(metadata, tpu_env)
+    found = on_tpu(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.8\n10.0.0.9\n10.0.0.2\n10.0.0.3")
     assert found is not None
     assert (found.coordinator, found.count, found.index) == ("10.0.0.9:8476", 4, 3)
     assert "gcloud compute tpus queued-resources ssh my --node=all --zone=us-central2-b --worker=all" in found.remedy
 
 
-def test_slices_requested_separately_by_skypilot_are_joined(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hosts.os, "environ", os.environ.copy())
-    asked: list[object] = []
+def loopback(count: int) -> list[str]:
+    """Returns addresses of this machine that no other process of the tests uses."""
+    return [f"127.{1 + os.getpid() // 256 % 254}.{os.getpid() % 256}.{1 + i}" for i in range(count)]
 
-    def joined(own: list[str], worker: int, addresses: list[str]) -> list[list[str]]:
-        asked.append((own, worker, addresses))
-        return [["10.0.0.8", "10.0.0.9"], ["10.0.0.2", "10.0.0.3"]]
 
-    monkeypatch.setattr(hosts, "joined_slices", joined)
-    found = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.9\n10.0.0.2\n10.0.0.3\n10.0.0.8")
-    assert asked == [(["10.0.0.2", "10.0.0.3"], 1, ["10.0.0.9", "10.0.0.2", "10.0.0.3", "10.0.0.8"])]
+def test_slices_requested_separately_by_skypilot_are_joined(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    addresses = loopback(4)
+    slices = [addresses[:1] + addresses[3:], addresses[1:3]]  # in the order in which SkyPilot names them
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    second_worker(metadata, addresses=slices[1])
+    with ThreadPoolExecutor(3) as pool:
+        others = [
+            pool.submit(hosts.joined_slices, own, worker, addresses)
+            for own, worker in ((slices[0], 0), (slices[0], 1), (slices[1], 0))
+        ]
+        found = on_tpu(monkeypatch, SKYPILOT_NODE_IPS="\n".join(addresses))
+        assert [other.result() for other in others] == [slices] * 3
     assert found is not None
-    assert (found.coordinator, found.count, found.index) == ("10.0.0.8:8476", 4, 3)
+    assert (found.coordinator, found.count, found.index) == (f"{addresses[0]}:8476", 4, 3)
     found_by_libtpu = {name: os.environ[name] for name in os.environ if name.startswith("MEGASCALE_")}
     assert found_by_libtpu == {
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": "1",
-        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.8:8080",
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{addresses[0]}:8080",
         "MEGASCALE_PORT": "8080",
     }
-    asked.clear()
-    for name in found_by_libtpu:
-        del os.environ[name]
-    alone = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")  # the hosts of this slice
+
+
+def test_a_single_slice_of_skypilot_is_not_joined(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    second_worker(metadata)
+    alone = on_tpu(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")
     assert alone is not None
-    assert asked == []
+    assert alone.count == 2
 
 
 def test_hosts_exchange_which_of_them_form_a_slice():
@@ -193,12 +221,11 @@ def test_a_caller_that_is_not_a_host_of_the_run_is_rejected(said: Any):
             first.result()
 
 
-def test_a_host_waits_five_minutes_for_the_first_at_the_port_of_jax(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
-    monkeypatch.setattr(hosts, "ask", lambda *given, timeout: asked.append((*given, timeout)))
-    with pytest.raises(UserError, match=r"^a of 2 hosts did not start within 300 s"):
-        hosts.joined_slices(["c", "b"], 1, ["a", "b"])
-    assert asked == [(("a", 8476), {"slice": ["c", "b"], "worker": 1}, 300.0)]
+def test_a_host_waits_five_minutes_for_the_first(monkeypatch: pytest.MonkeyPatch):
+    clock, (first, second) = Clock(monkeypatch), loopback(2)
+    with pytest.raises(UserError, match=rf"^{first} of 2 hosts did not start within 300 s"):
+        hosts.joined_slices([second], 0, [first, second])
+    assert clock.passed == pytest.approx(300, abs=0.3)
 
 
 def test_a_port_in_use_keeps_slices_apart():
@@ -215,58 +242,28 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-def test_a_host_without_chips_or_without_metadata_is_no_slice(monkeypatch: pytest.MonkeyPatch):
-    environment: dict[str, str] = {}
-    devices: list[str] = []
-    metadata: dict[str, str] = {}
-    asked: list[str] = []
-
-    def ask(key: str) -> str | None:
-        asked.append(key)
-        return metadata.get(key)
-
-    monkeypatch.setattr(hosts.os, "environ", environment)
-    monkeypatch.setattr(hosts.pathlib, "Path", lambda path: types.SimpleNamespace(glob=lambda pattern: devices))
-    monkeypatch.setattr(hosts, "_metadata", ask)
+def test_a_host_without_chips_or_without_metadata_is_no_slice(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     assert hosts.slice_variables() is None
-    devices.append("accel0")
-    environment["TPU_SKIP_MDS_QUERY"] = "1"
-    assert hosts.slice_variables() is None
-    assert asked == []
-    del environment["TPU_SKIP_MDS_QUERY"]
     for name, value in (("worker-network-endpoints", "h0,h1"), ("agent-worker-number", "1")):
         metadata.clear()
-        metadata[f"attributes/{name}"] = value
+        metadata[name] = value
         assert hosts.slice_variables() is None
-    metadata |= {"attributes/worker-network-endpoints": "h0,h1"}
+    metadata["worker-network-endpoints"] = "h0,h1"
     assert hosts.slice_variables() == {"TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
-    metadata["attributes/tpu-env"] = "a line\nZONE: 'us:b'\n"
-    environment |= {"MEGASCALE_NUM_SLICES": "2", "OTHER": "x"}
+    metadata["tpu-env"] = "a line\nZONE: 'us:b'\n"
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
     found = {"ZONE": "us:b", "MEGASCALE_NUM_SLICES": "2", "TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
     assert hosts.slice_variables() == found
-    environment["SKYPILOT_NODE_IPS"] = "h0 h1 h2 h3"
+    monkeypatch.setenv("SKYPILOT_NODE_IPS", "h0 h1 h2 h3")
     assert hosts.slice_variables() == found, "GKE has joined them"
-    environment["TPU_WORKER_HOSTNAMES"] = "t0"
-    assert hosts.slice_variables() == environment
-
-
-def test_metadata_requests_have_the_required_header(monkeypatch: pytest.MonkeyPatch):
-    answers: list[Callable[[], Any]] = []
-
-    def urlopen(request: Any, timeout: float) -> Any:
-        url = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/x"
-        assert (request.full_url, request.headers, timeout) == (url, {"Metadata-flavor": "Google"}, 5)
-        return answers.pop()()
-
-    def answer() -> Any:
-        return io.BytesIO(b"h0")
-
-    def nobody() -> Any:
-        raise OSError
-
-    monkeypatch.setattr(hosts.urllib.request, "urlopen", urlopen)
-    answers += [nobody, answer]
-    assert [hosts._metadata("attributes/x"), hosts._metadata("attributes/x")] == ["h0", None]
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    assert hosts.slice_variables() is None
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t0")
+    assert hosts.slice_variables() == dict(os.environ)
+    for name in ("TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [])
+    assert hosts.slice_variables() is None
 
 
 @pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
@@ -275,7 +272,7 @@ def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.Monke
     found = [pathlib.Path(f"/dev/accel{i}") for i in range(chips)]
     monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
     environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
-    monkeypatch.setattr(hosts.os, "environ", environment)
+    monkeypatch.setattr(os, "environ", environment)
     hosts.isolate_tpu_chips()
     assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
 
