@@ -15,8 +15,8 @@ import pytest
 
 from bert_jax.errors import HUNG, MENDED_BY_RESTART, UserError
 from bert_jax.runtime import restarts
-from bert_jax.runtime.restarts import find_workdir, keep_running, steps_done
-from tests.runtime.test_roll_call import Time
+from bert_jax.runtime.restarts import FIRST_PAUSE, find_workdir, keep_running, steps_done
+from tests.clock import Clock
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = """
@@ -47,12 +47,12 @@ def ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     put_in_place(STAND_IN, tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def run(plan: str, restarts: int = 3) -> tuple[int, int]:
+    def run(plan: str, restarts: int = 3, first_pause: float = 0.01, workdir: bool = True) -> tuple[int, int]:
         starts = tmp_path / "starts"
         starts.unlink(missing_ok=True)
-        arguments = [str(starts), plan, f"--workdir={tmp_path / 'run'}"]
+        arguments = [str(starts), plan, f"--workdir={tmp_path / 'run'}"][: 2 + workdir]
         try:
-            status = keep_running("pretrain", arguments, restarts, first_pause=0.01)
+            status = keep_running("pretrain", arguments, restarts, first_pause)
         finally:
             run.starts = len(starts.read_text())
         return status, run.starts
@@ -88,9 +88,10 @@ def test_the_same_step_failing_twice_ends_the_run_with_the_reason(ends):
     assert ends.starts == 3
 
 
-def test_failing_twice_before_the_first_step_ends_the_run(ends):
+@pytest.mark.parametrize("workdir", [True, False])
+def test_failing_twice_before_the_first_step_ends_the_run(ends, workdir: bool):
     with pytest.raises(UserError, match="before its first logged step, as before"):
-        ends("0:42,0:42,0:0")
+        ends("0:42,0:42,0:0", workdir=workdir)
 
 
 def test_a_stop_by_sigterm_does_not_count_as_a_failure_of_its_step(ends):
@@ -103,22 +104,50 @@ def test_the_status_after_the_last_restart_allows_another_start(ends, capfd: pyt
     assert "--restarts=1 allows no further restart; the same command resumes" in told
 
 
+def test_pauses_double_from_ten_seconds_and_stay_below_the_start_timeout(
+    ends, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    clock = Clock(monkeypatch)
+    assert ends(",".join(f"{step}:42" for step in range(10, 80, 10)), 6, FIRST_PAUSE) == (HUNG, 7)
+    assert clock.passed == pytest.approx(10 + 20 + 40 + 80 + 160 + 160)
+    told = capfd.readouterr().err.splitlines()
+    pauses = ("10s", "20s", "40s", "1m20s", "2m40s", "2m40s")
+    assert [line.rpartition("; ")[2] for line in told[:6]] == [
+        f"restart {i} of 6 in {pause}" for i, pause in enumerate(pauses, 1)
+    ]
+
+
+def test_a_pause_is_not_exceeded(ends, monkeypatch: pytest.MonkeyPatch):
+    clock = Clock(monkeypatch)
+    assert ends("10:42,20:0", first_pause=0.5) == (0, 2)
+    assert clock.passed == pytest.approx(0.5)
+
+
+SIGNALLED = "import os, sys, time\nos.kill(os.getppid(), int(sys.argv[1]))\ntime.sleep(float(sys.argv[2]))\nos._exit(42)\n"
 SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(60)\n"
 PAUSED = "import os, pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nos._exit(42)\n"
 
 
-def test_sigterm_ends_the_command_without_a_restart(tmp_path: pathlib.Path):
+@pytest.mark.parametrize(("number", "seconds", "status"), [(signal.SIGTERM, 60, 143), (signal.SIGINT, 0.1, 42)])
+def test_only_sigterm_is_forwarded_and_neither_signal_leads_to_a_restart(
+    number: signal.Signals, seconds: float, status: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The terminal sends Ctrl-C to the command too."""
+    put_in_place(SIGNALLED, tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert keep_running("pretrain", [str(int(number)), str(seconds)], 3) == status
+
+
+def test_a_signal_while_the_command_is_being_started_reaches_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str]):
+            super().__init__(command)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     put_in_place(SLOW, tmp_path)
-    started = tmp_path / "started"
-    begin = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from bert_jax.runtime.restarts import keep_running"
-    run = f"{begin}; sys.exit(keep_running('pretrain', [{str(started)!r}], 3))"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-P", "-c", run], env=environment) as supervisor:
-        deadline = time.monotonic() + 30
-        while not started.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        supervisor.send_signal(signal.SIGTERM)
-        assert supervisor.wait(timeout=8) == 143
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    assert keep_running("pretrain", [str(tmp_path / "started")], 3) == 143
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -133,7 +162,7 @@ def test_a_signal_during_the_pause_prevents_the_restart(
         slept.append(seconds)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(restarts.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert keep_running("pretrain", [str(tmp_path / "started")], 3) == 128 + number
     assert capfd.readouterr().err.endswith("before its first logged step; restart 1 of 3 in 10s\n")
     assert slept == [0.2]
@@ -166,121 +195,14 @@ def test_the_steps_of_a_sweep_add_up_over_its_runs(tmp_path: pathlib.Path):
     assert steps_done(tmp_path) == 53
 
 
-class Ends:
-    """Replaces the children: each ends with one of `statuses`; `interrupted` is the pause in which a signal arrives."""
-
-    def __init__(self, statuses: list[int], interrupted: int | None = None):
-        self.statuses, self.interrupted = statuses, interrupted
-        self.received, self.commands, self.pauses = 0, list[list[str]](), list[float]()
-
-    def __enter__(self) -> Ends:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def run(self, command: list[str]) -> int:
-        self.commands.append(command)
-        return self.statuses.pop(0)
-
-    def interrupted_within(self, seconds: float) -> bool:
-        self.pauses.append(seconds)
-        if len(self.pauses) == self.interrupted:
-            self.received = 2
-        return self.received != 0
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch):
-    """Returns a function that restarts a command whose starts end with these statuses; every start gets ten steps further."""
-    steps = iter(range(10, 1000, 10))
-    monkeypatch.setattr(restarts, "steps_done", lambda workdir: next(steps))
-
-    def keep(made: Ends, allowed: int, *arguments: str) -> int:
-        monkeypatch.setattr(restarts, "_Signals", lambda: made)
-        return keep_running("pretrain", arguments, allowed)
-
-    return keep
-
-
-def test_pauses_double_from_ten_seconds_and_stay_below_the_start_timeout(kept, capsys: pytest.CaptureFixture[str]):
-    ends = Ends([42] * 7)
-    assert kept(ends, 6, "--workdir=run", "--config.seed=1") == HUNG
-    assert ends.pauses == [10, 20, 40, 80, 160, 160]
-    assert ends.commands == [[sys.executable, "-P", "-m", "bert_jax.pretrain", "--workdir=run", "--config.seed=1"]] * 7
-    told = capsys.readouterr().err.splitlines()
-    assert told[5].endswith("after 60 steps; restart 6 of 6 in 2m40s")
-    assert told[6].startswith("error: pretrain ended with exit status 42")
-
-
-def test_a_signal_or_a_final_status_ends_the_restarts(kept):
-    ends = Ends([42, 42, 42], interrupted=2)
-    assert kept(ends, 6, "--workdir=run") == 128 + 2
-    assert len(ends.commands) == 2
-    assert kept(Ends([42, 0]), 6, "--workdir=run") == 0
-    received = Ends([42])
-    received.received = 15
-    assert kept(received, 6, "--workdir=run") == 42, "the signal was for the command"
-
-
-def test_without_a_workdir_a_command_fails_twice_after_the_same_step(kept):
-    with pytest.raises(UserError, match="before its first logged step, as before"):
-        kept(Ends([42, 42]), 6)
-
-
-class Child:
-    """A child process that has ended with this status; it records the signals that it is sent."""
-
-    def __init__(self, status: int = 0):
-        self.status, self.signals = status, list[int]()
-
-    def send_signal(self, number: int) -> None:
-        self.signals.append(number)
-
-    def wait(self) -> int:
-        return self.status
-
-
-@pytest.mark.parametrize(("status", "shown"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
-def test_a_child_ended_by_a_signal_has_the_status_of_a_shell(status: int, shown: int, monkeypatch: pytest.MonkeyPatch):
-    child = Child(status)
-    monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
-    signals = restarts._Signals()
-    assert (signals.run(["a"]), child.signals) == (shown, [])
-    signals.received = signal.SIGTERM
-    signals.run(["a"])
-    assert child.signals == [signal.SIGTERM], "it came while the child was being started"
-
-
-def test_sigterm_is_forwarded_and_ctrl_c_is_not(monkeypatch: pytest.MonkeyPatch):
-    child = Child()
-    monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
-    with restarts._Signals() as signals:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.received == signal.SIGTERM, "without a child"
-        signals.received = 0
-        signals.run(["a"])
-        for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), number)
-            assert signals.received == number
-    assert child.signals == [signal.SIGTERM]
-
-
-def test_a_pause_ends_at_its_time_or_at_a_signal(monkeypatch: pytest.MonkeyPatch):
-    clock = Time()
-    monkeypatch.setattr(restarts, "time", clock)
-    signals = restarts._Signals()
-    assert signals.interrupted_within(0.5) is False
-    assert clock.slept == [pytest.approx(seconds) for seconds in (0.2, 0.2, 0.1)]
-    signals.received = 2
-    assert signals.interrupted_within(10.0) is True
-    assert len(clock.slept) == 3
-
-
-def test_the_command_line_has_the_restarts_the_command_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "argv", ["restarts", "3", "pretrain", "--config=a"])
-    monkeypatch.setattr(restarts, "keep_running", lambda *given: given)
-    assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]
+def test_the_command_line_has_the_restarts_the_command_and_its_arguments(
+    ends, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(
+        sys, "argv", ["restarts", "0", "pretrain", str(tmp_path / "starts"), "10:42", f"--workdir={tmp_path / 'run'}"]
+    )
+    assert restarts.main() == HUNG
+    assert "after 10 steps, but --restarts=0 allows no further restart" in capfd.readouterr().err
 
 
 def test_the_documented_exit_statuses_are_the_ones_in_the_code():
