@@ -2,7 +2,7 @@
 0).
 
 The process that holds the lock rewrites the object every few seconds. A new process that finds the lock watches the object. If
-its generation does not change for `STALE` seconds, the holder counts as dead, and the new process takes the lock over. This
+its generation does not change for a minute, the holder counts as dead, and the new process takes the lock over. This
 write also has a precondition, so that only one process gets the lock. Clocks of different machines are never compared. The lock
 of a dead process on the same machine is taken over immediately."""
 
@@ -24,21 +24,24 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.storage.objects import StorageError, read, remove, write
 from bert_jax.storage.paths import AnyPath
 
-BEAT, STALE = 10.0, 60.0
-"""Seconds between writes of a held lock, and seconds without a write after which its process is considered dead."""
-_LOOK = 1.0  # seconds between two checks of another process's lock
+BEAT = 10.0
+"""Seconds between writes of a held lock."""
+MISSED = 6
+"""The number of missed writes after which the process that holds a lock is considered dead."""
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Holds the lock `name` in a directory of a bucket. If another process holds the lock, raises a UserError that names this
-    process.
+def locked_in_bucket(
+    directory: AnyPath, name: str, *, beat: float = BEAT, leave: Callable[[int], object] = os._exit
+) -> Iterator[None]:
+    """Holds the lock `name` in a directory of a bucket, and rewrites it every `beat` seconds. If another process holds the
+    lock, raises a UserError that names this process.
 
-    If this process is stopped or has no connection for `STALE` seconds, another process may take the lock over. In this case,
+    If this process is stopped or has no connection for `MISSED` beats, another process may take the lock over. In this case,
     `leave` ends this process with an exit status."""
-    lock = _Lock(f"{directory}/{name}", str(directory), leave)
+    lock = _Lock(f"{directory}/{name}", str(directory), beat, leave)
     try:
         yield
     finally:
@@ -48,8 +51,9 @@ def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], objec
 class _Lock:
     """A held lock. A thread rewrites it regularly."""
 
-    def __init__(self, path: str, directory: str, leave: Callable[[int], object]):
+    def __init__(self, path: str, directory: str, beat: float, leave: Callable[[int], object]):
         self._path, self._directory, self._leave = path, directory, leave
+        self._beat, self._stale = beat, MISSED * beat
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
         holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}"
         self._text = f"{holder}\n{_machine()}\n{os.getpid()}\n{os.urandom(8).hex()}\n"
@@ -74,8 +78,8 @@ class _Lock:
                 return there.generation
             holder = text.partition("\n")[0] or "another process"
             if not seen:
-                seen, since = there.generation, time.monotonic() - min(max(there.age, 0.0), STALE)
-                left = STALE - (time.monotonic() - since)
+                seen, since = there.generation, time.monotonic() - min(max(there.age, 0.0), self._stale)
+                left = self._stale - (time.monotonic() - since)
                 if left > 0 and not _is_dead(text):
                     log.warning(
                         "%s is locked by %s; waiting for %.0f s to see whether this process is alive",
@@ -88,14 +92,14 @@ class _Lock:
                     f"--workdir={self._directory} is in use by {holder}; wait until this process ends, stop it, or name "
                     "another --workdir"
                 )
-            if _is_dead(text) or time.monotonic() - since >= STALE:
+            if _is_dead(text) or time.monotonic() - since >= self._stale:
                 log.warning("the lock of %s belonged to a dead process: %s", self._directory, holder)
                 replaced = there.generation
             else:
-                time.sleep(_LOOK)
+                time.sleep(self._beat / 10)
 
     def _renew(self) -> None:
-        while not self._closed.wait(BEAT):
+        while not self._closed.wait(self._beat):
             try:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
@@ -115,7 +119,8 @@ class _Lock:
                 holder = there.data.decode(errors="replace").partition("\n")[0] if there else "nobody"
                 sys.stderr.write(
                     f"error: the lock of {self._directory} is now held by {holder}, because this process was stopped or had no "
-                    f"connection for more than {STALE:.0f} s; this process ends, so that two runs do not write to one workdir\n"
+                    f"connection for more than {self._stale:.0f} s; this process ends, so that two runs do not write to one "
+                    "workdir\n"
                 )
                 self._leave(USER_ERROR_STATUS)
 

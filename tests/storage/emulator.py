@@ -4,8 +4,8 @@
 
 gcp-storage-emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation; the JSON
 API has both, and TensorStore and the lock of a workdir rely on them. It answers only one request at a time. It parses the parts
-of an upload like an e-mail, which changes binary parts; here they stay unchanged. `fail` makes the next requests fail, and `at`
-runs a function between the arrival of a request and its answer.
+of an upload like an e-mail, which changes binary parts; here they stay unchanged. `fail` makes the next requests fail, `at`
+runs a function between the arrival of a request and its answer, and `answering` changes the answers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import datetime
 import email.utils
 import functools
 import http.server
+import io
 import json
 import os
 import pathlib
@@ -27,12 +28,14 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from typing import IO
 
 import gcp_storage_emulator.handlers.buckets
 import gcp_storage_emulator.server as emulated
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.storage import Storage
 
+LOST_ANSWER = -1
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 _read_data = emulated._read_data
 
@@ -61,12 +64,18 @@ class Handler(emulated.RequestHandler):
     held = ""
     """The next request that matches waits until it is released; "" for none."""
     arrived, released = threading.Event(), threading.Event()
+    page, older = 0, 0.0
+    """The number of objects in an answer to a listing (0: all), and the seconds by which objects appear older."""
 
     def _do(self) -> None:
         parsed = urllib.parse.urlparse(self.path)
         query = dict(urllib.parse.parse_qsl(parsed.query))
         if parsed.path == "/faults":
             Handler.faults = json.loads(query["faults"])
+            self._answer(200)
+            return
+        if parsed.path == "/answering":
+            Handler.page, Handler.older = int(query["page"]), float(query["older"])
             self._answer(200)
             return
         if parsed.path == "/hold":
@@ -91,15 +100,32 @@ class Handler(emulated.RequestHandler):
             named = f"{self.command} {urllib.parse.unquote(self.path)}"
             if fault["count"] and re.search(str(fault["match"]), named):
                 fault["count"] = int(str(fault["count"])) - 1
-                self._fail(int(str(fault["status"])))
+                if fault["status"] == LOST_ANSWER:
+                    self._handle(parsed.path, query, io.BytesIO())
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                else:
+                    self._fail(int(str(fault["status"])))
                 return
+        if Handler.page and self.command == "GET" and parsed.path.endswith("/o"):
+            said, start = io.BytesIO(), int(query.get("pageToken", "0"))
+            self._handle(parsed.path, query, said)
+            items = json.loads(said.getvalue().partition(b"\r\n\r\n")[2]).get("items", [])
+            more = {"nextPageToken": str(start + Handler.page)} if start + Handler.page < len(items) else {}
+            self._answer(200, {"items": items[start : start + Handler.page], **more})
+            return
+        self._handle(parsed.path, query, self.wfile)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do
+
+    def _handle(self, path: str, query: Mapping[str, str], output: IO[bytes]) -> None:
+        """Carries out the request if its precondition holds, and writes the answer to `output`."""
+        before, self.wfile = self.wfile, output
         with Handler.lock:
-            if self._holds(parsed.path, query):
+            if self._holds(path, query):
                 emulated.Router(self).handle(self.command)
             else:
                 self._fail(412)
-
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do
+        self.wfile = before
 
     def _fail(self, status: int) -> None:
         if status == 0:  # the connection is lost
@@ -134,7 +160,7 @@ class Handler(emulated.RequestHandler):
         parsed = urllib.parse.urlparse(self.path)
         if self.command == "GET" and "alt=media" in parsed.query and (about := self._object(parsed.path, {})):
             self.send_header("x-goog-generation", str(about["generation"]))
-            written = datetime.datetime.fromisoformat(str(about["updated"]))
+            written = datetime.datetime.fromisoformat(str(about["updated"])) - datetime.timedelta(seconds=Handler.older)
             self.send_header("Last-Modified", email.utils.format_datetime(written, usegmt=True))
         super().end_headers()
 
@@ -164,10 +190,19 @@ class Emulator:
         self.environment = {"STORAGE_EMULATOR_HOST": self.url, "TENSORSTORE_GCS_HTTP_URL": self.url}
 
     def fail(self, status: int, count: int = 1 << 30, match: str = "") -> None:
-        """Answers the next `count` requests that match (METHOD PATH) with `status`; 0 drops the connection. A `count` of 0 ends
-        all faults."""
+        """Answers the next `count` requests that match (METHOD PATH) with `status`; 0 drops the connection, and LOST_ANSWER
+        carries the request out first. A `count` of 0 ends all faults."""
         faults = json.dumps([{"status": status, "count": count, "match": match}])
         urllib.request.urlopen(f"{self.url}/faults?{urllib.parse.urlencode({'faults': faults})}").close()
+
+    @contextlib.contextmanager
+    def answering(self, *, page: int = 0, older: float = 0.0) -> Iterator[None]:
+        """Within the block, lists only `page` objects at once (0: all), and makes objects appear older by some seconds."""
+        self._ask("answering", page=page, older=older)
+        try:
+            yield
+        finally:
+            self._ask("answering", page=0, older=0.0)
 
     def at(self, match: str, action: Callable[[], object], work: Callable[[], object]) -> None:
         """Calls `work`, in a thread, and calls `action` before its first request that matches (METHOD PATH) is answered."""
@@ -182,7 +217,7 @@ class Emulator:
             thread.join(30)
         assert not thread.is_alive()
 
-    def _ask(self, what: str, **query: str) -> None:
+    def _ask(self, what: str, **query: object) -> None:
         urllib.request.urlopen(f"{self.url}/{what}?{urllib.parse.urlencode(query)}").close()
 
 

@@ -6,13 +6,11 @@ import pytest
 
 from bert_jax.storage import fetching, formats, lock, mirror, objects, records
 
-LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # the tests of locks shorten these
-
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (LOCK, (10.0, 60.0, 1.0)),  # seconds: a lock is stale after six missed beats
+        ((lock.BEAT, lock.MISSED), (10.0, 6)),  # a lock is stale after a minute
         (mirror.EVERY, 30.0),  # seconds of metrics that may be lost with a machine
         (fetching._AT_ONCE, 8),  # downloads
         (objects._IN_ONE_REQUEST, 8 << 20),  # bytes

@@ -4,19 +4,18 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage import lock, objects
+from bert_jax.storage import objects
 from bert_jax.storage.lock import locked_in_bucket
-from tests.storage.emulator import Emulator
+from tests.clock import Clock
+from tests.storage.emulator import LOST_ANSWER, Emulator
 
-
-@pytest.fixture(autouse=True)
-def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("BEAT", 0.1), ("STALE", 2.0), ("_LOOK", 0.05)):
-        monkeypatch.setattr(lock, name, seconds)
+DEAD = (1 << 22) + 5
+"""A process number beyond the largest one."""
 
 
 def elsewhere(text: str) -> bytes:
@@ -24,66 +23,117 @@ def elsewhere(text: str) -> bytes:
     return f"process 7 on other, since then\nanother machine\n7\n{text}\n".encode()
 
 
+def text_of(bucket: str) -> str:
+    """Returns the text of the lock, or "" if there is none."""
+    there = objects.read(f"{bucket}/.lock")
+    return there.data.decode() if there else ""
+
+
 def test_a_held_lock_refuses_another_start_and_names_the_holder(bucket: str):
     place = objects.as_path(bucket)
-    with locked_in_bucket(place, ".lock"):
+    with locked_in_bucket(place, ".lock", beat=0.3):
         with (
             pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait until this process"),
-            locked_in_bucket(place, ".lock"),
+            locked_in_bucket(place, ".lock", beat=0.3),
         ):
             pass
-        time.sleep(0.3)
-        assert objects.read(f"{bucket}/.lock") is not None
-    assert objects.read(f"{bucket}/.lock") is None
+        time.sleep(0.4)
+        assert text_of(bucket)
+    assert text_of(bucket) == ""
     with locked_in_bucket(place, ".lock"):
         pass
 
 
-def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(bucket: str, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize(("age", "left"), [(-30, 60), (45, 15), (58, 2), (61, 0), (500, 0)])
+def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_after_a_minute(
+    age: int, left: int, bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """By the clock of the storage. The age of a lock has whole seconds."""
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
-    began = time.monotonic()
-    with locked_in_bucket(objects.as_path(bucket), ".lock"):
-        assert time.monotonic() - began > 0.9
-    assert re.search(r"locked by process 7 on other, since then; waiting for \d s to see whether", caplog.text)
+    with emulator.answering(older=age):
+        clock = Clock(monkeypatch)
+        with locked_in_bucket(objects.as_path(bucket), ".lock"):
+            assert clock.passed == pytest.approx(left, abs=1.01)
+    waits = re.findall(r"locked by process 7 on other, since then; waiting for (\d+) s to see whether", caplog.text)
+    assert [int(wait) for wait in waits] == ([pytest.approx(left, abs=1.01)] if left else [])
     assert f"the lock of {bucket} belonged to a dead process: process 7 on other" in caplog.text
 
 
-def test_the_lock_of_a_dead_local_process_is_taken_over_immediately(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lock, "STALE", 1e9)
-    dead = (1 << 22) + 5  # beyond the largest process number
-    objects.write(f"{bucket}/.lock", f"process {dead} on here\n{lock._machine()}\n{dead}\nx\n".encode())
+@pytest.fixture
+def is_taken_at_once(
+    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[[str, str], bool]]:
+    """Returns whether a lock is taken over without waiting, if its text has this machine and this process number."""
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
-        assert (held := objects.read(f"{bucket}/.lock")) is not None
-        assert held.data.startswith(f"process {os.getpid()} on ".encode())
+        machine = text_of(bucket).split("\n")[1]
+
+    def check(machine_in_text: str, process: str) -> bool:
+        there = machine if machine_in_text == "this" else machine_in_text
+        objects.write(f"{bucket}/.lock", f"process {process} on some machine\n{there}\n{process}\nx\n".encode())
+        with monkeypatch.context() as patch:
+            clock = Clock(patch)
+            with locked_in_bucket(objects.as_path(bucket), ".lock"):
+                assert text_of(bucket).startswith(f"process {os.getpid()} on ")
+                assert ("waiting for" in caplog.text) == (clock.passed > 0)
+                caplog.clear()
+                return clock.passed == 0
+
+    with emulator.answering(older=57.0):
+        yield check
 
 
-def test_only_one_of_two_processes_gets_a_stale_lock(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lock, "STALE", 0.2)
-    objects.write(f"{bucket}/.lock", elsewhere("dead"))
-    write = objects.write
-
-    def late(path: str, data: bytes, generation: str | None = None) -> str:
-        if generation != "0" and b"another" not in data:  # between our read and our write, another start takes it over
-            monkeypatch.setattr(lock, "write", write)
-            write(path, elsewhere("another"), generation)
-        return write(path, data, generation)
-
-    monkeypatch.setattr(lock, "write", late)
-    with pytest.raises(UserError, match="is in use by process 7"), locked_in_bucket(objects.as_path(bucket), ".lock"):
-        pass
+def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(is_taken_at_once: Callable[[str, str], bool]):
+    assert is_taken_at_once("this", f"{DEAD}")
+    assert not is_taken_at_once("another machine", f"{DEAD}")
+    for alive in (str(os.getpid()), "1", str(1 << 70), "-12", "0", "", "one"):
+        assert not is_taken_at_once("this", alive), alive
 
 
-def test_the_loser_of_a_race_for_a_stale_lock_gets_it_after_the_winner(
-    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "is_dead"), [(ProcessLookupError, True), (PermissionError, False)])
+def test_a_process_of_another_user_is_not_dead(
+    error: type[Exception], is_dead: bool, is_taken_at_once: Callable[[str, str], bool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lock, "STALE", 0.2)
+    """Process 1 is the first one of a container."""
+
+    def kill(number: int, what: int) -> None:
+        assert (number, what) == (1, 0)
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert is_taken_at_once("this", "1") is is_dead
+
+
+def test_without_a_name_of_this_machine_no_process_is_dead(
+    is_taken_at_once: Callable[[str, str], bool], monkeypatch: pytest.MonkeyPatch
+):
+    def unknown(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "readlink", unknown)
+    assert not is_taken_at_once("", f"{DEAD}")
+
+
+def test_only_one_of_two_processes_gets_a_stale_lock(bucket: str, emulator: Emulator):
+    objects.write(f"{bucket}/.lock", elsewhere("dead"))
+    told: list[str] = []
+
+    def start() -> None:
+        with pytest.raises(UserError) as error, locked_in_bucket(objects.as_path(bucket), ".lock", beat=0.05):
+            pass
+        told.append(str(error.value))
+
+    emulator.at(r"^POST .*ifGenerationMatch=[1-9]", lambda: objects.write(f"{bucket}/.lock", elsewhere("the winner")), start)
+    assert "is in use by process 7" in told[0]
+    assert text_of(bucket).encode() == elsewhere("the winner")
+
+
+def test_the_loser_of_a_race_for_a_stale_lock_gets_it_after_the_winner(bucket: str, emulator: Emulator):
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
     held: list[str] = []
 
     def start() -> None:
-        with locked_in_bucket(objects.as_path(bucket), ".lock"):
-            found = objects.read(f"{bucket}/.lock")
-            held.append(found.data.decode() if found else "nobody")
+        with locked_in_bucket(objects.as_path(bucket), ".lock", beat=0.05):
+            held.append(text_of(bucket))
 
     def lose() -> None:
         objects.write(f"{bucket}/.lock", elsewhere("the winner"))
@@ -91,13 +141,13 @@ def test_the_loser_of_a_race_for_a_stale_lock_gets_it_after_the_winner(
 
     emulator.at(r"^POST .*ifGenerationMatch=[1-9]", lose, start)
     assert held[0].startswith(f"process {os.getpid()} on ")
-    assert objects.read(f"{bucket}/.lock") is None
+    assert text_of(bucket) == ""
 
 
 @pytest.mark.parametrize("holder", ["process 7 on other, since then", "nobody"])
 def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys: pytest.CaptureFixture[str], holder: str):
     left: list[int] = []
-    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
+    with locked_in_bucket(objects.as_path(bucket), ".lock", beat=0.1, leave=left.append):
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "lock")
         assert thread.daemon
         if holder == "nobody":
@@ -110,88 +160,24 @@ def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys
     assert not thread.is_alive()
     assert left[0] == 2
     assert f"the lock of {bucket} is now held by {holder}, because this process was stopped" in capsys.readouterr().err
-    found = objects.read(f"{bucket}/.lock")
-    assert (found and found.data) == (None if holder == "nobody" else elsewhere("another"))
+    assert text_of(bucket) == ("" if holder == "nobody" else elsewhere("another").decode())
 
 
-@pytest.mark.parametrize("signalled", [None, ProcessLookupError, PermissionError, OverflowError])
-def test_a_local_process_is_dead_if_its_pid_does_not_exist(signalled: type[Exception] | None, monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[int, int]] = []
-
-    def kill(number: int, what: int) -> None:
-        asked.append((number, what))
-        if signalled:
-            raise signalled
-
-    monkeypatch.setattr(lock.os, "kill", kill)
-    machine = lock._machine()
-    assert machine
-    for number in (12, 1):  # 1: the first process of a container
-        assert lock._is_dead(f"process\n{machine}\n{number}\nx\n") is (signalled is ProcessLookupError)
-    assert asked == [(12, 0), (1, 0)]
-    for other in (
-        "",
-        "process",
-        f"process\n{machine}\n",
-        f"process\n{machine}\n-12\n",
-        f"process\n{machine}\n0\n",
-        "process\nanother\n12\n",
-        "process\n\n12\n",
-    ):
-        assert not lock._is_dead(other)
-    monkeypatch.setattr(lock, "_machine", lambda: "")
-    assert not lock._is_dead("process\n\n12\n")
-    assert len(asked) == 2
-
-
-@pytest.mark.parametrize(("age", "looks", "left"), [(-30.0, 17, "1"), (0.5, 9, "0"), (1.0, 1, ""), (5.0, 1, "")])
-def test_a_lock_becomes_stale_by_the_clock_of_the_storage(
-    age: float, looks: int, left: str, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """The clock of this machine stands still except for the pauses; a lock from the future counts as one from now."""
-    clock, sleep, looked = [0.0], time.sleep, []
-
-    def pause(seconds: float) -> None:
-        clock[0] += seconds if seconds == 0.0625 else 0.0
-        sleep(0.001)
-
-    def write(path: str, data: bytes, generation: str) -> str:
-        if generation == "0":
-            raise FileExistsError
-        return "6"
-
-    monkeypatch.setattr(lock, "STALE", 1.0)
-    monkeypatch.setattr(lock, "_LOOK", 0.0625)
-    monkeypatch.setattr(lock.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(lock.time, "sleep", pause)
-    monkeypatch.setattr(lock, "read", lambda path: looked.append(clock[0]) or objects.Content(elsewhere("dead"), "5", age))
-    monkeypatch.setattr(lock, "remove", lambda *_: None)
-    monkeypatch.setattr(lock, "write", write)
-    with locked_in_bucket(objects.as_path(bucket), ".lock"):
-        pass
-    assert looked == [0.0625 * k for k in range(looks)]
-    assert re.findall(r"waiting for (\d) s", caplog.text) == [left] * bool(left)
-
-
-def test_a_lock_whose_answer_was_lost_is_recognised_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    write = objects.write
-
-    def twice(path: str, data: bytes, generation: str | None = None) -> str:
-        write(path, data, generation)
-        return write(path, data, generation)  # like gcsfs after a lost answer
-
-    monkeypatch.setattr(lock, "write", twice)
+def test_a_lock_whose_answer_was_lost_is_recognised_as_ours(bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gcsfs.retry.min", lambda *_: 0.05, raising=False)  # seconds before the next try
     left: list[int] = []
-    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
+    emulator.fail(LOST_ANSWER, count=1)
+    with locked_in_bucket(objects.as_path(bucket), ".lock", beat=0.1, leave=left.append):
+        emulator.fail(LOST_ANSWER, count=1, match="POST")
         time.sleep(0.5)
-        assert (held := objects.read(f"{bucket}/.lock")) is not None
-        assert held.data.startswith(f"process {os.getpid()} on ".encode())
+        assert text_of(bucket).startswith(f"process {os.getpid()} on ")
     assert left == []
+    assert text_of(bucket) == ""
 
 
 def test_a_lost_connection_does_not_end_the_holder(bucket: str, emulator: Emulator):
     left: list[int] = []
-    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
+    with locked_in_bucket(objects.as_path(bucket), ".lock", beat=0.1, leave=left.append):
         before = objects.read(f"{bucket}/.lock")
         emulator.fail(403, count=3)
         time.sleep(0.5)
