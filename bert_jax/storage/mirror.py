@@ -50,9 +50,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     ...     (mirror.directory / "metrics.jsonl").write_text("...")
     """
 
-    def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
-        """`last` has the files that mark a directory as complete. They are uploaded after all other files."""
-        self.remote, self._last = remote, last
+    def __init__(self, remote: str, part: str = "", *, last: Collection[str] = (), every: float = EVERY):
+        """`last` has the files that mark a directory as complete. They are uploaded after all other files. `every` is the time
+        between uploads in seconds."""
+        self.remote, self._last, self._every = remote, last, every
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
         self._record = Record(self.directory)
@@ -162,7 +163,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
     def _upload_regularly(self) -> None:
         while not self._closed.is_set():
-            self._due.wait(EVERY)
+            self._due.wait(self._every)
             self._due.clear()
             if self._closed.is_set():
                 return

@@ -5,48 +5,50 @@ import glob
 import os
 import pathlib
 import re
+import shutil
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface import progress
 from bert_jax.storage import fetching, objects
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
+from tests.clock import Clock
 from tests.storage.emulator import Emulator
 
 
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Records the names of the objects that are downloaded, in a list."""
-    names: list[str] = []
-    download = objects.download
+class Copies:
+    """The copies in a directory, and which of them were downloaded since the last look."""
 
-    def noted(path: str, *arguments: object) -> None:
-        names.append(path.rpartition("/")[2])
-        download(path, *arguments)  # type: ignore[arg-type]
+    def __init__(self, directory: pathlib.Path):
+        self._directory, self._seen = directory, dict[str, tuple[int, int]]()
 
-    monkeypatch.setattr(fetching, "download", noted)
-    return names
+    def new(self) -> set[str]:
+        """Returns the copies that were downloaded, or changed otherwise, since the last look."""
+        before, files = self._seen, [path for path in self._directory.rglob("*") if path.is_file() and path.name[0] != "."]
+        facts = {path.relative_to(self._directory).as_posix(): path.stat() for path in files}
+        self._seen = {name: (fact.st_ino, fact.st_mtime_ns) for name, fact in facts.items()}
+        return {name for name, fact in self._seen.items() if before.get(name) != fact}
 
 
-def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str, requests: list[str]):
+def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str):
     spent = fetching.seconds_spent()
     for name in ("a", "b", "sub/c"):
         objects.write(f"{bucket}/model/{name}", name.encode())
     copy = fetched(f"{bucket}/model", "--model")
+    copies = Copies(copy)
+    assert copies.new() == {"a", "b", "sub/c"}
     assert (copy / "sub" / "c").read_bytes() == b"sub/c"
-    assert sorted(requests) == ["a", "b", "c"]
     assert spent < fetching.seconds_spent() < spent + 1000
-    requests.clear()
     assert fetched(f"{bucket}/model", "--model") == copy
-    assert requests == []
+    assert copies.new() == set()
     objects.write(f"{bucket}/model/a", b"A")  # as long as before
     objects.remove(f"{bucket}/model/b")
     objects.remove(f"{bucket}/model/sub/c")
     (copy / "sub" / "c").unlink()  # removed by a user who needed the space
     fetched(f"{bucket}/model", "--model")
-    assert requests == ["a"]
+    assert copies.new() == {"a"}
     assert (copy / "a").read_bytes() == b"A"
     assert not (copy / "b").exists()
 
@@ -75,53 +77,54 @@ def test_the_time_of_a_fetch_is_measured_or_added_up(bucket: str):
     assert fetching.seconds_spent() > spent
 
 
-def test_a_copy_that_was_changed_or_removed_here_is_fetched_again(bucket: str, requests: list[str]):
+def test_a_copy_that_was_changed_or_removed_here_is_fetched_again(bucket: str):
     for name in "abc":
         objects.write(f"{bucket}/x/{name}", name.encode())
     copy = fetched(f"{bucket}/x", "--input")
     (copy / "a").write_bytes(b"other")
     (copy / "b").unlink()
     os.utime(copy / "c")
-    requests.clear()
+    copies = Copies(copy)
+    copies.new()
     fetched(f"{bucket}/x", "--input")
-    assert sorted(requests) == ["a", "b", "c"]
+    assert copies.new() == {"a", "b", "c"}
     assert (copy / "a").read_bytes() == b"a"
 
 
-def test_a_fetch_continues_after_an_error(bucket: str, requests: list[str], emulator: Emulator):
+def test_a_fetch_continues_after_an_error(bucket: str, emulator: Emulator):
     for name in "abcdef":
         objects.write(f"{bucket}/x/{name}", name.encode())
     emulator.fail(403, match=r"GET .*x/d\?")
     with pytest.raises(UserError, match="permission denied"):
         fetched(f"{bucket}/x", "--input")
     emulator.fail(200, count=0)
-    begun = set(requests)  # on a busy machine some have not started when the error comes
-    requests.clear()
+    copies = Copies(cached_path(f"{bucket}/x"))
+    done = copies.new()  # on a busy machine some have not started when the error comes
+    assert done
     fetched(f"{bucket}/x", "--input")
-    assert set(requests) == {"d"} | (set("abcdef") - begun)
-    assert len(requests) < 6
+    assert copies.new() == set("abcdef") - done
 
 
-def test_a_single_object_and_a_common_prefix_are_fetched(bucket: str, requests: list[str]):
+def test_a_single_object_and_a_common_prefix_are_fetched(bucket: str):
+    copies = Copies(cached_path(f"{bucket}/tf"))
     for name in ("bert.ckpt.index", "bert.ckpt.data-0", "vocab.txt", "deep/other"):
         objects.write(f"{bucket}/tf/{name}", name.encode())
     assert fetched(f"{bucket}/tf/vocab.txt", "--vocab").read_bytes() == b"vocab.txt"
-    assert requests == ["vocab.txt"]
+    assert copies.new() == {"vocab.txt"}
     prefix = fetched(f"{bucket}/tf/bert.ckpt", "--from")
     assert prefix.with_name("bert.ckpt.index").read_bytes() == b"bert.ckpt.index"
-    assert sorted(requests) == ["bert.ckpt.data-0", "bert.ckpt.index", "vocab.txt"]
+    assert copies.new() == {"bert.ckpt.data-0", "bert.ckpt.index"}
     assert fetched(f"{bucket}/tf/bert.ckpt.index", "--from").is_file()
     assert cached_path(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no others
 
 
-def test_only_wanted_files_of_one_directory_level_are_fetched(bucket: str, requests: list[str]):
+def test_only_wanted_files_of_one_directory_level_are_fetched(bucket: str):
     for name in ("a", "b", "sub/c"):
         objects.write(f"{bucket}/model/{name}", b"1")
     copy = fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name != "b")
-    assert requests == ["a"]
+    assert Copies(copy).new() == {"a"}
     fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name == "b")
-    assert sorted(requests) == ["a", "b"]
-    assert sorted(path.name for path in copy.iterdir()) == ["a", "b"]  # other commands may need files that this one does not
+    assert Copies(copy).new() == {"a", "b"}  # other commands may need files that this one does not
 
 
 def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emulator):
@@ -131,58 +134,54 @@ def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emul
     objects.remove(path)
 
 
-def test_a_fetch_reports_changes_and_waits_for_another_fetch(
-    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_fetch_reports_changes(bucket: str, tmp_path: pathlib.Path):
     for name in "ab":
         objects.write(f"{bucket}/{name}", b"1")
-    there, waits, held = objects.listed(bucket), [], fetching.Record.held
-    monkeypatch.setattr(fetching.Record, "held", lambda self, *, wait: waits.append(wait) or held(self, wait=wait))
+    there = objects.listed(bucket)
     assert fetching.fetch(bucket, tmp_path / "copies", there)
     assert not fetching.fetch(bucket, tmp_path / "copies", there)
     assert not fetching.fetch(bucket, tmp_path / "copies", {"a": there["a"]}, keep=True)
     assert fetching.fetch(bucket, tmp_path / "copies", {"a": there["a"]})
-    assert waits == [True] * 4
     fetching.forget(tmp_path / "copies")
     assert fetching.fetch(bucket, tmp_path / "copies", {"a": there["a"]})
 
 
-def test_the_progress_of_a_fetch_is_shown_after_a_second(bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    told: list[object] = []
+def test_a_fetch_waits_for_another_fetch(bucket: str, tmp_path: pathlib.Path):
+    objects.write(f"{bucket}/a", b"1")
+    there, copies = objects.listed(bucket), tmp_path / "copies"
+    waiting = threading.Thread(target=fetching.fetch, args=(bucket, copies, there))
+    with fetching.Record(copies).held(wait=False):
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+    waiting.join(30)
+    assert (copies / "a").read_bytes() == b"1"
 
-    class Progress(progress.Progress):
-        def __init__(self, title: str, total: int, unit: str, delay: float):
-            told.append((title, total, unit, delay))
 
-        def update(self, done: int) -> None:
-            told.append(done)
-
-        def close(self) -> None:
-            told.append("closed")
-
+def test_the_progress_of_a_fetch_is_shown_after_a_second(
+    bucket: str, emulator: Emulator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     for name, size in (("a", 3_000), ("b", 4_000)):
         objects.write(f"{bucket}/{name}", b"1" * size)
-    monkeypatch.setattr(fetching, "Progress", Progress)
-    fetching.fetch(bucket, tmp_path / "copies", objects.listed(bucket))
-    assert told[0] == (f"fetching {bucket}:", 7, "kB", 1.0)
-    assert told[1] in (3, 4)
-    assert told[2:] == [7, "closed"]
+    there = objects.listed(bucket)
+    fetching.fetch(bucket, tmp_path / "early", there)
+    assert capsys.readouterr().err == ""
+    with monkeypatch.context() as patch:
+        clock = Clock(patch)
+        emulator.at(r"GET .*b\?", lambda: clock.advance(1.0), lambda: fetching.fetch(bucket, tmp_path / "late", there))
+    assert f"fetching {bucket}: 7/7 kB\n" in capsys.readouterr().err
 
 
-def test_a_failed_download_leaves_no_partial_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(path: str, file: pathlib.Path, *_: object) -> None:
-        file.write_bytes(b"half")
-        raise objects.StorageError("the connection was lost")
-
-    monkeypatch.setattr(fetching, "download", broken)
-    with pytest.raises(objects.StorageError):
-        fetching.fetch("gs://bucket/x", tmp_path / "copies", {"a": objects.Item(8, "1")})
+def test_a_failed_download_leaves_no_partial_file(bucket: str, tmp_path: pathlib.Path):
+    objects.write(f"{bucket}/a", b"half")
+    with pytest.raises(objects.StorageError, match="changed during the download"):
+        fetching.fetch(bucket, tmp_path / "copies", {"a": objects.Item(8, "1")})
     assert list((tmp_path / "copies").iterdir()) == []
 
 
 @pytest.mark.parametrize(("size", "free"), [(0, 0), (1_000, (64 << 20) + 1_000)])
 def test_a_fetch_leaves_64_mib_free_on_the_disk(size: int, free: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     fetching.require_space("it", tmp_path / "new" / "copies", size)
     with pytest.raises(UserError, match=rf"^it needs 0\.00 GB in {tmp_path}, but only"):
         fetching.require_space("it", tmp_path / "new" / "copies", size + 1)
@@ -221,24 +220,20 @@ def test_globs_match_in_a_bucket_as_on_a_disk(bucket: str, tmp_path: pathlib.Pat
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 
 
-def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_starts(
-    bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_starts(bucket: str, monkeypatch: pytest.MonkeyPatch):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
     says = rf"{bucket}/x needs 0\.00 GB in .*, but only 0\.00 GB are free there; free space, or set BERT_JAX_CACHE"
     with pytest.raises(UserError, match=says):
         fetched(f"{bucket}/x", "--input")
-    assert requests == []
+    assert not (cached_path(f"{bucket}/x") / "a").exists()
 
 
-def test_existing_copies_need_no_space(bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_existing_copies_need_no_space(bucket: str, monkeypatch: pytest.MonkeyPatch):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
     fetched(f"{bucket}/x", "--input")
-    requests.clear()
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
     assert (fetched(f"{bucket}/x", "--input") / "a").read_bytes() == b"1" * 1000
-    assert requests == []
     objects.write(f"{bucket}/x/b", b"1")
     with pytest.raises(UserError, match=r"needs 0\.00 GB"):
         fetched(f"{bucket}/x", "--input")
@@ -250,10 +245,10 @@ def test_a_missing_path_is_named_with_its_flag(bucket: str):
         fetched(f"{bucket}/none", "--model")
 
 
-def test_partial_files_of_a_killed_process_are_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetching, "download", lambda path, file, item, arrived: file.write_bytes(b"12345678"))
+def test_partial_files_of_a_killed_process_are_removed(bucket: str, tmp_path: pathlib.Path):
+    objects.write(f"{bucket}/sub/a", b"12345678")
     leftover = tmp_path / "copies" / "sub" / ".b.1.bert_jax.part"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
-    fetching.fetch("gs://bucket/x", tmp_path / "copies", {"sub/a": objects.Item(8, "1")})
+    fetching.fetch(bucket, tmp_path / "copies", objects.listed(bucket))
     assert [path.name for path in leftover.parent.iterdir()] == ["a"]

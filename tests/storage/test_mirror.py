@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage import mirror, objects
+from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror, is_input, uploaded, uploaded_file
 from tests.storage.emulator import Emulator
 
@@ -49,23 +49,24 @@ def test_a_link_instead_of_the_mirror_is_refused(bucket: str, tmp_path: pathlib.
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_changes_are_uploaded_in_the_background_or_immediately_on_request(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mirror, "EVERY", 0.2)
-    pushes: list[int] = []
-    with Mirror(bucket) as made:
-        push = made.push
-        monkeypatch.setattr(made, "push", lambda: pushes.append(1) or push())
+def test_changes_are_uploaded_in_the_background(bucket: str):
+    with Mirror(bucket, every=0.2) as made:
         made.start()
         assert made._thread.daemon
         (made.directory / "lines").write_bytes(b"1")
         until(lambda: content(bucket) == {"lines": b"1"})
-        monkeypatch.setattr(mirror, "EVERY", 1e3)
+
+
+def test_changes_are_uploaded_immediately_on_request(bucket: str):
+    with Mirror(bucket) as made:
+        made.start()
+        for lines in (b"1", b"12"):
+            (made.directory / "lines").write_bytes(lines)
+            made.soon()
+            until(lambda lines=lines: content(bucket) == {"lines": lines})  # type: ignore[misc]
+        busy = time.process_time()
         time.sleep(0.3)
-        (made.directory / "lines").write_bytes(b"12")
-        made.soon()
-        until(lambda: content(bucket) == {"lines": b"12"})
-    assert content(bucket) == {"lines": b"12"}
-    assert len(pushes) < 100  # not without a pause
+        assert time.process_time() - busy < 0.2  # not without a pause
 
 
 def until(holds: object) -> None:
@@ -217,12 +218,9 @@ def test_a_locally_removed_file_is_fetched_again(bucket: str):
     assert content(bucket) == {"lines": b"1"}
 
 
-def test_a_failed_upload_is_reported_once_and_tried_again(
-    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(mirror, "EVERY", 0.1)
+def test_a_failed_upload_is_reported_once_and_tried_again(bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
-    with Mirror(bucket) as made:
+    with Mirror(bucket, every=0.1) as made:
         emulator.fail(403, match="POST")
         (made.directory / "lines").write_bytes(b"1")
         made.start()
@@ -276,10 +274,7 @@ def test_checkpoints_weights_and_hidden_files_are_not_fetched_with_the_logs():
     ]
 
 
-def test_an_output_is_uploaded_completely_or_not_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    order: list[str] = []
-    upload = objects.upload
-    monkeypatch.setattr(mirror, "upload", lambda file, path: order.append(file.name) or upload(file, path))
+def test_an_output_is_uploaded_completely_or_not_at_all(bucket: str):
     objects.write(f"{bucket}/README", b"of its owner")
     objects.write(f"{bucket}/model.safetensors", b"old")
     with contextlib.suppress(ZeroDivisionError), uploaded(bucket, "--to", is_input) as local:
@@ -290,7 +285,8 @@ def test_an_output_is_uploaded_completely_or_not_at_all(bucket: str, monkeypatch
         assert pathlib.Path(local, "README").read_bytes() == b"of its owner"
         pathlib.Path(local, "weights").write_bytes(b"new")
     assert content(bucket) == {"README": b"of its owner", "config.json": b"{}", "weights": b"new"}
-    assert order == ["weights", "config.json"]
+    uploads = objects.listed(bucket)
+    assert int(uploads["weights"].generation) < int(uploads["config.json"].generation), "it completes the directory"
     with uploaded(bucket, "--other") as local:
         assert list(pathlib.Path(local).iterdir()) == []
         pathlib.Path(local, "more").write_bytes(b"m")
@@ -333,20 +329,19 @@ def test_an_object_removed_from_the_bucket_is_uploaded_again(bucket: str):
     assert content(bucket) == {"lines": b"1", "config": b"c"}
 
 
-def test_the_last_upload_begins_after_the_one_in_the_background(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    told: list[str] = []
-    begun = threading.Event()
+def test_the_last_upload_begins_after_the_one_in_the_background(bucket: str, emulator: Emulator):
+    made = Mirror(bucket)
+    made.__enter__()
+    lines, end = made.directory / "lines", threading.Thread(target=made.__exit__, args=(None, None, None))
+    lines.write_bytes(b"1")
+    made.start()
 
-    def push() -> None:
-        told.append(f"{threading.current_thread().name} begins")
-        begun.set()
-        time.sleep(0.1)
-        told.append(f"{threading.current_thread().name} ends")
+    def end_with_another_line() -> None:
+        lines.write_bytes(b"12")
+        end.start()
+        end.join(0.2)
+        assert content(bucket) == {}
 
-    with Mirror(bucket) as made:
-        monkeypatch.setattr(made, "push", push)
-        made.start()
-        made.soon()
-        assert begun.wait(30)
-    main = threading.current_thread().name
-    assert told == ["mirror begins", "mirror ends", f"{main} begins", f"{main} ends"]
+    emulator.at(UPLOAD, end_with_another_line, made.soon)
+    end.join(30)
+    assert content(bucket) == {"lines": b"12"}

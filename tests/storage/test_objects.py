@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -61,73 +62,30 @@ def test_a_run_on_local_disks_imports_nothing_for_buckets():
     assert done.stdout == "set()\n"
 
 
-class Answers:
-    """A file system of gcsfs that returns these answers one after another; `asked` has the arguments of its calls."""
-
-    base = "http://host/storage/v1/"
-
-    def __init__(self, *answers: Any):
-        self._answers = list(answers)
-        self.asked: list[tuple[Any, ...]] = []
-
-    def call(self, *arguments: Any, **named: Any) -> Any:
-        self.asked.append((*arguments, {name: value for name, value in named.items() if value is not None}))
-        return self._answers.pop(0)
+def test_listing_pages_are_joined_without_directory_markers(bucket: str, emulator: Emulator):
+    for name in ("x", "b/y", "b/z"):
+        objects.write(f"{bucket}/a/{name}", b"12345")
+    marker = urllib.parse.urlencode({"uploadType": "media", "name": f"{split(bucket)[1]}/a/b/"})
+    urllib.request.urlopen(f"{emulator.url}/upload/storage/v1/b/{emulator.bucket}/o?{marker}", data=b"1").close()
+    whole = objects.listed(f"{bucket}/a")
+    assert {name: item.size for name, item in whole.items()} == {"x": 5, "b/y": 5, "b/z": 5}
+    with emulator.answering(page=1):
+        assert objects.listed(f"{bucket}/a") == whole
 
 
-def test_listing_pages_are_joined_without_directory_markers(monkeypatch: pytest.MonkeyPatch):
-    items = [
-        {"name": "a/x", "size": "5", "generation": 7},
-        {"name": "a/b/", "generation": "1"},
-        {"name": "a/b/y", "generation": "8"},
-    ]
-    answers = Answers({"items": items[:2], "nextPageToken": "more"}, {"nextPageToken": "last"}, {"items": items[2:]}, {})
-    monkeypatch.setattr(objects, "file_system", lambda: answers)
-    assert objects.listed("gs://bkt/a") == {"x": objects.Item(5, "7"), "b/y": objects.Item(0, "8")}
-    assert objects.listed("gs://bkt/a", deep=False) == {}
-    fixed = {"prefix": "a/", "json_out": True}
-    assert answers.asked == [
-        ("GET", "b/{}/o", "bkt", fixed | page) for page in ({}, {"pageToken": "more"}, {"pageToken": "last"}, {"delimiter": "/"})
-    ]
+def test_the_age_of_an_object_follows_the_clock_of_the_storage(bucket: str, emulator: Emulator):
+    objects.write(f"{bucket}/a", b"1")
+    for older in (7, -7):
+        with emulator.answering(older=older):
+            found = objects.read(f"{bucket}/a")
+        assert found is not None
+        assert found.age in (older, older + 1, older + 2)
 
 
-def test_an_object_is_looked_up_without_listing_its_directory(monkeypatch: pytest.MonkeyPatch):
-    answers = Answers({"items": [{"name": "a", "size": "5", "generation": "7"}], "prefixes": ["a/"]})
-    monkeypatch.setattr(objects, "file_system", lambda: answers)
-    assert objects.object_at("gs://bkt/a") == objects.Item(5, "7")
-    assert answers.asked == [("GET", "b/{}/o", "bkt", {"prefix": "a", "json_out": True, "delimiter": "/"})]
-
-
-@pytest.mark.parametrize(("size", "in_parts"), [(3, False), (4, True)])
-def test_a_small_file_is_sent_in_one_request_and_a_larger_one_in_parts(
-    size: int, in_parts: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    file, parts = tmp_path / "a", []
-    file.write_bytes(b"1" * size)
-    item = {"items": [{"name": "a", "size": size, "generation": "7"}]}
-    answers = Answers(item) if in_parts else Answers({"generation": "7"}, ({}, b"1" * size))
-    for name in ("put_file", "get_file"):
-        setattr(answers, name, lambda *places, name=name, **_: parts.append((name, places)))
-    monkeypatch.setattr(objects, "_IN_ONE_REQUEST", 3)
-    monkeypatch.setattr(objects, "file_system", lambda: answers)
-    assert objects.upload(file, "gs://bkt/a") == "7"
-    objects.download("gs://bkt/a", file, objects.Item(size, "7"), lambda size: None)
-    sent = [("put_file", (str(file), "gs://bkt/a")), ("get_file", ("gs://bkt/a", str(file)))]
-    assert parts == (sent if in_parts else [])
-
-
-def test_the_age_of_an_object_follows_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch):
-    dates = {"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT", "Date": "Tue, 24 Nov 2026 10:00:07 GMT"}
-    answers = Answers((dates, b"1"), (dates | {"x-goog-generation": "5"}, b"2"), ({"Date": dates["Date"]}, b"3"))
-    monkeypatch.setattr(objects, "file_system", lambda: answers)
-    found = [objects.read("gs://bkt/a") for _ in range(3)]
-    assert found == [objects.Content(b"1", "", 7.0), objects.Content(b"2", "5", 7.0), objects.Content(b"3", "", 0.0)]
-
-
-def test_a_file_changed_since_its_listing_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(objects, "file_system", lambda: Answers(({}, b"123")))
-    with pytest.raises(objects.StorageError, match="gs://bkt/a changed during the download; rerun the same command"):
-        objects.download("gs://bkt/a", tmp_path / "a", objects.Item(4, "1"), lambda size: None)
+def test_a_file_changed_since_its_listing_is_an_error(bucket: str, tmp_path: pathlib.Path):
+    objects.write(f"{bucket}/a", b"123")
+    with pytest.raises(objects.StorageError, match=f"{bucket}/a changed during the download; rerun the same command"):
+        objects.download(f"{bucket}/a", tmp_path / "a", objects.Item(4, "1"), lambda size: None)
 
 
 def test_download_progress_is_reported_in_bytes():
@@ -141,43 +99,22 @@ def test_download_progress_is_reported_in_bytes():
     assert arrived == [5, 3, 3, 1, 8]
 
 
-def test_the_library_is_set_up_once_for_all_its_users(monkeypatch: pytest.MonkeyPatch):
+def test_only_an_emulator_needs_no_credentials(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
     import fsspec.config
 
-    quiet = [logging.getLogger(name) for name in ("gcsfs", "google.auth", "asyncio", "fsspec")]
-    for name in ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
-        monkeypatch.setenv(name, "")  # restored afterwards
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(fsspec.config, "conf", {})
-    for log in quiet:
-        monkeypatch.setattr(log, "level", logging.NOTSET)
-    for emulator, token in ((None, None), ("http://127.0.0.1:9", "anon")):
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator) if emulator else monkeypatch.delenv(
-            "STORAGE_EMULATOR_HOST", raising=False
-        )
-        with warnings.catch_warnings():
-            warnings.resetwarnings()
+    for name, there in (("a bucket", False), ("an emulator", True)):
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            for protocol in ("gs", "gcs"):
+                patch.setitem(fsspec.config.conf, protocol, {})
+            for variable in ("GOOGLE_AUTH_TOKEN_FOR_TESTING", *([] if there else ["STORAGE_EMULATOR_HOST"])):
+                patch.delenv(variable)
             objects.set_up.__wrapped__()
-            assert ("ignore", r"google\..*|gcsfs.*") in [
-                (how, where.pattern) for how, _, _, where, _ in warnings.filters if where
-            ]
-        for protocol in ("gs", "gcs"):
-            settings = fsspec.config.conf[protocol]
-            assert (settings["use_listings_cache"], settings.get("token")) == (False, token)
-            assert (settings["requests_timeout"].sock_connect, settings["requests_timeout"].sock_read) == (20, 120)
-        assert os.environ.get("GOOGLE_AUTH_TOKEN_FOR_TESTING") == (token and "emulator")
-    assert os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] == "false"
-    assert all(log.level == logging.CRITICAL for log in quiet)
-
-
-def test_every_access_to_the_storage_sets_up_the_library(monkeypatch: pytest.MonkeyPatch):
-    asked: list[str] = []
-    monkeypatch.setattr(objects, "set_up", lambda: asked.append("set up"))
-    monkeypatch.setattr("fsspec.filesystem", lambda name, **named: (name, named))
-    assert str(objects.as_path("gs://bkt/a")) == "gs://bkt/a"
-    assert objects.file_system() == ("gcs", {"finalize_on_close": True})
-    assert objects._explanation(KeyError("x"), "gs://bkt/a") is None
-    assert asked == ["set up"] * 3
+            for protocol in ("gs", "gcs"):
+                settings = fsspec.config.conf[protocol]
+                assert settings.get("token") == ("anon" if there else None), name
+                assert settings["use_listings_cache"] is False, "other processes write too"
+                assert (settings["requests_timeout"].sock_connect, settings["requests_timeout"].sock_read) == (20, 120)
+            assert ("GOOGLE_AUTH_TOKEN_FOR_TESTING" in os.environ) is there, name
 
 
 def test_local_directories_are_moved_like_bucket_directories(tmp_path: pathlib.Path):
@@ -291,7 +228,9 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("status", ERRORS)
-def test_an_error_of_the_storage_is_one_sentence_with_a_remedy(status: int, bucket: str, emulator: Emulator):
+def test_an_error_of_the_storage_is_one_sentence_with_a_remedy(
+    status: int, bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture
+):
     emulator.fail(status)
     path = f"{bucket}/x"
     for action in (lambda: objects.read(path), lambda: objects.write(path, b""), lambda: objects.listed(bucket)):
@@ -299,6 +238,7 @@ def test_an_error_of_the_storage_is_one_sentence_with_a_remedy(status: int, buck
             action()
         assert bucket in str(error.value)
         assert "\n" not in str(error.value)
+    assert caplog.text == "", "the library reports the error too"
 
 
 @pytest.mark.parametrize("status", [503, 429, 0], ids=["unavailable", "too_many_requests", "connection_lost"])
