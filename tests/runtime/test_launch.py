@@ -18,7 +18,6 @@ from annotated_types import Interval
 
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.errors import UserError
-from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.launch import start_run
 from bert_jax.sharding.device_errors import OutOfMemory
@@ -233,21 +232,16 @@ def test_a_missing_flag_is_refused_with_an_example(experiment: pathlib.Path):
         parse_flags("pretrain", "", ["--workdir=x"])
 
 
-def test_a_missing_file_names_the_nearest_experiment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "experiments" / "pretrain").mkdir(parents=True)
-    (tmp_path / "experiments" / "pretrain" / "bert_base.py").write_text("")
-    (tmp_path / "experiments" / "pretrain" / "quickstart.py").write_text("")
-    monkeypatch.setattr(python_files, "CHECKOUT", tmp_path)
-    for given in ("experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"):
-        with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
-            parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
+@pytest.mark.parametrize("given", ["experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"])
+def test_a_missing_file_names_the_nearest_experiment(given: str):
+    with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
+        parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
 
 
-def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(python_files, "CHECKOUT", experiment.parent)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
+def test_a_file_is_found_from_any_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = parse_flags("pretrain", "", ["--config=experiments/pretrain/quickstart.py", "--workdir=x"]).config
+    assert config["corpus"]["directory"] == "runs/embedded_corpus"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,15 @@ def test_a_bucket_directory_with_other_files_is_refused_and_not_changed(bucket: 
     assert objects.listed(bucket).keys() == {"photos/1.png", "thesis.tex"}
 
 
+@pytest.mark.parametrize("names", [(), (".lock", ".lock.1"), ("config.json", "notes.txt")])
+def test_a_run_or_nothing_in_a_bucket_is_fetched(names: tuple[str, ...], bucket: str):
+    for name in names:
+        objects.write(f"{bucket}/{name}", b"{}")
+    with Mirror(bucket) as mirror:
+        fetch_workdir(mirror)
+        assert {path.name for path in mirror.directory.iterdir()} == {name for name in names if not name.startswith(".")}
+
+
 def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
     objects.write(f"{bucket}/config.json", json.dumps({"written_by": "bert_jax 1 pretrain", "seed": 3}).encode())
     assert stored_config(objects.as_path(bucket))["seed"] == 3
