@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.prediction import packing
+from bert_jax.prediction import engine, packing
 from tests.analysis.reference import pointing_model
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import engine_on
@@ -58,6 +59,26 @@ def one_shape() -> Iterator[None]:
         patch.setattr(packing, "LENGTHS", (64,))
         patch.setattr(packing, "USUAL", (64,))
         yield
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes models that are loaded during the test run on as many devices and tokens as `analyser`, and share its programs."""
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+    monkeypatch.setitem(engine.TOKENS, "cpu", 40)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Saves each figure without drawing it: its file has one byte for each axes. Returns the saved figures."""
+    saved: list[Figure] = []
+
+    def savefig(figure: Figure, file: IO[bytes], **settings: Any) -> None:
+        saved.append(figure)
+        file.write(bytes(len(figure.axes)))
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved
 
 
 @pytest.fixture(autouse=True)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pathlib
+import time
 
 import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax import analyse
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import random_weights
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.heads import command as heads
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine
 from tests.analysis.coreference.test_antecedents import GAP
@@ -23,39 +23,29 @@ from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
 from tests.prediction.reference import engine_on
 
-
-@pytest.fixture(autouse=True)
-def captions(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Replaces drawing: a figure's file has one byte for each axes. Returns the captions of the figures."""
-    found: set[str] = set()
-
-    def write(folder: Folder, name: str, figure: Figure) -> None:
-        found.add(folder.caption)
-        folder.write(name, bytes(len(figure.axes)))
-
-    monkeypatch.setattr(Folder, "figure", write)
-    return found
+pytestmark = pytest.mark.usefixtures("two_devices", "figures")
 
 
-@pytest.fixture
-def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `Analyser.load` return the random model."""
-    monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
+def captions(figures: list[Figure]) -> set[str]:
+    """Returns the captions of the figures, as they are drawn."""
+    return {text.get_text() for figure in figures for text in figure.texts if text.get_gid() == "caption"}
 
 
-def test_an_analysis_uses_the_compilation_cache_and_ends_with_its_status(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    did: list[object] = []
-    monkeypatch.setattr(analyse, "enable_compilation_cache", lambda: did.append("cache"))
-    monkeypatch.setattr(heads, "run", lambda flags: did.append((flags.output, flags.place)) or 1)
-    assert main(["heads", "--model=m", f"--output={tmp_path / 'out'}"]) == 1
-    assert did == ["cache", (str(tmp_path / "out"),) * 2]
+def test_an_analysis_keeps_its_compiled_programs_for_the_next_one(directory, tmp_path, monkeypatch):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        assert main(["vocabulary", f"--model={directory}", f"--output={tmp_path / 'out'}"]) == 0
+        assert pathlib.Path(jax.config.jax_compilation_cache_dir).parent == tmp_path / "bert_jax"
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
-@pytest.mark.usefixtures("loaded")
-def test_heads_of_a_file_become_tables_and_figures_and_only_the_bad_line_fails(tmp_path, capsys):
+def test_heads_of_a_file_become_tables_and_figures_and_only_the_bad_line_fails(directory, tmp_path, capsys):
     (tmp_path / "in.txt").write_bytes(b"the river of Paris\n\n\xff\xfe\n" + b"the cab " * 20 + b"\n")
     out = tmp_path / "out"
-    assert main(["heads", "--model=m", f"--output={out}", f"--input={tmp_path / 'in.txt'}", "--reach=2"]) == 1
+    assert main(["heads", f"--model={directory}", f"--output={out}", f"--input={tmp_path / 'in.txt'}", "--reach=2"]) == 1
     said, problems = capsys.readouterr()
     assert "in.txt, line 3: byte 1 is not UTF-8" in problems
     assert said.startswith("2 texts, 44 words; texts longer than 40 tokens were cut: 4 windows\n")
@@ -65,10 +55,9 @@ def test_heads_of_a_file_become_tables_and_figures_and_only_the_bad_line_fails(t
     assert figures < {path.stem for path in out.glob("*.tsv")}
 
 
-@pytest.mark.usefixtures("loaded")
-def test_attention_of_a_pair_is_written_as_page_figures_and_arrays(tmp_path, capsys):
+def test_attention_of_a_pair_is_written_as_page_figures_and_arrays(directory, tmp_path, capsys):
     out = tmp_path / "out"
-    flags = ["--model=m", f"--output={out}", "--head=2-3", "--head=1-1", "--format=png,html"]
+    flags = [f"--model={directory}", f"--output={out}", "--head=2-3", "--head=1-1", "--format=png,html"]
     assert main(["attention", *flags, "the cab", "of Paris"]) == 0
     assert capsys.readouterr().out.startswith("7 words, 9 pieces, with [CLS] and [SEP]\n")
     names = ["attention.html", "attention.npz", "head_1-1.png", "head_2-3.png", "overview.png"]
@@ -79,10 +68,9 @@ def test_attention_of_a_pair_is_written_as_page_figures_and_arrays(tmp_path, cap
         assert arrays["segments"].tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
-@pytest.mark.usefixtures("loaded")
-def test_the_vocabulary_report_counts_the_words_of_a_list_of_names(tmp_path, capsys):
+def test_the_vocabulary_report_counts_the_words_of_a_list_of_names(directory, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("Paris\nAda\n")
-    assert main(["vocabulary", "--model=m", f"--output={tmp_path / 'out'}", f"--names={tmp_path / 'names.txt'}"]) == 0
+    assert main(["vocabulary", f"--model={directory}", f"--output={tmp_path / 'out'}", f"--names={tmp_path / 'names.txt'}"]) == 0
     lines = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
     assert lines["name yes"] == ["2", "paris", "Paris"]
     assert lines["kind reserved"][0] == "5"
@@ -90,17 +78,16 @@ def test_the_vocabulary_report_counts_the_words_of_a_list_of_names(tmp_path, cap
     assert not (tmp_path / "out" / "unseen.tsv").exists()
 
 
-@pytest.mark.usefixtures("loaded")
-def test_neighbours_are_pieces_without_a_text_and_words_with_one(tmp_path, capsys):
+def test_neighbours_are_pieces_without_a_text_and_words_with_one(directory, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["neighbours", "--model=m", f"--output={out}", "Paris", "cab"]) == 0
+    assert main(["neighbours", f"--model={directory}", f"--output={out}", "Paris", "cab"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("Paris: ")
     assert said[1].startswith("cab (c ##a ##b): ")
     assert [path.name for path in out.iterdir()] == ["pieces.tsv"]
     (tmp_path / "in.txt").write_text("the river of Paris\nthe cab of the river\n")
     flags = [f"--input={tmp_path / 'in.txt'}", "--layer=2", "--layer=1", "--count=2", "is the [river] of", "capital"]
-    assert main(["neighbours", "--model=m", f"--output={out}", *flags]) == 1
+    assert main(["neighbours", f"--model={directory}", f"--output={out}", *flags]) == 1
     said, problems = capsys.readouterr()
     assert "2 texts, 9 words\nlayer 2: the mean cosine of any two words is " in said
     assert "river: 2 occurrences\n" in said
@@ -111,22 +98,21 @@ def test_neighbours_are_pieces_without_a_text_and_words_with_one(tmp_path, capsy
         ([f"{tmp_path / 'in.txt'}"], "is the name of a file"),
     ):
         with pytest.raises(UserError, match=says):
-            main(["neighbours", "--model=m", f"--output={tmp_path / 'new'}", flags[0], *words])
+            main(["neighbours", f"--model={directory}", f"--output={tmp_path / 'new'}", flags[0], *words])
     assert capsys.readouterr().out == "", "the layers are checked before the first line is printed"
     rows = (out / "neighbours.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows[1:]] == ["1", "1", "2", "2"]
     assert {path.stem for path in out.glob("*.png")} == {"layers", "senses"}
 
 
-@pytest.mark.usefixtures("loaded")
-def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
+def test_dependencies_writes_tables_a_figure_and_lines_for_controls(directory, tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root") + row(3, "!", 2, "punct")
     long = "".join(row(i, "the", 59, "det") for i in range(1, 59)) + row(59, "cab", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([*[good] * 9, row(1, "a", 1), long]))
     (tmp_path / "y.conllu").write_text("\n".join([good] * 9))
     flags = [f"--input={tmp_path / 'x.conllu'}", f"--choose={tmp_path / 'y.conllu'}", "--control=permuted-heads", "--least=10"]
     out = tmp_path / "out"
-    assert main(["dependencies", "--model=m", f"--output={out}", *flags, "--replicates=100"]) == 1
+    assert main(["dependencies", f"--model={directory}", f"--output={out}", *flags, "--replicates=100"]) == 1
     said, problems = capsys.readouterr()
     assert "x.conllu, line 37: the heads of the words 1 -> 1 are a cycle, not a tree; correct the heads" in problems
     assert said.startswith("10 sentences; heads and offsets were chosen on 9 others\n")
@@ -139,11 +125,10 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, ca
     assert {path.name for path in out.iterdir()} == names | {"published.tsv"}
 
 
-@pytest.mark.usefixtures("loaded")
-def test_a_model_compared_with_itself_is_identical(tmp_path, capsys, captions):
+def test_a_model_compared_with_itself_is_identical(directory, tmp_path, capsys, figures):
     out = tmp_path / "out"
     flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
-    assert main(["compare", "--model=m", "--with=m", f"--output={out}", *flags]) == 0
+    assert main(["compare", f"--model={directory}", f"--with={directory}", f"--output={out}", *flags]) == 0
     said = capsys.readouterr().out
     assert "2 texts, 14 words\nheads: mean distance 0.000 between matched heads" in said
     assert "  8 of 8 are matched with the head of the same name" in said
@@ -151,7 +136,7 @@ def test_a_model_compared_with_itself_is_identical(tmp_path, capsys, captions):
     assert "agreement: 1.000 (n = " in said
     assert "KL(first | second): 0.000 (n = " in said
     assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
-    assert captions == {"m | m"}
+    assert captions(figures) == {f"{directory} | {directory}"}
 
 
 def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp_path, capsys):
@@ -161,19 +146,17 @@ def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp
     assert "activation" in note
 
 
-@pytest.mark.usefixtures("loaded")
-def test_comparison_with_random_weights_follows_the_seed(tmp_path, capsys, captions, analyser, monkeypatch):
-    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+def test_comparison_with_random_weights_follows_the_seed(directory, tmp_path, capsys, figures, analyser):
     text = "the capital of France is Paris."
     flags = ["--control=random-weights", "--seed=5", "--masked=0.5", text]
-    assert main(["compare", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
+    assert main(["compare", f"--model={directory}", f"--output={tmp_path / 'out'}", *flags]) == 0
     drawn = Analyser(Engine(random_weights(analyser.engine.model, 5)))
     expected = analyser.compare(drawn, [text], seed=5)
     said = capsys.readouterr().out
     for layer in range(3):
         assert f"  {layer} | {layer}: {expected.cka.sel(layer=layer, other=layer).values:.3f}\n" in said
     assert "predictions are left out: " in said
-    assert captions == {"m | random weights"}
+    assert captions(figures) == {f"{directory} | random weights"}
 
 
 def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
@@ -191,12 +174,11 @@ def test_choose_must_be_another_file_than_input(command, units, tmp_path):
         main([command, "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
-@pytest.mark.usefixtures("loaded")
-def test_a_damaged_line_of_the_choosing_file_fails(tmp_path, capsys):
+def test_a_damaged_line_of_the_choosing_file_fails(directory, tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([*[good] * 3, row(1, "a", "_")]))
     (tmp_path / "y.conllu").write_text("\n".join([good, row(1, "a", 1)]))
-    run = ["--model=m", f"--output={tmp_path / 'out'}", "--replicates=100"]
+    run = [f"--model={directory}", f"--output={tmp_path / 'out'}", "--replicates=100"]
     flags = [f"--input={tmp_path / 'x.conllu'}", f"--choose={tmp_path / 'y.conllu'}", *["--control=permuted-heads"] * 2]
     assert main(["dependencies", *run, *flags, "--least=1"]) == 1
     said, problems = capsys.readouterr()
@@ -230,21 +212,18 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
         main(["attention", "--model=not-there", f"--output={tmp_path}", "--format=png", "the"])
 
 
-@pytest.mark.usefixtures("loaded")
-def test_pronouns_of_neither_name_are_reported_for_a_single_question_file(tmp_path, capsys):
+def test_pronouns_of_neither_name_are_reported_for_a_single_question_file(directory, tmp_path, capsys):
     flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
-    assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
+    assert main(["coreference", f"--model={directory}", f"--output={tmp_path / 'out'}", *flags]) == 0
     assert (
         "1 pronoun referring to neither name: counted only in the group that allows the answer 'neither'\n"
     ) in capsys.readouterr().out
     flags[1] = f"--choose={write(tmp_path, PARIS)}"
     with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv have different formats; give two files of the same"):
-        main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags])
+        main(["coreference", f"--model={directory}", f"--output={tmp_path / 'out'}", *flags])
 
 
-@pytest.mark.usefixtures("loaded")
-def test_a_probe_control_is_written_to_its_own_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+def test_a_probe_control_is_written_to_its_own_folder(directory, tmp_path, capsys):
     for name in ("train.txt", "dev.txt"):
         (tmp_path / name).write_text("the X Y\nriver X Z\nParis Y Y\n\n" * 9)
     out = tmp_path / "out"
@@ -255,7 +234,7 @@ def test_a_probe_control_is_written_to_its_own_folder(tmp_path, capsys, monkeypa
     with pytest.raises(UserError, match="out/random-weights is a file; name a directory"):
         main([*run, "--model=not-there"])  # found before the model is loaded
     (out / "random-weights").unlink()
-    assert main([*run, "--model=m"]) == 0
+    assert main([*run, f"--model={directory}"]) == 0
     said = capsys.readouterr().out
     assert ": trained on 27 words" in said
     assert "\nrandom-weights: trained on 27 words" in said
@@ -265,13 +244,12 @@ def test_a_probe_control_is_written_to_its_own_folder(tmp_path, capsys, monkeypa
     assert own != control
 
 
-@pytest.mark.usefixtures("loaded")
-def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
+def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(directory, tmp_path, capsys):
     damaged = conllu("a/NOUN/0/(1-x-1", name="f")
     path = write(tmp_path, PARIS + PARIS.replace("id = d", "id = e") + damaged)
     out = tmp_path / "out"
     flags = [f"--output={out}", f"--input={path}", "--control=shuffled-words", "--window=24"]
-    assert main(["coreference", "--model=m", *flags]) == 1
+    assert main(["coreference", f"--model={directory}", *flags]) == 1
     said, problems = capsys.readouterr()
     assert "the mention (1 is never closed; it is left out" in problems
     assert said.startswith("1 document; heads were chosen on 2 others\n")
@@ -287,7 +265,7 @@ def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(tmp_
 
 
 def test_an_analyser_shows_its_progress_and_the_time_left(directory, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bert_jax.analysis.reading.DELAY", 0.0)
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=5.0).__next__)
     monkeypatch.setattr("bert_jax.analysis.heads.measure.WINDOWS", 1)
     analyser = Analyser(engine_on(directory), show_progress=True)
     texts = ["the river of Paris"] * 3

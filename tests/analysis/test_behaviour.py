@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
@@ -149,17 +148,6 @@ def test_heads_that_attend_to_a_known_position_are_found(pointing):
     assert np.isnan(found.divergence.values).all()
 
 
-def drawn(figure: Figure) -> bytes:
-    """Draws a figure with a single axes, with few dots and without the layout search, to save time. For other figures,
-    returns the number of axes."""
-    if len(figure.axes) > 1:
-        return bytes(len(figure.axes))
-    figure.set_layout_engine("none")
-    figure.set_dpi(15)
-    figure.canvas.draw()
-    return bytes(figure.canvas.buffer_rgba())
-
-
 def test_the_tree_joins_the_nearest_heads_and_the_plane_keeps_distances():
     points = np.array([[0.0, 0.0], [0.1, 0.0], [3.0, 1.0], [3.0, 1.3], [9.0, -4.0]])
     squares = ((points[:, None] - points) ** 2).sum(-1)
@@ -168,9 +156,9 @@ def test_the_tree_joins_the_nearest_heads_and_the_plane_keeps_distances():
     np.testing.assert_allclose(((placed[:, None] - placed) ** 2).sum(-1), squares, atol=1e-9)
 
 
-def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(found, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("figures")
+def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(found, tmp_path):
     folder = Folder(tmp_path / "new" / "out")
-    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, drawn(figure)))
     write_heads(folder, found)
     names = {path.name for path in folder.path.iterdir()}
     assert {path.stem for path in folder.path.glob("*.png")} <= {path.stem for path in folder.path.glob("*.tsv")}

@@ -328,20 +328,20 @@ def test_incomparable_parts_are_refused_or_left_out_with_the_reason(analyser, co
         Comparing(masked=0)
 
 
-def test_every_number_has_its_n_and_every_figure_its_table(same, other, tmp_path, monkeypatch):
+def test_every_number_has_its_n_and_every_figure_its_table(same, other, tmp_path, figures):
     for found, own in ((same, {"moved", "differences"}), (other, set())):
         folder = Folder(tmp_path / str(len(own)))
-        figures = {}
-        monkeypatch.setattr(folder, "figure", lambda name, figure, figures=figures: figures.update({name: figure}))
+        figures.clear()
         write_comparison(folder, found)
-        tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
+        tables = {path.stem: path.read_text().splitlines() for path in folder.path.glob("*.tsv")}
         assert tables.keys() == {"heads", "divergences", "layers", "predictions"} | own
-        assert {name.removesuffix(".png") for name in figures} <= tables.keys()
+        drawn = [path.stem for path in folder.written if path.suffix == ".png"]
+        assert {*drawn} <= tables.keys()
         for name, (header, *rows) in tables.items():
             assert header.split("\t")[-1] == "n"
             assert rows
             assert all(int(row.split("\t")[-1]) > 0 and row.count("\t") == header.count("\t") for row in rows), name
-    shown = figures["divergences.png"].axes[0]
+    shown = figures[drawn.index("divergences")].axes[0]
     np.testing.assert_allclose(shown.images[0].get_array(), np.sqrt(other.divergence.values))
     assert len(shown.lines[0].get_xdata()) == 2
     assert sum(row.split("\t")[1] == "" for row in tables["heads"]) == 6  # two of eight heads have a partner

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import types
 
 import jax
 import numpy as np
@@ -27,9 +26,12 @@ from bert_jax.analysis.neighbours.measure import (
 from bert_jax.analysis.windows import marked_window, read_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import sources, word_vectors_of
 from tests.data.tokenizers.test_json_tokenizer import SPECIALS, plain
+from tests.interop.tiny import as_model, make_model
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12, "the river is the capital"]
 MARKED = ("of the [river] cab", "Paris is the [cab].")
@@ -191,17 +193,16 @@ def test_a_word_has_the_pieces_that_follow_a_space_if_the_tokenizer_distinguishe
     tokenizer = load_tokenizer(plain(tmp_path, SPECIALS))
     table = np.random.default_rng(0).normal(size=(tokenizer.size, 3)).astype(np.float32)
     params = {"embeddings": {"word_embeddings": {"embedding": table}}}
-    model = types.SimpleNamespace(config=types.SimpleNamespace(spells_words=False), tokenizer=tokenizer, params=params)
     words = {"for": " for", ".": "."}
-    found = nearest_pieces(model, list(words))  # type: ignore[arg-type]
+    found = nearest_pieces(Model(params=params, config=ModelConfig(vocab_size=tokenizer.size), tokenizer=tokenizer), list(words))
     assert [list(word.pieces) for word in found] == [tokenizer.tokens(tokenizer.encode(text)) for text in words.values()]
     assert tokenizer.encode(".") != tokenizer.encode(" .")
 
 
-def test_a_model_without_word_embeddings_is_refused():
-    model = types.SimpleNamespace(config=types.SimpleNamespace(spells_words=True), tokenizer=None, source="elmo")
+def test_a_model_without_word_embeddings_is_refused(vocabulary):
+    model = as_model(*make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False), vocabulary)
     with pytest.raises(UserError, match="elmo computes word vectors from characters, so it has no table of them; name another"):
-        nearest_pieces(model, ["the"])
+        nearest_pieces(dataclasses.replace(model, source="elmo"), ["the"])
 
 
 @pytest.mark.parametrize(
@@ -239,14 +240,13 @@ def test_a_model_that_returns_nan_is_named(model, word, text):
         Analyser(Engine(dataclasses.replace(model, params=params))).neighbours([word], [text])
 
 
-def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_path, monkeypatch):
+def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_path, figures):
     folder = Folder(tmp_path / "out")
-    figures = {}
-    monkeypatch.setattr(folder, "figure", lambda name, figure: figures.update({name: figure}))
     write_pieces(folder, analyser.nearest_pieces(["the", "cab"], count=3))
     drawn = write_neighbours(folder, found, 2)
-    tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
-    assert {name.removesuffix(".png") for name in figures} < tables.keys() == {"pieces", "neighbours", "layers", "senses"}
+    tables = {path.stem: path.read_text().splitlines() for path in folder.path.glob("*.tsv")}
+    assert tables.keys() == {"pieces", "neighbours", "layers", "senses"}
+    assert [path.name for path in folder.written if path.suffix == ".png"] == ["layers.png", "senses.png"]
     for name, (header, *rows) in tables.items():
         assert header.split("\t")[-1] == "n"
         assert rows
@@ -256,8 +256,9 @@ def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_
     numbers = [row.split("\t")[2] for row in tables["senses"][1:] if row.split("\t")[:2] == ["cab", "1"]]
     assert [n for n in numbers if n] == [str(n) for n in range(1, 10)]  # the word of the given sentence has no number
     assert [own.word for own in drawn] == ["river", "cab", "the", "xyz"]
-    shown = figures["senses.png"].axes
+    layers, senses = figures
+    shown = senses.axes
     points = [line.get_xydata() for line in shown[0].lines]
     assert sum(len(line) for line in points) == 2 + 1  # two occurrences, and the word of the given sentence
-    assert len(figures["layers.png"].axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
+    assert len(layers.axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
     assert next(summary(draw(found, found.occurrences[1], 2))) == "cab: 13 occurrences, 9 of them drawn at random"

@@ -94,16 +94,15 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def written(folder: Folder) -> dict[str, str]:
-    return {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.iterdir()}
+    return {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.glob("*.tsv")}
 
 
-def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    drawn: list[str] = []
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
+@pytest.mark.usefixtures("figures")
+def test_the_tables_have_every_number(tmp_path: pathlib.Path):
     write_pieces(folder := Folder(tmp_path), PIECES[:1])
     words = write_neighbours(folder, FOUND, 2)
     assert [own.word for own in words] == ["bank", "river"]
-    assert drawn == ["layers.png", "senses.png"]
+    assert [path.name for path in folder.written if path.suffix == ".png"] == ["layers.png", "senses.png"]
     tables = written(folder)
     measures, senses = ([line.split(" ") for line in tables.pop(name).splitlines()] for name in ("layers.tsv", "senses.tsv"))
     assert tables == TABLES
@@ -149,10 +148,8 @@ def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytes
     assert draw(FOUND, BANK, 1).senses.tolist() == [1] * 8
 
 
-def test_words_without_a_sentence_have_no_neighbour_table_and_missing_words_no_senses(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
+@pytest.mark.usefixtures("figures")
+def test_words_without_a_sentence_have_no_neighbour_table_and_missing_words_no_senses(tmp_path: pathlib.Path):
     shape = (2, 0, 3)
     empty = dataclasses.replace(
         FOUND, marked=(), vectors=array(np.zeros(shape, np.float32), "marked"), contexts={}, occurrences=(MISSING,)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import lzma
 import pathlib
+import time
 
+import jax
 import numpy as np
 import pytest
 
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import engine_with_random_weights
-from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.probe import linear
 from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probe.features import fit_scale, read_features
 from bert_jax.analysis.probe.figures import over_seeds
-from bert_jax.analysis.probe.measure import silent_stage
-from bert_jax.analysis.reading import stage_progress
 from bert_jax.analysis.windows import word_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.prediction.engine import Engine
-from tests.interop.tiny import make_model
+from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import pretrained_outputs
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
@@ -74,31 +74,23 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
     np.testing.assert_allclose(scale.deviation, np.stack(expected).std(0), atol=5e-3)
 
 
-def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(analyser, monkeypatch):
-    stream = Engine.stream
-
-    def too_large(*asked):
-        for vectors in stream(*asked):
-            vectors = np.array(vectors)
-            vectors[1] *= 1e6  # the values of the first word
-            yield vectors
-
-    monkeypatch.setattr(Engine, "stream", too_large)
+@pytest.mark.usefixtures("two_devices")
+def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(model):
+    params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
+    params["encoder"]["layers"]["feed_forward_layer_norm"]["scale"][-1] *= 1e6
     with pytest.raises(UserError, match="returns numbers that are not finite"):
-        read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
+        read_features(Engine(dataclasses.replace(model, params=params)), [Annotated(("the", "river"), {})], 2)
 
 
-def test_all_probes_of_a_treebank_become_tables_and_figures(files, analyser, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
-    monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
-    monkeypatch.setattr(linear, "LEARNING_RATE", 0.1)
+@pytest.mark.usefixtures("two_devices", "figures")
+def test_all_probes_of_a_treebank_become_tables_and_figures(files, directory, tmp_path, capsys):
     files[1].write_text(files[1].read_text() + "1\tx\n")
     flags = [f"--input={files[0]}", f"--eval={files[1]}", f"--output={tmp_path / 'out'}", "--words=200", "--rank=2"]
-    assert main(["probe", "--model=m", *flags, "--epochs=4", "--seeds=2", "--passes=1"]) == 1
+    assert main(["probe", f"--model={directory}", *flags, "--epochs=4", "--seeds=2", "--passes=1"]) == 1
     said, problems = capsys.readouterr()
     assert "dev.conllu, line" in problems
     assert "2 columns between TABs, not the 10 columns of CoNLL-U" in problems
-    assert said.startswith(f"{analyser.engine.name}: trained on 193 words, scored on 73; their vectors are 0 MB\n")
+    assert said.startswith(f"{directory}: trained on 193 words, scored on 73; their vectors are 0 MB\n")
     tables = {path.stem: table(path) for path in (tmp_path / "out").glob("*.tsv")}
     assert tables.keys() == {"labels", "mix", "structure", "parsers"}
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"labels", "structure", "parsers"}
@@ -117,6 +109,7 @@ def test_all_probes_of_a_treebank_become_tables_and_figures(files, analyser, tmp
     parsers = {row["parser"]: row for row in tables["parsers"]}
     assert parsers["right-branching"]["attachment"] == parsers["best fixed distance"]["attachment"] == "1"
     assert parsers["attention"]["n"] == "53"
+    assert "parsers are left out" not in said
 
 
 def table(path: pathlib.Path) -> list[dict[str, str]]:
@@ -125,7 +118,8 @@ def table(path: pathlib.Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path):
+def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=5.0).__next__)
     for name, seed in (("train.txt", 1), ("dev.txt", 4)):
         words = np.random.default_rng(seed).choice(WORDS, 30)
         (tmp_path / name).write_text("".join(f"{word} {'O' if len(word) < 5 else 'B-X'}\n" for word in words))
@@ -136,14 +130,12 @@ def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path):
     assert found.labels.n.values.tolist() == [30]
     assert (found.words, found.cut) == ((30, 30), 1 + 1)  # of one sentence each, of more pieces than the position table has
     assert found.size == (30 + 30) * 3 * 16 * 2  # float16 for the embeddings and two layers
-    again = analyser.probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
+    assert capsys.readouterr().err == ""
+    again = Analyser(analyser.engine, show_progress=True).probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == ["reading the training words 30/30 words", "reading the evaluation words 30/30 words"]
+    assert shown[-1] == "training probes of labels 1 of 1 8/8 probes"
     np.testing.assert_array_equal(again.labels.accuracy.values, found.labels.accuracy.values)
-
-
-def test_the_progress_of_probes_is_shown_on_request(analyser, files, monkeypatch):
-    monkeypatch.setattr("bert_jax.analysis.analyser.measure_probes", lambda *given: given[-1])
-    assert analyser.probes(*files) is silent_stage
-    assert Analyser(analyser.engine, show_progress=True).probes(*files) is stage_progress
 
 
 def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_path):
@@ -166,13 +158,7 @@ def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_pat
 def test_training_does_not_see_the_scored_words(analyser, files, tmp_path):
     other = tmp_path / "other.conllu"
     other.write_text(conllu(3, 9).replace("river", "Paris").replace("dry", "Paris"))
-    scales = []
-    with pytest.MonkeyPatch.context() as patch:
-        train = linear.train_mixes
-        patch.setattr(linear, "train_mixes", lambda *asked: scales.append(asked[2]) or train(*asked))
-        found = [analyser.probes(files[0], held_out, seeds=1, epochs=1, probes=("labels",)) for held_out in (files[1], other)]
-    np.testing.assert_array_equal(scales[0].mean, scales[1].mean)
-    np.testing.assert_array_equal(scales[0].deviation, scales[1].deviation)
+    found = [analyser.probes(files[0], held_out, seeds=1, epochs=1, probes=("labels",)) for held_out in (files[1], other)]
     np.testing.assert_array_equal(found[0].labels.mix.values, found[1].labels.mix.values)
     assert (found[0].labels.accuracy.values != found[1].labels.accuracy.values).any()
 
@@ -194,10 +180,9 @@ def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
     "settings",
     [
         {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
-        {"encoder": "static", "num_layers": 0},
         {"encoder": "experiments/extensions/fourier.py:Fourier"},
     ],
-    ids=["characters", "static", "user"],
+    ids=["characters", "user"],
 )
 def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, files, tmp_path, settings):
     params, config = make_model(vocabulary, **settings)
@@ -208,8 +193,18 @@ def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, 
     assert found.labels is not None
     with pytest.raises(UserError, match=r"has no attention that parsers can read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
-    if config.encoder == "static":
-        assert engine_with_random_weights(other.engine, 0).config == other.engine.config
+
+
+@pytest.mark.usefixtures("two_devices", "figures")
+def test_parsers_that_are_left_out_for_want_of_attention_are_mentioned(vocabulary, files, tmp_path, capsys):
+    params, config = make_model(vocabulary, encoder="static", num_layers=0)
+    export_model(tmp_path / "m", as_model({"embeddings": params["embeddings"]}, config, vocabulary))
+    flags = [f"--model={tmp_path / 'm'}", f"--input={files[0]}", f"--eval={files[1]}", "--epochs=1", "--seeds=1", "--rank=2"]
+    mentioned = "parsers are left out, since they read attention and a static model has none\n"
+    for probes in ([], ["--probes=labels"]):
+        assert main(["probe", *flags, f"--output={tmp_path / 'out'}", *probes]) == 0
+        assert (mentioned in capsys.readouterr().out) == (not probes)
+    assert engine_with_random_weights(Analyser.load(tmp_path / "m").engine, 0).config.encoder == "static"
 
 
 def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import types
-from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.flags import flag_parser
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.probe import command
 from bert_jax.analysis.probe.command import _read, print_found
 from bert_jax.analysis.probe.figures import labels_figure, parsers_figure, structure_figure, write_probes
 from bert_jax.analysis.probe.measure import SCORES, LabelProbes, ParserProbes, Probes, StructureProbes
@@ -110,15 +106,14 @@ right-branching                0.250
 """
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_tables_have_every_number_and_the_terminal_the_best_layers(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    drawn: list[str] = []
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
-    write_probes(Folder(tmp_path), FOUND)
-    written = {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in tmp_path.iterdir()}
+    write_probes(folder := Folder(tmp_path), FOUND)
+    written = {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in tmp_path.glob("*.tsv")}
     assert written == TABLES
-    assert drawn == ["labels.png", "structure.png", "parsers.png"]
+    assert [path.name for path in folder.written if path.suffix == ".png"] == ["labels.png", "structure.png", "parsers.png"]
     print_found(FOUND)
     assert capsys.readouterr().out == SAID
     assert _read(FOUND) == "trained on 1,193 words, scored on 1,073; their vectors are 3 MB; read in windows: 2 sentences"
@@ -132,35 +127,12 @@ def test_labels_that_no_training_word_has_are_reported(capsys: pytest.CaptureFix
     assert said == ["WARNING: 3 of the 70 scored words have a label (relation) that no training word has"]
 
 
-@pytest.mark.parametrize(
-    ("without", "has_attention", "said"),
-    [("parsers", False, True), ("parsers", True, False), ("structure", False, False), ("", False, False)],
-)
-def test_parsers_that_are_left_out_for_want_of_attention_are_mentioned(
-    without: str, has_attention: bool, said: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
-    changes: dict[str, Any] = {"structure": {"structure": None, "parsers": None}, "parsers": {"parsers": None}, "": {}}[without]
-    engine = types.SimpleNamespace(name="m", has_attention=has_attention, config=types.SimpleNamespace(encoder="static"))
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
-    monkeypatch.setattr(command, "measure_probes", lambda *given: dataclasses.replace(FOUND, **changes))
-    monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(engine=engine))
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("a X\n")
-    flags = [f"--input={tmp_path / 'a'}", f"--eval={tmp_path / 'b'}", f"--output={tmp_path / 'out'}"]
-    assert command.run(flag_parser("probe").parse_args(["--model=m", *flags])) == 0
-    line = "parsers are left out, since they read attention and a static model has none"
-    assert (line in capsys.readouterr().out) == said
-
-
-def test_untrained_probes_have_no_table_and_no_line(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
+@pytest.mark.usefixtures("figures")
+def test_untrained_probes_have_no_table_and_no_line(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     none = Probes(None, None, None, (1, 1), 0, 0)
     for field, table in (("labels", {"labels.tsv", "mix.tsv"}), ("structure", {"structure.tsv"}), ("parsers", {"parsers.tsv"})):
         write_probes(folder := Folder(tmp_path / field), dataclasses.replace(none, **{field: getattr(FOUND, field)}))
-        assert {path.name for path in folder.path.iterdir()} == table
+        assert {path.name for path in folder.path.glob("*.tsv")} == table
     print_found(none)
     assert capsys.readouterr().out == ""
 

@@ -14,7 +14,6 @@ import pytest
 
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.folder import Folder
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
@@ -32,10 +31,11 @@ TARGET_PIECES = ("Apfel", "is", "x", "##y", "##z")
 SOURCE_WORDS, TARGET_WORDS = ("the", "cab", "of", "Paris", "[SEP]"), ("Apfel", "is", "xyz", "[SEP]")
 
 
+pytestmark = pytest.mark.usefixtures("figures")
+
+
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replaces drawing: a figure's file is written without it. Only one device is visible."""
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+def one_device() -> Iterator[None]:
     with first_devices():
         yield
 
@@ -280,15 +280,15 @@ def test_a_model_that_cannot_translate_has_no_attention_of_a_translation(transla
         bare.translation_attention(SOURCE, TARGET)
 
 
-def test_an_encoder_writes_json_and_has_no_parts(translating, tmp_path, analyser, monkeypatch):
-    monkeypatch.setattr(Analyser, "load", lambda path: analyser)
-    found = looked(translating, tmp_path, "--head=2-1", "the cab", "of Paris")
+@pytest.mark.usefixtures("two_devices")
+def test_an_encoder_writes_json_and_has_no_parts(directory, tmp_path, analyser):
+    found = looked(directory, tmp_path, "--head=2-1", "the cab", "of Paris")
     weights = analyser.attention("the cab", "of Paris").words.sel(layer=2, head=1).values
     np.testing.assert_allclose(found["attention"]["encoder"]["heads"]["2-1"], weights, atol=1e-6)
     assert (found["text"], found["text_b"]) == ("the cab", "of Paris")
     for flag in ("--part=cross", "--alignment-layer=1"):
         with pytest.raises(UserError, match=rf"{flag} is for encoder-decoders, and .* has no decoder; leave it out"):
-            looked(translating, tmp_path, flag, "the cab")
+            looked(directory, tmp_path, flag, "the cab")
 
 
 def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path, capsys):

@@ -159,11 +159,11 @@ def test_heads_are_chosen_on_every_other_document_from_the_first_on(documents, f
     assert parts[0].attention is None
 
 
-def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("figures")
+def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(tmp_path):
     choice, reported = halves(made_up(0))
     found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)), choice, reported)
     folder = Folder(tmp_path / "out")
-    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, bytes(len(figure.axes))))
     write_coreference(folder, found, {"random-weights": found})
     assert {path.stem for path in folder.path.glob("*.png")} == {path.stem for path in folder.path.glob("*.tsv")}
     for table in folder.path.glob("*.tsv"):
