@@ -128,7 +128,7 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(directory, t
 def test_a_model_compared_with_itself_is_identical(directory, tmp_path, capsys, figures):
     out = tmp_path / "out"
     flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
-    assert main(["compare", f"--model={directory}", f"--with={directory}", f"--output={out}", *flags]) == 0
+    assert main(["compare", f"--model={directory}", f"--with={directory}/.", f"--output={out}", *flags]) == 0
     said = capsys.readouterr().out
     assert "2 texts, 14 words\nheads: mean distance 0.000 between matched heads" in said
     assert "  8 of 8 are matched with the head of the same name" in said
@@ -136,7 +136,7 @@ def test_a_model_compared_with_itself_is_identical(directory, tmp_path, capsys, 
     assert "agreement: 1.000 (n = " in said
     assert "KL(first | second): 0.000 (n = " in said
     assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
-    assert captions(figures) == {f"{directory} | {directory}"}
+    assert captions(figures) == {f"{directory} | {directory}/."}
 
 
 def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp_path, capsys):
