@@ -46,6 +46,8 @@ SEEDS = tuple(range(7, 15))
 
 Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B Q D"]]
 """(query, key, value) -> context, with fixed sequence ids, heads and dropout."""
+Kernel = Callable[..., Array]
+"""A function with the arguments of `fused_attention` or `fused_residual_norm`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,15 +148,25 @@ NORM_CASES = (
 
 
 def compare(
-    operation: str, platform: str, cases: Sequence[Case] = (), *, interpret: bool = False, device: jax.Device | None = None
+    operation: str,
+    platform: str,
+    cases: Sequence[Case] = (),
+    *,
+    interpret: bool = False,
+    device: jax.Device | None = None,
+    kernel: Kernel | None = None,
 ) -> Comparison:
     """Compares the kernel of `operation` ("attention" or "residual_norm") with the plain path on `device` (default: the first
     device of this process). `platform` is "tpu" or "gpu". If the kernel does not compile or run, the `Comparison` holds the
     error.
 
-    `interpret` is for tests. It runs the kernel on any platform, but slowly.
+    `interpret` is for tests. It runs the kernel on any platform, but slowly. `kernel` is the function to compare, with the
+    arguments of the default (`fused_attention` or `fused_residual_norm`).
     """
-    of_case = {"attention": _attention_figures, "residual_norm": _norm_figures}[operation]
+    of_case = {
+        "attention": functools.partial(_attention_figures, kernel or fused_attention),
+        "residual_norm": functools.partial(_norm_figures, kernel or fused_residual_norm),
+    }[operation]
     cases = cases or {"attention": ATTENTION_CASES, "residual_norm": NORM_CASES}[operation]
     figures: list[Figure] = []
     with jax.default_device(jax.local_devices()[0] if device is None else device):
@@ -168,7 +180,7 @@ def compare(
 
 
 # ---------------------------------------------------------------------------------------------------------------------- attention
-def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
+def _attention_figures(kernel: Kernel, case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
     if (case.queries is not None or case.rotated) and platform != "tpu":
         return
     ids, arrays = packed_ids(case.rows, case.length), _normal(case, 4)
@@ -189,7 +201,7 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 
         def attend(query: Array, key: Array, value: Array) -> Float[Array, "B Q D"]:
             query = query if queried is None else gather_positions(query, queried)
-            return fused_attention((query, key, value), ids, num_heads=case.heads, dropout=dropout, **settings)
+            return kernel((query, key, value), ids, num_heads=case.heads, dropout=dropout, **settings)
 
         return attend
 
@@ -251,7 +263,7 @@ def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[F
 
 
 # ------------------------------------------------------------------------------------------------------------------ residual norm
-def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
+def _norm_figures(kernel: Kernel, case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
     x, y, gradient = _normal(case, 3)
     random = np.random.default_rng(case.length)
     vectors = [jnp.asarray(random.normal(size=case.head_width), jnp.float32) for _ in range(2)]
@@ -259,7 +271,7 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
     dropout = _dropout(case)
 
     def fused(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
-        return fused_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout, interpret=interpret)
+        return kernel(x, y, NormParameters(scale, bias, EPSILON), dropout, interpret=interpret)
 
     def plain(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
         return plain_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout)
