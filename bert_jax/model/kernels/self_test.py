@@ -24,6 +24,7 @@ from bert_jax.files import JsonObject, locked, parse_json, write_json
 from bert_jax.interface.words import duration
 from bert_jax.model import kernels
 from bert_jax.model.kernels import agreement
+from bert_jax.model.kernels.agreement import Comparison
 from bert_jax.storage.paths import cache_directory
 
 log = logging.getLogger(__name__)
@@ -98,13 +99,25 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
     except BaseException:  # e.g. after Ctrl-C, which says nothing about the kernel
         _write(path, others)
         raise
-    seconds = time.monotonic() - start
+    record = verdict(operation, devices, found, time.monotonic() - start)
+    _write(path, others | {operation: record})
+    return record
+
+
+def verdict(operation: str, devices: Sequence[jax.Device], found: Sequence[Comparison], seconds: float) -> JsonObject:
+    """Returns the record of comparisons on `devices` (of one kind) that took this time. Logs it if the kernel agrees on all."""
     reasons = [
         f"device {device.id}: {one.reason}" if len(devices) > 1 else one.reason
         for device, one in zip(devices, found, strict=True)
         if one.reason
     ]
-    record = {
+    if not reasons:
+        worst = max((one.worst for one in found if one.worst), key=lambda figure: figure.error / figure.limit, default=None)
+        closest = f" (closest to its limit: {worst})" if worst else ""
+        where = devices[0].device_kind if len(devices) == 1 else f"{len(devices)} x {devices[0].device_kind}"
+        message = "kernel of %s: agrees with the plain path on %s, compared in %s%s"
+        log.info(message, operation, where, duration(seconds), closest)
+    return {
         "reason": "; ".join(reasons[:2]) + (f"; and on {len(reasons) - 2} more" if len(reasons) > 2 else ""),
         "seconds": round(seconds, 1),
         "figures": [
@@ -113,14 +126,6 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
             for figure in one.figures
         ],
     }
-    _write(path, others | {operation: record})
-    if not reasons:
-        worst = max((one.worst for one in found if one.worst), key=lambda figure: figure.error / figure.limit, default=None)
-        closest = f" (closest to its limit: {worst})" if worst else ""
-        where = devices[0].device_kind if len(devices) == 1 else f"{len(devices)} x {devices[0].device_kind}"
-        message = "kernel of %s: agrees with the plain path on %s, compared in %s%s"
-        log.info(message, operation, where, duration(seconds), closest)
-    return record
 
 
 def verdict_file(kind: str) -> pathlib.Path:
