@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import types
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, random_weights, shuffled_words
-from bert_jax.analysis.dependencies import measure
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
@@ -26,7 +24,7 @@ from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import dependency_scores
 from tests.analysis.reference import in_words, verb_model, weights_of
 from tests.analysis.test_treebank import row
-from tests.interop.tiny import WORDS
+from tests.interop.tiny import WORDS, as_model, make_model
 from tests.prediction.reference import engine_on
 
 RELATIONS = ("nsubj", "nsubj:pass", "obj", "det", "punct")
@@ -137,12 +135,15 @@ def test_frequencies_of_offsets_equal_a_loop_over_dependents(found, analyser, tr
         np.testing.assert_allclose(found.baseline.sel(relation=relation).values, shares)
 
 
-def test_resampling_uses_the_hits_of_the_chosen_heads(found, analyser, treebank, monkeypatch):
-    even = "bert_jax.analysis.bootstrap.poisson_weights"
-    monkeypatch.setattr(even, lambda seed, units, replicates: np.ones((len(units), replicates), np.float32))
-    for best in analyser.dependencies(treebank, reach=3, replicates=100).best:
+def test_intervals_of_equal_sentences_are_points(analyser, tmp_path):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join(["".join(sentence(np.random.default_rng(5), 14))] * 8))
+    found = analyser.dependencies(path, reach=3, replicates=100)
+    assert {best.relation for best in found.best} == {"all", "nsubj:*", *RELATIONS}
+    for best in found.best:
         gain = best.accuracy - best.baseline
         assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((best.accuracy,) * 2 + (gain,) * 2)
+    assert 0 < found.best[0].accuracy < 1
 
 
 def test_without_a_chosen_head_no_dependent_is_found(found, analyser, treebank):
@@ -152,16 +153,18 @@ def test_without_a_chosen_head_no_dependent_is_found(found, analyser, treebank):
     assert not any(some.hits.any() for some in taken)
 
 
-def test_dependents_within_the_window_have_a_piece_near_a_piece_of_their_head(analyser, monkeypatch):
-    words = ("cab", "the", "of", "xyz", "is")  # of 3, 1, 1, 3 and 1 pieces
-    heads, relations = (-1, 3, 0, 0, 3), ("root", "a", "b", "c", "d")
-    one = Sentence("", 0, *[words] * 5, heads, relations, words)
-    for radius, near in ((0, ""), (1, "d"), (2, "abd"), (3, "abcd")):
-        config = types.SimpleNamespace(max_position=40, num_layers=1, num_heads=1, has_segments=False, sliding_radius=radius)
-        monkeypatch.setattr(analyser.engine, "config", config)
-        monkeypatch.setattr(analyser.engine, "batches", lambda function, items: [*items][:0])
-        found = count_hits(analyser.engine, [one], names := Relations(), 3)
-        assert "".join(name for name, count in zip(names.names, found.near[1:], strict=False) if count) == near
+@pytest.mark.usefixtures("figures")
+def test_dependents_within_the_window_have_a_piece_near_a_piece_of_their_head(vocabulary, tmp_path, monkeypatch, capsys):
+    settings = {"num_heads": 1, "layer_types": ("full", "sliding"), "sliding_radius": 2}
+    export_model(tmp_path / "model", as_model(*make_model(vocabulary, **settings), vocabulary))
+    lines = [row(1, "cab", 0, "root"), row(2, "the", 4, "a"), row(3, "of", 1, "b"), row(4, "xyz", 1, "c"), row(5, "is", 4, "d")]
+    (tmp_path / "x.conllu").write_text("\n".join(["".join(lines)] * 2))  # "cab" and "xyz" have three pieces
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    flags = [f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'x.conllu'}", f"--output={tmp_path / 'out'}", "--least=1"]
+    assert main(["dependencies", *flags, "--replicates=100"]) == 0
+    said = capsys.readouterr().out
+    assert "dependents whose heads are within the window: all 75.0 %, a 100.0 %, b 100.0 %, c 0.0 %, d 100.0 %\n" in said
+    assert "the heads of layer 2 see 2 tokens on each side, 5 in all\n" in said
 
 
 SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]
@@ -268,13 +271,13 @@ def test_controls_remove_what_the_known_heads_find(verbs, tmp_path):
     assert float(of_verb["permuted-heads"]["beaten_low"]) > 0
 
 
-def test_the_control_of_random_weights_follows_the_seed(verbs, tmp_path, monkeypatch):
-    path = tmp_path / "x.conllu"
-    path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT)))
-    drawn: list[Any] = []
-    monkeypatch.setattr(measure, "engine_with_random_weights", lambda *given: drawn.append(given) or verbs.engine)
-    verbs.dependencies(path, replicates=100, control="random-weights", seed=7)
-    assert drawn == [(verbs.engine, 7)]
+@pytest.mark.usefixtures("two_devices")
+def test_the_control_of_random_weights_follows_the_seed(analyser, treebank):
+    given = analyser.dependencies(treebank, replicates=100, control="random-weights", seed=7)
+    drawn = [Analyser(engine_with_random_weights(analyser.engine, seed)) for seed in (7, 8)]
+    same, other = (own.dependencies(treebank, replicates=100, seed=7).accuracy.values for own in drawn)
+    np.testing.assert_array_equal(given.accuracy.values, same)
+    assert not np.array_equal(same, other, equal_nan=True)
 
 
 def test_random_weights_keep_shapes_and_follow_the_seed(verbs, monkeypatch):
@@ -311,17 +314,15 @@ def test_shuffled_words_keep_their_heads_and_permuted_heads_come_from_other_word
     assert permuted_heads(dataclasses.replace(one, heads=(-1,)), rng).heads == (-1,)
 
 
-def test_every_number_of_a_table_has_its_n_and_the_figure_its_tables(found, tmp_path, monkeypatch):
-    figures = {}
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: figures.update({name: figure}))
+def test_every_number_of_a_table_has_its_n_and_the_figure_its_tables(found, tmp_path, figures):
     write_dependencies(Folder(tmp_path), found, {"permuted-heads": found}, least=5)
-    assert list(figures) == ["dependencies.png"]
+    assert [path.name for path in tmp_path.glob("*.png")] == ["dependencies.png"]
     for table in tmp_path.glob("*.tsv"):
         header, *rows = (line.split("\t") for line in table.read_text().splitlines())
         assert header[-1] == "n"
         assert rows
         assert all(len(row) == len(header) and row[-1].isdigit() for row in rows), table.name
-    drawn = figures["dependencies.png"].axes[0].images[0].get_array()
+    drawn = figures[0].axes[0].images[0].get_array()
     rows = [best for best in found.best if best.n >= 5]
     np.testing.assert_array_equal(drawn, heat_map(found, rows))
     for y, best in enumerate(rows):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.coreference import measure as antecedents
 from bert_jax.analysis.coreference.documents import sections, spans
 from bert_jax.analysis.coreference.flags import Coreference
@@ -96,33 +97,29 @@ GAP += "2\tThe river met Paris and France, his.\this\t32\tParis\t14\tFALSE\tFran
 GAP += "3\t" + "the " * 50 + "Paris met France and he left.\the\t221\tParis\t200\tFALSE\tFrance\t210\tTRUE\tu\n"
 
 
-def test_single_question_texts_keep_attention_by_head_when_windows_are_read_in_groups(analyser, tmp_path, monkeypatch):
+def test_single_question_texts_keep_attention_by_head_when_windows_are_read_in_groups(analyser, model, tmp_path, monkeypatch):
     monkeypatch.setattr(antecedents, "SECTIONS", 1)
-    asked: list[int] = []
-
-    def run(function, items, by):
-        """Answers like heads that choose the first candidate; the third head chooses the second."""
-        assert (function, by) == (antecedents.favourites, "position")
-        asked.append(len(items))
-        for item in items:
-            ranks = sorted({rank for rank in item.columns["candidates"] if rank})
-            chosen = np.array([ranks[0], ranks[0], ranks[1], ranks[0]] * 2, np.int32)
-            yield chosen.reshape(1, 2, 4), np.arange(8, dtype=np.float32).reshape(1, 2, 4) / 10 + ranks[0]
-
-    monkeypatch.setattr(analyser.engine, "run", run)
     says: list[str] = []
     file = open_texts(write(tmp_path, GAP))
     found = measure_antecedents(analyser.engine, file, Coreference(), says.append)
     # the third text has three windows; the last one holds both names and the pronoun
-    assert (found.n["document"], found.windows, found.heads, asked) == (["1", "2", "3"], 5, 8, [2, 0, 1])
+    assert (found.n["document"], found.windows, found.heads) == (["1", "2", "3"], 5, 8)
     assert says == ["1 mention", "1 mention", "2 mentions"]
     assert found.n.values.tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
     assert found.outside.values.sum() == 0
-    first = [1, 1, 0, 1] * 2
+    right, attention = [], []
+    for text in file:
+        ((section, question),) = [(own, one) for own in sections(analyser.engine, text, 1000) for one in own.questions]
+        maps = in_words(weights_of(model, section.window), section.window).reshape(8, *[len(section.window.words)] * 2)
+        shares = maps[:, question.head - section.first + 1][:, [word - section.first + 1 for word in section.candidates]]
+        right.append([section.candidates[i] in question.right for i in shares.argmax(1)])
+        attention.append(shares.max(1))
     # the rules: the name nearest to the pronoun, the nearest one before it, the first one
-    assert found.right.sel(group="all").values.tolist() == [[*first, 0, 0, 1], [0] * 11, [*(1 - x for x in first), 1, 1, 0]]
+    rules = [[0, 0, 1], [0, 0, 0], [1, 1, 0]]
+    assert found.right.sel(group="all").values.tolist() == [[*own, *by] for own, by in zip(right, rules, strict=True)]
+    assert any(right[0] + right[2])
     assert found.right.sel(group="neither").values.sum() == 0
-    np.testing.assert_allclose(found.attention.values, np.arange(8) / 10 + np.array([[1], [4], found.attention.values[2, :1]]))
+    np.testing.assert_allclose(found.attention.values, attention, atol=1e-5)
     part = found.part([2])
     np.testing.assert_array_equal(part.attention.values, found.attention.values[2:])
 
@@ -155,11 +152,13 @@ def test_shuffling_words_changes_attention_but_not_candidates_or_answers(analyse
     assert [*summed(found)["all"][0].values()][:8] == right.tolist()
 
 
-def test_the_control_of_random_weights_follows_the_seed(analyser, path, monkeypatch):
-    drawn: list[tuple[object, ...]] = []
-    monkeypatch.setattr(antecedents, "engine_with_random_weights", lambda *given: drawn.append(given) or analyser.engine)
-    measure_antecedents(analyser.engine, open_texts(path), Coreference(control="random-weights", seed=7))
-    assert drawn == [(analyser.engine, 7)]
+@pytest.mark.usefixtures("two_devices")
+def test_the_control_of_random_weights_follows_the_seed(analyser, path):
+    given = measure_antecedents(analyser.engine, open_texts(path), Coreference(control="random-weights", seed=7))
+    drawn = [engine_with_random_weights(analyser.engine, seed) for seed in (7, 8)]
+    same, other = (measure_antecedents(own, open_texts(path), Coreference(seed=7)).right.values for own in drawn)
+    np.testing.assert_array_equal(given.right.values, same)
+    assert (same != other).any()
 
 
 def test_a_head_that_attends_to_the_antecedent_is_found(vocabulary, tmp_path):
