@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
-import types
+import shutil
 from typing import Any
 
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment, scaled_steps, with_steps
-from bert_jax.configs.study import StudyTaskConfig
+from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import export_model
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.objectives.objective import Objective
-from bert_jax.studies import arms as arms_module
 from bert_jax.studies.arms import (
-    _check_metric,
     _check_pooling,
     chain,
     check,
@@ -33,8 +32,9 @@ from bert_jax.studies.arms import (
 from bert_jax.studies.budget import count_tokens, exported_steps, planned_steps, run_values
 from bert_jax.studies.parts import Part, digest, part_groups
 from bert_jax.studies.running import expected_seconds, seconds_left
-from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.text_task import SequenceHead
+from tests.bad_inputs.damage import other_vocabulary
+from tests.interop.tiny import as_model, make_model
 from tests.studies.conftest import arms, study
 
 
@@ -179,14 +179,14 @@ def pretrained(**model: Any) -> PretrainingExperiment:
     return PretrainingExperiment.from_dict({"model": small | model, **phases})
 
 
-def test_the_pooling_and_the_kernels_of_a_fine_tuning_are_checked(monkeypatch: pytest.MonkeyPatch):
-    asked: list[ModelConfig] = []
-    monkeypatch.setattr(arms_module, "require_possible", asked.append)
-    values = {"task": {"name": "glue/stsb", "length": 64}}
-    check_finetuning(values, pretrained(), SequenceHead(labels=("a", "b")))
-    assert [config.num_layers for config in asked] == [2]
+def test_the_pooling_and_the_kernels_of_a_fine_tuning_are_checked():
+    values, head = {"task": {"name": "glue/stsb", "length": 64}}, SequenceHead(labels=("a", "b"))
+    left_to_right = pretrained(direction="left_to_right")
     with pytest.raises(UserError, match=r"from left to right; set head\.pooling=last_token"):
-        check_finetuning(values, pretrained(direction="left_to_right"), SequenceHead(labels=("a", "b")))
+        check_finetuning(values, left_to_right, head)
+    fused = values | {"head": {"pooling": "last_token"}, "model": {"attention": "fused"}}
+    with pytest.raises(UserError, match="the fused attention kernels do not support left-to-right"):
+        check_finetuning(fused, left_to_right, head)
 
 
 @pytest.mark.parametrize(
@@ -222,91 +222,69 @@ def test_a_pooler_from_the_layers_of_the_mlm_head_is_new_only_if_the_head_lacks_
 
 
 # ---------------------------------------------------------------------------------------------------------------- what is checked
-def test_every_arm_that_trains_and_every_task_of_every_arm_is_checked(
-    monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
-):
-    asked: list[Any] = []
-    words = {"d": "other"}
+@pytest.fixture(scope="module")
+def teacher(tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Returns a masked language model with the vocabulary of the corpus."""
+    tokenizer = pathlib.Path(tiny["corpus"]) / "tokenizer"
+    params, config = make_model(tokenizer, num_layers=3, max_position=64)
+    directory = tmp_path_factory.mktemp("teacher") / "model"
+    export_model(directory, as_model(params, config, tokenizer))
+    return directory
 
-    def pretraining(made: Any, arm: Any) -> Any:
-        asked.append(arm.name)
-        return experiment, types.SimpleNamespace(sha256=words.get(arm.name, "same"), arm=arm.name)
 
-    def teacher(own: Any, vocabulary: Any) -> Any:
-        return types.SimpleNamespace(config=f"teacher of {vocabulary.arm}") if vocabulary.arm == "b" else None
-
-    head = SequenceHead(labels=("a", "b"))
-    loaded = types.SimpleNamespace(splits={"dev": "ab"}, baseline=lambda split: Baseline({"spearman": 0.0}), head=head)
+def test_every_arm_that_trains_and_every_task_of_every_arm_is_checked(tiny: dict[str, Any], teacher: pathlib.Path):
+    taught = {"teacher": str(teacher)}
+    further = {"name": "b", "continues": "a", "finetune": {"training": {"epochs": 9}}, "pretrain": taught}
+    every = {**tiny["pretrain"], "model": {"num_layers": 1, "vocab_size": 9}}  # the corpus knows better
+    values = tiny | {"arms": [{"name": "c", "shares": "a"}, further, *arms("a")], "pretrain": every}
     said: list[str] = []
-    monkeypatch.setattr(arms_module, "_checked_pretraining", pretraining)
-    monkeypatch.setattr(arms_module, "load_teacher", teacher)
-    monkeypatch.setattr(arms_module, "load_task", lambda config, say: asked.append((config.name, say)) or loaded)
-    monkeypatch.setattr(
-        arms_module, "check_finetuning", lambda values, model, own: asked.append((values["seed"], model is experiment, own))
-    )
-    stsb = {"name": "stsb", "experiment": "experiments/finetune/glue.py:stsb", "finetune": {"training": {"epochs": 3}}}
-    further = {"name": "b", "continues": "a", "finetune": {"training": {"epochs": 9}}}
-    values: dict[str, Any] = {
-        "arms": [{"name": "c", "shares": "a"}, further, *arms("a", "d")],
-        "seeds": [4, 5],
-        "finetune": {"training": {"epochs": 2}},
-    }
-    found = check(study(**values, tasks=[stsb]), said.append)
-    assert asked == ["a", "b", "d", ("glue/stsb", said.append), *[(4, True, head)] * 4]
-    assert (found.pretraining.keys(), found.teachers, found.tasks) == ({"a", "b", "d"}, {"b": "teacher of b"}, {"stsb": loaded})
-    assert said == ["the arm 'b' fine-tunes on 'stsb' with its own training.epochs=9, not the task's 3"]
-    with pytest.raises(UserError, match=r"the task 'stsb': metric='dev/f1': .* has no 'f1'"):
-        check(study(**values, tasks=[stsb | {"metric": "dev/f1"}]))
-    words["b"] = "of b"
+    found = check(StudyExperiment.from_dict(values), said.append)
+    assert list(found.pretraining) == ["a", "b"]
+    words = json.loads((pathlib.Path(tiny["corpus"]) / "manifest.json").read_text())["vocabulary"]["size"]
+    assert [(one.model.num_layers, one.model.vocab_size) for one in found.pretraining.values()] == [(1, words)] * 2
+    assert {name: config.num_layers for name, config in found.teachers.items()} == {"b": 3}
+    assert {name: list(task.splits) for name, task in found.tasks.items()} == {"own": ["train", "dev"]}
+    assert said == ["the arm 'b' fine-tunes on 'own' with its own training.epochs=9, not the task's 2"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "task", "says"),
+    [
+        ({"finetune": {"head": {"layers": "last_four_mix"}}}, {}, "the arm 'b' cannot do the task 'own': head.layers='last_four"),
+        ({"pretrain": {"model": {"attention": "fused", "direction": "left_to_right"}}}, {}, "the arm 'b': model.attention='fus"),
+        ({"pretrain": {"teacher": "nowhere"}}, {}, "the arm 'b': there is no nowhere"),
+        ({"pretrain": {"corpus": {"directory": "nowhere"}}}, {}, "the arm 'b': there is no corpus nowhere (looked for in "),
+        ({}, {"metric": "dev/f1"}, "the task 'own': metric='dev/f1': experiments/finetune/own_text.py has no 'f1'"),
+        ({}, {"metric": "dev/acuracy"}, "the task 'own': metric='dev/acuracy': experiments/finetune/own_text.py has no "
+         "'acuracy'; did you mean 'accuracy'?"),
+        ({}, {"metric": "accuracy"}, "the task 'own': metric='accuracy' is not SPLIT/METRIC with a split of dev; correct it"),
+        ({}, {"metric": "train/accuracy"}, "the task 'own': metric='train/accuracy' is not SPLIT/METRIC with a split of dev"),
+    ],
+)  # fmt: skip
+def test_a_study_whose_run_would_fail_is_refused_before_training(
+    tiny: dict[str, Any], arm: dict[str, Any], task: dict[str, Any], says: str
+):
+    (own,) = tiny["tasks"]
+    tasks = [own | {"experiment": "experiments/finetune/own_text.py"} | task]
+    made = StudyExperiment.from_dict(tiny | {"arms": [{"name": "b", **arm}, *arms("a")], "tasks": tasks})
+    with pytest.raises(UserError) as caught:
+        check(made)
+    assert str(caught.value).startswith(says)
+
+
+def test_an_arm_starts_from_one_model(tiny: dict[str, Any], teacher: pathlib.Path):
+    both = {"name": "b", "continues": "a", "pretrain": {"init_from": str(teacher)}}
+    with pytest.raises(UserError, match=f"the arm 'b': init_from={teacher} and continues=a both set the model to start from"):
+        check(StudyExperiment.from_dict(tiny | {"arms": [both, *arms("a")]}))
+    check(StudyExperiment.from_dict(tiny | {"arms": [both | {"continues": ""}, *arms("a")]}))
+
+
+def test_an_arm_cannot_continue_one_with_another_vocabulary(tiny: dict[str, Any], tmp_path: pathlib.Path):
+    other = shutil.copytree(tiny["corpus"], tmp_path / "other")
+    other_vocabulary(other.name)(tmp_path)
+    further = {"name": "b", "continues": "a", "pretrain": {"corpus": {"directory": str(other)}}}
     with pytest.raises(UserError, match="the arm 'b': its corpus has a different vocabulary than 'a', which it continues"):
-        check(study(**values, tasks=[stsb]))
-
-
-def test_the_pretraining_of_an_arm_is_built_and_checked_with_its_corpus(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    asked: list[Any] = []
-    vocabulary, split = types.SimpleNamespace(size=8_192), object()
-    train = types.SimpleNamespace(vocabulary=vocabulary)
-    monkeypatch.setattr(
-        arms_module,
-        "infer_settings",
-        lambda values, given, vocabulary_size: (merged(values, {"model": {"vocab_size": vocabulary_size}}), ()),
-    )
-    monkeypatch.setattr(arms_module, "local_corpus", lambda directory: f"local {directory}")
-    monkeypatch.setattr(arms_module, "open_splits", lambda directory: asked.append(directory) or (train, split))
-    monkeypatch.setattr(arms_module, "check_corpus", lambda experiment, *splits: asked.append((experiment.seed, *splits)))
-    monkeypatch.setattr(arms_module, "require_possible", lambda config: asked.append(config.num_layers))
-    monkeypatch.setattr(Objective, "abstract_parameters", lambda self: asked.append("traced"))
-
-    def checked(corpus: str, **arm: Any) -> Any:
-        both = [{"name": "a"}, {"name": "b", "pretrain": {"seed": 6, "model": {"num_layers": 3}}, **arm}]
-        made = study(pretraining="experiments/pretrain/laptop.py", corpus=corpus, arms=both)
-        return arms_module._checked_pretraining(made, made.arm("b"))
-
-    for corpus in (str(tmp_path), "gs://bucket/corpus"):
-        asked.clear()
-        experiment, own = checked(corpus)
-        assert (experiment.seed, experiment.model.vocab_size, own) == (6, 8_192, vocabulary)
-        assert asked == [f"local {corpus}", (6, train, split), 3, "traced"]
-    checked(str(tmp_path), continues="a")
-    checked(str(tmp_path), pretrain={"init_from": "model"})
-    with pytest.raises(UserError, match="init_from=model and continues=a both set the model to start from; give only one"):
-        checked(str(tmp_path), pretrain={"init_from": "model"}, continues="a")
-    with pytest.raises(UserError, match=r"there is no corpus .*nowhere.*; make it with"):
-        checked(str(tmp_path / "nowhere"))
-
-
-def test_teachers_and_metrics_are_checked_before_training(monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment):
-    def refuse(*_: Any) -> None:
-        raise UserError("its teacher has another vocabulary")
-
-    monkeypatch.setattr(arms_module, "_checked_pretraining", lambda *_: (experiment, types.SimpleNamespace(sha256="")))
-    monkeypatch.setattr(arms_module, "load_teacher", refuse)
-    with pytest.raises(UserError, match="the arm 'a': its teacher has another vocabulary"):
-        check(study(arms=arms("a")))
-    loaded: Any = types.SimpleNamespace(splits={"dev": "ab"}, baseline=lambda split: Baseline({"spearman": 0.0, "pearson": 0.0}))
-    _check_metric(StudyTaskConfig(name="stsb", experiment="e", metric="dev/pearson"), loaded)
-    with pytest.raises(UserError, match=r"metric='dev/spearmann': e has no 'spearmann'; did you mean 'spearman'\?"):
-        _check_metric(StudyTaskConfig(name="stsb", experiment="e", metric="dev/spearmann"), loaded)
+        check(StudyExperiment.from_dict(tiny | {"arms": [further, *arms("a")]}))
 
 
 # ---------------------------------------------------------------------------------------------------------------- the time left

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.studies.figure import draw
-from bert_jax.training import curves as plots
 from tests.looked_at import assert_as_looked_at
 
 SCORES = ([0.6020202, 0.6181818, 0.6161616], [0.1841, 0.2072, 0.4033], [0.8904, 0.8904, 0.8904])
@@ -53,7 +52,7 @@ def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path:
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Records the figures that are drawn after this call."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     return drawn
 
 

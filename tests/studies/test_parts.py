@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import types
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from bert_jax.interface import python_files
 from bert_jax.studies.arms import finetuning_values, pretraining_values
 from bert_jax.studies.budget import run_values
 from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, family_parts, read_numbers, write_experiment
-from bert_jax.tasks.text_task import SequenceHead
-from tests.studies.conftest import study
+from tests.studies.conftest import study, text_task
 
 EXPERIMENT = "experiments/pretrain/laptop.py"
 STEPS = {"a": [6, 2], "b": [4, 3]}
@@ -31,8 +29,7 @@ def of_three(**values: Any) -> StudyExperiment:
 
 
 def planned(root: pathlib.Path, experiment: PretrainingExperiment, **values: Any) -> Planned:
-    tasks: Any = {"stsb": types.SimpleNamespace(head=SequenceHead(labels=("a", "b")))}
-    return Planned(of_three(**values), STEPS, dict.fromkeys(STEPS, experiment), tasks, root)
+    return Planned(of_three(**values), STEPS, dict.fromkeys(STEPS, experiment), {"stsb": text_task()}, root)
 
 
 def test_parts_are_ordered_by_models_states_and_tasks():

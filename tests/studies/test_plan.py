@@ -13,9 +13,8 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment, with_steps
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.studies import calibration
 from bert_jax.studies.arms import pretraining_values
-from bert_jax.studies.calibration import Measurement, awaited_plan, measured_speed, plan, planned
+from bert_jax.studies.calibration import Measurement, Run, awaited_plan, measured_speed, plan, planned
 from tests.studies.conftest import study
 
 RATES = {2: 1.0, 4: 100.0, 6: 90.0, 8: 100.0, 10: 90.0, 12: 500.0, 14: 1.0, 16: 8.0, 20: 6.0, 24: 8.0}
@@ -89,60 +88,57 @@ def test_a_run_too_short_to_measure_a_speed_is_refused(tmp_path: pathlib.Path, e
         measured_speed(made, made.arms[0], experiment, Measurement(tmp_path, tmp_path, run))
 
 
+def timed(started: list[str]) -> Run:
+    """Returns a `run` that notes the titles of runs and leaves the files of one with 0.1 and 0.4 seconds per step."""
+
+    def run(command: Sequence[str], log_file: pathlib.Path, title: str) -> None:
+        started.append(title)
+        workdir = next(flag.partition("=")[2] for flag in command if flag.startswith("--workdir="))
+        write_rates(pathlib.Path(workdir), {120: 100.0, 240: 10.0})
+
+    return run
+
+
 def test_the_speed_is_measured_only_for_equal_seconds_and_new_arms(
-    tmp_path: pathlib.Path,
-    experiment: PretrainingExperiment,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, logger="bert_jax")
-    asked: list[Any] = []
-
-    def speed(*given: Any) -> list[float]:
-        asked.append(given)
-        return [0.1, 0.4]
-
-    monkeypatch.setattr(calibration, "measured_speed", speed)
+    started: list[str] = []
     arms = [{"name": "a"}, {"name": "b", "continues": "a"}]
     made = study(budget={"equal": "seconds", "seconds": 60}, arms=arms)
-    here = Measurement(tmp_path, tmp_path / "local", no_run)
+    here = Measurement(tmp_path, tmp_path / "local", timed(started))
     assert plan(made, {"a": experiment, "b": experiment}, here) == {"a": [200, 100], "b": [100, 50]}
-    assert asked == [(made, made.arms[0], experiment, here)]
+    assert started == ["a, calibration"]
     assert caplog.messages == ["a: 100 ms, 400 ms a step"]
     stored = json.loads((tmp_path / "plan.json").read_text())["arms"]
     assert {name: (entry["steps"], entry["seconds_per_step"]) for name, entry in stored.items()} == {
         "a": ([200, 100], [0.1, 0.4]),
         "b": ([100, 50], None),
     }
+    here = Measurement(tmp_path, tmp_path / "local", no_run)
     assert plan(made, {"a": experiment, "b": experiment}, here) == {"a": [200, 100], "b": [100, 50]}
-    assert len(asked) == 1
-    asked.clear()
-    (tmp_path / "other").mkdir()
-    plan(study(), {"a": experiment}, Measurement(tmp_path / "other", tmp_path, no_run))
-    assert asked == []
 
 
 def test_the_other_processes_keep_the_machine_busy_until_the_speed_is_measured(
-    tmp_path: pathlib.Path, experiment: PretrainingExperiment, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
 ):
     arms = [{"name": "a"}, {"name": "b"}, {"name": "c", "continues": "a"}, {"name": "d"}]
     made = study(budget={"equal": "seconds", "seconds": 60}, arms=arms)
     every = dict.fromkeys("abcd", experiment)
-    trained: list[Any] = []
+    trained: list[str] = []
+    train = timed(trained)
 
-    def speed(study: Any, arm: Any, experiment: Any, measurement: Measurement) -> list[float]:
-        trained.append((measurement.index, arm.name))
+    def run(command: Sequence[str], log_file: pathlib.Path, title: str) -> None:
+        train(command, log_file, title)
         if len(trained) == 5:  # process 0 has measured in the meantime
-            plan(made, every, Measurement(tmp_path, tmp_path, no_run))
-        return [0.1, 0.4]
+            plan(made, every, Measurement(tmp_path, tmp_path, timed([])))
 
     def wait() -> None:
         raise AssertionError("waits although another process is measuring")
 
-    monkeypatch.setattr(calibration, "measured_speed", speed)
-    steps = awaited_plan(made, every, Measurement(tmp_path, tmp_path, no_run, index=2), wait)
+    steps = awaited_plan(made, every, Measurement(tmp_path, tmp_path, run, index=2), wait)
     assert steps == {"a": [200, 100], "b": [200, 100], "c": [100, 50], "d": [200, 100]}
-    assert [arm for index, arm in trained if index == 2] == ["d", "a", "b", "d", "a"]
+    assert [title.partition(",")[0] for title in trained] == ["d", "a", "b", "d", "a"]
 
 
 def test_the_other_processes_wait_for_a_plan_that_needs_no_speed(tmp_path: pathlib.Path, experiment: PretrainingExperiment):

@@ -2,192 +2,144 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pathlib
 import re
-import types
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bert_jax.errors import MENDED_BY_RESTART, UserError
+from bert_jax.files import write_json
 from bert_jax.runtime.workdir import LOCK, locked
-from bert_jax.studies import children, running
-from bert_jax.studies.parts import PRETRAINING, Part
+from bert_jax.studies import children
+from bert_jax.studies.arms import Checked
+from bert_jax.studies.parts import PRETRAINING, Part, Planned, digest, read_numbers
 from bert_jax.studies.running import Runner, Stopped
+from tests.studies.conftest import RESULTS, run_in
+
+TITLE = "the arm 'a', seed 0, pretraining"
+Play = Callable[[str], pathlib.Path]
 
 
-def run_ending_with(
-    monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False, name: str = "pretrain"
-) -> list[Any]:
-    """Records the commands that a runner starts for a part; each prints 20 lines and ends with `status`, whether it is `asked` to
-    stop or not."""
-    started: list[Any] = []
-
-    def run(command: Any, file: pathlib.Path, watch: Callable[[], bool]) -> int:
-        started.append(command)
-        assert watch() == asked
-        file.write_text("".join(f"line {i}\n" for i in range(20)))
-        assert watch() == asked
-        return status
-
-    monkeypatch.setattr(children, "run_alone", run)
-    told: list[str] = []
-    runner, shown = Runner(around(told.append, asked, in_place=lambda: told.append("in place")), 60.0), []
-    try:
-        runner.command([name, "--config=a"], log, "the arm 'a', seed 0, pretraining", shown.append)
-    finally:
-        assert told == ["in place", *["the arm 'a', seed 0, pretraining"] * 2, "in place"]
-        assert shown == ["", "line 19"]
-    return started
-
-
-def around(alive: Callable[[str], object], asked: bool = False, in_place: Callable[[], object] = lambda: None) -> Any:
-    """Imitates the parts of a run that a runner uses. A stop takes effect at once, whatever the step."""
-    preemption = types.SimpleNamespace(requested=lambda step: asked and step == 0, exit_status=99)
-    return types.SimpleNamespace(
-        preemption=preemption,
-        watchdog=types.SimpleNamespace(alive=alive),
-        workdir=pathlib.Path("local"),
-        require_in_place=in_place,
-    )
-
-
-def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(tmp_path: pathlib.Path, played: Play):
+    played("seq 20; exit 2")
     log = tmp_path / "a.log"
     with pytest.raises(UserError) as caught:
-        run_ending_with(monkeypatch, log, 2)
-    lines = [f"  line {i}" for i in range(20 - children.LAST_LINES, 20)]
-    begin = f"the arm 'a', seed 0, pretraining failed with status 2; {log} ends with:"
+        Runner(run_in(tmp_path), 60.0).command(["pretrain", "--config=a"], log, TITLE)
+    lines = [f"  {i}" for i in range(21 - children.LAST_LINES, 21)]
+    begin = f"{TITLE} failed with status 2; {log} ends with:"
     assert str(caught.value).splitlines() == [begin, *lines, "fix the error, and run the study again"]
 
 
 @pytest.mark.parametrize("status", MENDED_BY_RESTART)
 def test_a_part_that_a_restart_can_fix_stops_the_study_with_its_status(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, status: int
+    tmp_path: pathlib.Path, played: Play, caplog: pytest.LogCaptureFixture, status: int
 ):
-    caplog.set_level(logging.INFO, logger="bert_jax")
+    played(f"exit {status}")
     with pytest.raises(Stopped) as caught:
-        run_ending_with(monkeypatch, tmp_path / "a.log", status)
+        Runner(run_in(tmp_path), 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
     assert (caught.value.status, str(caught.value)) == (status, f"exit status {status}")
-    assert re.fullmatch(r"the arm 'a', seed 0, pretraining ended \(.+\); the same command resumes", caplog.messages[-1])
+    assert re.fullmatch(rf"{TITLE} ended \(.+\); the same command resumes", caplog.messages[-1])
 
 
-def test_a_part_stopped_with_the_study_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_a_part_stopped_with_the_study_is_not_a_failure(tmp_path: pathlib.Path, played: Play):
+    played("trap 'exit 1' TERM; while :; do sleep 0.01; done")
+    run = run_in(tmp_path)
+    run.preemption.request()
     with pytest.raises(Stopped) as caught:
-        run_ending_with(monkeypatch, tmp_path / "a.log", 1, asked=True)
-    assert caught.value.status == 99
+        Runner(run, 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
+    assert caught.value.status == 143
 
 
-def test_a_training_part_gets_the_hang_limits_of_the_study(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    for name, watched in (("pretrain", ["--hang-seconds=60"]), ("finetune", ["--hang-seconds=60"]), ("convert", [])):
-        log = tmp_path / f"{name}.log"
-        assert run_ending_with(monkeypatch, log, 0, name=name) == [[name, "--config=a", *watched]]
+def test_a_training_part_gets_the_hang_limits_of_the_study(tmp_path: pathlib.Path, played: Play):
+    played("")
+    log = tmp_path / "a.log"
+    for name in ("pretrain", "finetune", "convert"):
+        Runner(run_in(tmp_path), 60.0).command([name, "--config=a"], log, TITLE)
+    assert log.read_text().splitlines() == [
+        "pretrain --config=a --hang-seconds=60", "finetune --config=a --hang-seconds=60", "convert --config=a",
+    ]  # fmt: skip
 
 
-class InBucket:
-    """A workdir in a bucket, which no process of this machine locks."""
+def test_the_last_line_of_a_part_is_shown_and_the_study_counts_as_alive(tmp_path: pathlib.Path, played: Play):
+    played(f"echo step 3; while ! [ -e {tmp_path / 'seen'} ]; do sleep 0.01; done")
+    run, shown = run_in(tmp_path), list[str]()
 
-    def __fspath__(self) -> str:
-        return "gs://bucket/workdir"
+    def show(line: str) -> None:
+        shown.append(line)
+        if line == "step 3":
+            (tmp_path / "seen").touch()
 
-
-def test_a_part_waits_for_its_process_from_an_earlier_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(children, "POLL", 0.01)
-    slept: list[float] = []
-    monkeypatch.setattr(running.time, "sleep", slept.append)
-    told: list[str] = []
-    with contextlib.ExitStack() as earlier:
-
-        def alive(doing: str) -> None:
-            told.append(doing)
-            if len(told) == 2:
-                earlier.close()
-
-        runner = Runner(around(alive), 60.0)
-        runner._wait_for_earlier(tmp_path)  # returns at once: the workdir has not been used
-        runner._wait_for_earlier(InBucket())  # type: ignore[arg-type]
-        assert told == []
-        earlier.enter_context(locked(tmp_path, LOCK))
-        runner._wait_for_earlier(tmp_path)
-    assert (told, slept) == (["waiting for an earlier start"] * 2, [0.01] * 2)
-    with locked(tmp_path, LOCK), pytest.raises(Stopped) as caught:
-        Runner(around(told.append, asked=True), 60.0)._wait_for_earlier(tmp_path)
-    assert caught.value.status == 99
+    Runner(run, 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE, show)
+    assert shown[-1] == "step 3"
+    run.watchdog.skip(-1e6)  # a million seconds later
+    assert f"in {TITLE} " in run.watchdog.hang()
 
 
-class Shown:
-    """The progress that a runner shows: its lines as (parts done, note, seconds left)."""
+def test_no_part_starts_in_a_workdir_that_was_moved(tmp_path: pathlib.Path, played: Play):
+    ran = played("")
 
-    def __init__(self) -> None:
-        self.given: list[Any] = []
-        self.lines: list[tuple[int, str, float | None]] = []
+    def moved() -> None:
+        raise UserError("the workdir was moved")
 
-    def __call__(self, *given: Any, **settings: Any) -> Shown:
-        self.given = [*given, settings]
-        return self
+    with pytest.raises(UserError, match="the workdir was moved"):
+        Runner(run_in(tmp_path, require_in_place=moved), 60.0).command(["pretrain"], tmp_path / "a.log", TITLE)
+    assert not ran.exists()
 
-    def __enter__(self) -> Shown:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+# ---------------------------------------------------------------------------------------------------------- the parts in order
+@pytest.fixture
+def planned(checked: Checked, tmp_path: pathlib.Path) -> Planned:
+    steps = {name: [6] for name in checked.pretraining}
+    return Planned(checked.study, steps, checked.pretraining, checked.tasks, tmp_path / "root", checked.teachers)
 
-    def update(self, done: int, note: str, *, seconds_left: float | None) -> None:
-        self.lines.append((done, note, seconds_left))
+
+def test_a_part_waits_for_its_process_from_an_earlier_start(planned: Planned, tmp_path: pathlib.Path, played: Play):
+    ran, part = played('cp "$workdir/.lock" "$workdir/holder"'), Part("a", 3, PRETRAINING)
+    workdir = pathlib.Path(part.workdir(planned.root))
+    workdir.mkdir(parents=True)
+    asked = run_in(tmp_path / "local")
+    asked.preemption.request()
+    with locked(workdir, LOCK), pytest.raises(Stopped) as caught:
+        Runner(asked, 60.0).parts(planned, [part], lambda part: None)
+    assert caught.value.status == 143
+    assert not ran.exists()
+    earlier = locked(workdir, LOCK)
+    earlier.__enter__()
+    threading.Timer(0.1, earlier.__exit__, (None, None, None)).start()
+    Runner(run_in(tmp_path / "local"), 60.0).parts(planned, [part], lambda part: None)
+    assert (workdir / "holder").read_text() == "", "the earlier process has released its lock"
 
 
 def test_parts_without_a_record_run_in_order_with_the_time_left_and_every_part_is_cleaned_up(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    planned: Planned, tmp_path: pathlib.Path, played: Play, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
-    trained, stsb, sick = (Part("a", 0, name) for name in (PRETRAINING, "stsb", "sick"))
-    other, again = Part("b", 0, PRETRAINING), Part("a", 1, "sick")
+    caplog.set_level(logging.INFO, logger="bert_jax")
+    ran, done = played(""), list[Part]()
+    parts = [Part(arm, 3, name) for arm in "ab" for name in (PRETRAINING, "own")]
+    trained, *others = parts
     took = {"training": 30.0, "compiling": 10.0, "between_starts": 500.0}
-    records: dict[Part, Any] = {trained: {"measured": {"seconds": took}}}
-    ends = {stsb: {"measured": {"seconds": {"training": 20.0}}}, sick: {}, other: {}, again: {}}
-    events: list[Any] = []
-    clock, shown = [0.0], Shown()
-
-    def command(self: Runner, command: list[str], log: pathlib.Path, title: str, show: Callable[[str], object]) -> None:
-        events.append((command, log, title))
-        clock[0] += 7.0
-        show("step 3")
-
-    def finish(part: Part) -> None:
-        events.append(("finished", part))
-        records[part] = ends[part]
-
-    monkeypatch.setattr(running, "Progress", shown)
-    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(Runner, "command", command)
-    monkeypatch.setattr(Runner, "_wait_for_earlier", lambda self, workdir: events.append(("waited", workdir)))
-    planned: Any = types.SimpleNamespace(
-        root=tmp_path,
-        is_done=records.__contains__,
-        record=records.get,
-        command=lambda part, local: [str(part), str(local)],
-        finish=finish,
-        clean_up=lambda part: events.append(("cleaned up", part)),
-    )
-    parts = [trained, stsb, sick, other, again]
-    Runner(around(lambda doing: None), 60.0).parts(planned, parts, lambda part: events.append(("done", part)))
-    assert events[0] == ("cleaned up", trained)
-    assert events[1:] == [
-        event
-        for part in parts[1:]
-        for event in (
-            ("waited", part.workdir(tmp_path)), ([str(part), "local"], part.log(pathlib.Path("local")), str(part)),
-            ("finished", part), ("cleaned up", part), ("done", part),
-        )
-    ]  # fmt: skip
-    assert shown.given == ["study:", 5, "parts", {"plain_every": 60.0}]
-    # At first, only a pretraining of 40 seconds is known, without the time between its starts. Then stsb has taken 20 seconds,
-    # and sick, whose record has no times, 7.
-    assert shown.lines == [
-        (1, "a, seed 0, stsb", 160.0), (1, "a, seed 0, stsb: step 3", 153.0),
-        (2, "a, seed 0, sick", 80.0), (2, "a, seed 0, sick: step 3", 73.0),
-        (3, "b, seed 0, pretraining", 47.0), (3, "b, seed 0, pretraining: step 3", 40.0),
-        (4, "a, seed 1, sick", 7.0), (4, "a, seed 1, sick: step 3", 0.0),
-    ]  # fmt: skip
+    record: dict[str, Any] = {"part": digest(planned.values(trained)), "measured": {"seconds": took}}
+    left = trained.workdir(planned.root) / "checkpoints"  # as after a kill between the record and the end of the cleanup
+    left.mkdir(parents=True)
+    write_json(trained.record(planned.root), record)
+    Runner(run_in(tmp_path / "local"), 60.0).parts(planned, parts, done.append)
+    commands = ("finetune", "pretrain", "finetune")
+    started = [f"{command} {part.workdir(planned.root)}" for command, part in zip(commands, others, strict=True)]
+    assert ran.read_text().splitlines() == started
+    assert done == others
+    for part in others:
+        numbers = read_numbers(part.workdir(planned.root))
+        assert planned.record(part) == {"part": digest(planned.values(part)), **numbers}
+        assert part.log(tmp_path / "local").read_text().endswith(" --hang-seconds=60\n")
+    assert not list(pathlib.Path(planned.root).rglob("checkpoints"))
+    assert [message.partition(" done in ")[0] for message in caplog.messages[:-1]] == [f"{part}:" for part in others]
+    assert caplog.messages[-1] == "4 parts done"
+    # At first, only a pretraining of 40 seconds is known, without the time between its starts. At last, a fine-tuning of 20.
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"study: 1/4 parts, a, seed 3, own, ETA 2m00s", first)
+    assert re.fullmatch(r"study: 3/4 parts, b, seed 3, own(: .*)?, ETA (20|1\d)s", last)
+    assert RESULTS["finetune"]["ledger"]["seconds"] == {"training": 20.0}

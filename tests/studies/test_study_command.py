@@ -1,171 +1,138 @@
-"""The command `study`, with stubs as its parts."""
+"""The command `study`, alone and in two processes; a shell script plays its parts."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pathlib
-import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from bert_jax import study as command
-from bert_jax.errors import HUNG
-from bert_jax.runtime.processes import ProcessesLost
-from bert_jax.studies import calibration
-from bert_jax.studies.calibration import Measurement
-from bert_jax.studies.children import POLL
-from bert_jax.studies.running import Runner, Stopped
-from tests.studies.conftest import study
-from tests.studies.test_report import CONTENT, MARKDOWN
+from bert_jax.configs.command_line import Flags
+from bert_jax.errors import HUNG, UserError
+from bert_jax.files import read_json
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.processes import Processes
+from bert_jax.studies import report
+from bert_jax.studies.arms import Checked
+from tests.runtime.connected import Group, group
+from tests.studies.conftest import run_in
 
-
-class RunShard:
-    """The shard of process `index` of two; it gathers the values that the test gives it."""
-
-    def __init__(self, index: int = 0, gathered: Any = ()):
-        self.index, self.gathered, self.stopped, self.waited = index, gathered, 0, False
-
-    def select(self, items: list[Any]) -> list[Any]:
-        return items[self.index :: 2]
-
-    def tell_stopped(self) -> None:
-        self.stopped += 1
-
-    def gather(self, value: Any, waiting: Any) -> Any:
-        assert value == {}
-        self.waited = waiting()
-        if isinstance(self.gathered, Exception):
-            raise self.gathered
-        return self.gathered
-
-
-class Fixture:
-    """A study of two arms with two seeds, in process `shard.index`."""
-
-    def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shard: RunShard):
-        self.shard, self.told, self.ran, self.planned = shard, [], [], []
-        self.asked = False
-        preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
-        watchdog = types.SimpleNamespace(alive=self.told.append)
-        self.run: Any = types.SimpleNamespace(
-            require_in_place=lambda: self.told.append("in place"),
-            shard=shard,
-            workdir=root,
-            preemption=preemption,
-            watchdog=watchdog,
-            figure_formats=("png", "pdf"),
-            durable=lambda path: f"lasting {path.name}",
-        )
-        self.flags: Any = types.SimpleNamespace(hang_seconds=7.0, workdir=root / "lasting")
-        both = dict.fromkeys("ab", "an experiment")
-        self.checked: Any = types.SimpleNamespace(study=study(seeds=[3, 8]), pretraining=both, tasks="tasks", teachers="teachers")
-        self.stop: Stopped | None = None
-        monkeypatch.setattr(command, "plan", self.plan)
-        monkeypatch.setattr(command, "table", self.table)
-        monkeypatch.setattr(Runner, "parts", self.parts)
-
-        def draw(content: Any, made: Any, path: pathlib.Path, formats: Any) -> None:
-            path.write_text(f"{made.title} {content is CONTENT} {formats}")
-
-        monkeypatch.setattr(command, "draw", draw)
-
-    def plan(self, made: Any, pretraining: Any, here: Measurement) -> dict[str, list[int]]:
-        runs: Any = here.run
-        assert (made, pretraining) == (self.checked.study, self.checked.pretraining)
-        assert (here.root, here.local, here.index) == (self.flags.workdir, self.run.workdir, self.shard.index)
-        assert (runs.__func__, runs.__self__._run, runs.__self__._hang_seconds) == (Runner.command, self.run, 7.0)
-        return {"a": [1], "b": [2]}
-
-    def table(self, whole: Any) -> Any:
-        assert (whole.study, whole.steps) == (self.checked.study, {"a": [1], "b": [2]})
-        assert (whole.pretraining, whole.tasks) == (self.checked.pretraining, "tasks")
-        assert (whole.root, whole.teachers) == (self.flags.workdir, "teachers")
-        return CONTENT
-
-    def parts(self, whole: Any, parts: Any, done: Any) -> None:
-        self.table(whole)
-        self.ran.extend(parts)
-        if self.stop:
-            raise self.stop
-        done(parts[0])
-        self.written = {path.name for path in self.run.workdir.iterdir()}
-
-    def status(self) -> int:
-        return command.study(self.checked, self.flags, self.run)
-
-
+Play = Callable[[str], pathlib.Path]
 FILES = {"table.json", "table.md", "figure.png"}
 
 
+def names(directory: pathlib.Path) -> set[str]:
+    return {path.name for path in directory.iterdir() if path.is_file()}
+
+
 def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-):
+    checked: Checked, flags: Flags, played: Play,
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
     caplog.set_level(logging.INFO, logger="bert_jax")
-    there = Fixture(tmp_path, monkeypatch, RunShard())
-    assert there.status() == 0
-    assert there.written == FILES
-    assert [str(part) for part in there.ran] == [
-        f"a, seed {seed}, {name}" for seed in (3, 8) for name in ("pretraining", "stsb")
-    ]  # the runs of b belong to another process
-    assert json.loads((tmp_path / "table.json").read_text()) == CONTENT
-    assert (tmp_path / "table.md").read_text() == MARKDOWN
-    assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
-    assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
-    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\nfigure: lasting figure.png"]
-    assert (there.shard.waited, there.shard.stopped, there.told) == (
-        False, 0, ["in place", "waiting for the other processes", "in place"],
-    )  # fmt: skip
+    local = tmp_path / "local"
+    local.mkdir()
+    run = run_in(local)
+    alone = dataclasses.replace(checked.study, arms=checked.study.arms[:1], seeds=(3,))
+    one_arm = dataclasses.replace(checked, study=alone, pretraining={"a": checked.pretraining["a"]})
+    played('[ "$command" = pretrain ]')
+    with pytest.raises(UserError, match=r"^a, seed 3, own failed with status 1; "):
+        command.study(one_arm, flags, run)
+    assert names(local) == FILES
+    content = read_json(local / "table.json")
+    assert [(arm["parameters"], arm["scores"]["own"]["mean"]) for arm in content["table"]["arms"]] == [(11, None)]
+    assert capsys.readouterr().out == ""
+    for name in FILES:
+        (local / name).unlink()
+    ran = played("")
+    assert command.study(one_arm, flags, run) == 0
+    assert [line.partition(" ")[0] for line in ran.read_text().splitlines()] == ["pretrain", "finetune", "finetune"]
+    content = read_json(local / "table.json")
+    assert content["table"]["arms"][0]["scores"]["own"]["mean"] == 0.75
+    assert content["measured"]["a"].keys() == {"training_seconds", "all_seconds", "devices"}
+    assert (local / "table.md").read_text() == report.markdown(content)
+    assert capsys.readouterr().out == f"{report.plain(content)}\n"
+    assert "A tiny study: 2 parts, seeds (3,)" in caplog.messages
+    assert caplog.messages[-1] == f"table: {local / 'table.md'}\nfigure: {local / 'figure.png'}"
 
 
-def test_the_table_includes_parts_finished_by_other_processes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, RunShard())
-    monkeypatch.setattr(Runner, "parts", lambda *_: None)
-    assert there.status() == 0
-    assert {path.name for path in tmp_path.iterdir()} == FILES
+# -------------------------------------------------------------------------------------------------------------- two processes
+class Two:
+    """A study in two processes, here threads, each with its own local directory. `runs` has the run of each."""
+
+    def __init__(self, checked: Checked, flags: Flags, tmp_path: pathlib.Path, processes: Group):
+        self._checked, self._flags, self._processes = checked, flags, processes
+        self.locals = [tmp_path / f"local-{i}" for i in range(2)]
+        self.runs = [run_in(local) for local in self.locals]
+        for local in self.locals:
+            local.mkdir()
+
+    def study(self, before: Callable[[Run], object] = lambda run: None) -> list[int]:
+        """Returns the exit status of each process."""
+
+        def process(one: Processes) -> int:
+            with one.shard_runs(self._flags.workdir, self.runs[one.index].preemption.request) as shard:
+                self.runs[one.index] = dataclasses.replace(self.runs[one.index], shard=shard)
+                before(self.runs[one.index])
+                return command.study(self._checked, self._flags, self.runs[one.index])
+
+        return self._processes.all(process)
 
 
-def test_only_the_first_process_writes_the_table(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def one_seed(checked: Checked) -> Checked:
+    """Returns the study with one seed, so that each process has one arm."""
+    return dataclasses.replace(checked, study=dataclasses.replace(checked.study, seeds=(3,)))
+
+
+@pytest.fixture
+def two(one_seed: Checked, flags: Flags, tmp_path: pathlib.Path) -> Iterator[Two]:
+    with group(count=2) as processes:
+        yield Two(one_seed, flags, tmp_path, processes)
+
+
+def test_two_processes_divide_the_parts_and_the_first_writes_one_table(
+    two: Two, played: Play, capsys: pytest.CaptureFixture[str]
 ):
-    there = Fixture(tmp_path, monkeypatch, RunShard(1, gathered=None))
-    asleep: list[float] = []
-
-    def awaited(made: Any, pretraining: Any, here: Measurement, wait: Callable[[], None]) -> dict[str, list[int]]:
-        wait()
-        return there.plan(made, pretraining, here)
-
-    monkeypatch.setattr(command, "awaited_plan", awaited)
-    monkeypatch.setattr(command.time, "sleep", asleep.append)
-    assert there.status() == 0
-    assert asleep == [POLL]
-    assert there.ran[0].arm == "b"
-    assert (there.written, capsys.readouterr().out) == (set(), "")
+    ran = played("")
+    assert two.study() == [0, 0]
+    lines = ran.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 4
+    logs = [{path.parent.parent.name for path in local.rglob("*.log")} for local in two.locals]
+    assert logs == [{"a"}, {"b"}]
+    assert [names(local) for local in two.locals] == [FILES, set()]
+    content = json.loads((two.locals[0] / "table.json").read_text())
+    assert [arm["scores"]["own"]["seeds"] for arm in content["table"]["arms"]] == [{"3": 0.75}] * 2
+    assert capsys.readouterr().out == f"{report.plain(content)}\n"
 
 
-def test_a_process_that_waits_for_the_plan_can_be_stopped(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, RunShard(1))
-    there.asked = True
-    monkeypatch.setattr(calibration, "planned", lambda *_: {})
-    assert there.status() == 99
-    assert (there.shard.stopped, there.ran) == (1, [])
+def test_a_stopped_process_stops_the_others_while_they_wait_for_the_plan_or_train(two: Two, played: Play):
+    played("sleep 20")
+
+    def ask(run: Run) -> None:
+        if run.shard.index:
+            run.preemption.request()
+
+    assert two.study(ask) == [143, 143]
 
 
-def test_a_stopping_study_stops_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, RunShard())
-    there.stop = Stopped(77)
-    assert there.status() == 77
-    assert there.shard.stopped == 1
+def test_a_study_ends_with_the_status_of_a_part_that_a_restart_can_fix(two: Two, played: Play):
+    played(f'case "$workdir" in */a/*) exit {HUNG};; esac; exec sleep 20')
+    assert two.study() == [HUNG, 143]
 
 
-def test_a_study_stopped_while_waiting_for_others_ends_as_stopped(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_study_whose_other_process_is_lost_can_be_restarted(
+    one_seed: Checked, flags: Flags, played: Play, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
-    there = Fixture(tmp_path, monkeypatch, RunShard(gathered=None))
-    there.asked = True
-    assert (there.status(), there.shard.waited) == (99, True)
-    lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
-    assert lost.status() == HUNG
-    assert caplog.messages[-1].startswith("process 1 of 2 failed; run the same command again in all processes")
+    played("")
+    with group(count=2) as processes:
+        first = processes.members[0]
+        run = run_in(tmp_path)
+        with first.shard_runs(flags.workdir, run.preemption.request) as shard:
+            processes.die(1)
+            assert command.study(one_seed, flags, dataclasses.replace(run, shard=shard)) == HUNG
+    assert caplog.messages[-1].endswith("; run the same command again in all processes (finished parts are not repeated)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import types
 from typing import Any
 
 import pytest
@@ -15,13 +14,16 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.table import all_scores, measured, pretraining_numbers, table, task_baseline, task_metric, trained_steps
-from tests.studies.conftest import study
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.span_task import SpanTask
+from bert_jax.tasks.task import Task
+from tests.studies.conftest import study, text_task
 
 TEACHER = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
 STEPS = {"a": [3, 5], "b": [2, 1], "c": [1, 1]}
-TASKS: dict[str, Any] = {
-    "squad": types.SimpleNamespace(in_percent=True, splits={"train": 0, "dev": 1}, metric="f1"),
-    "sick": types.SimpleNamespace(splits={"train": 0, "dev_m": 1, "dev_mm": 2}, metric="accuracy"),
+TASKS: dict[str, Task] = {
+    "squad": SpanTask("squad", TaskConfig(name="squad/v1.1"), {"train": (), "dev": ()}, may_be_unanswerable=False),
+    "sick": text_task("sick", "train", "dev_m", "dev_mm"),
 }
 
 

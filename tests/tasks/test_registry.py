@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import json
 import pathlib
-import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.tasks import boolq_task, registry
+from bert_jax.storage import objects
+from bert_jax.tasks import registry
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
-from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.registry import EXPERIMENTS, NAMES, load_task, task_head_class
+from tests.end_to_end.toy_tasks import WRITERS
 
 DOCUMENTED = {
     *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),
@@ -61,70 +63,40 @@ def test_the_head_of_every_task_is_known_without_its_data(kind: str, names: set[
     assert {name for name in DOCUMENTED if task_head_class(TaskConfig(name=name)).kind == kind} == names
 
 
-def test_a_task_is_loaded_by_its_module(monkeypatch: pytest.MonkeyPatch):
-    asked = []
-
-    def stands_in(module):
-        def load(config, say):
-            asked.append((config.name, module, say))
-            return types.SimpleNamespace(**dict.fromkeys(registry._ANSWERS))
-
-        return load
-
-    for module in registry._MODULES:
-        monkeypatch.setattr(module, "load", stands_in(module))
-    for name in NAMES:
-        load_task(TaskConfig(name=name), say=print)
-    assert [(name, say) for name, _, say in asked] == [(name, print) for name in NAMES]
-    assert all(name in module.NAMES for name, module, _ in asked)
-
-
-class Asked(Exception):
-    """Records how a reader was called."""
+@pytest.mark.parametrize(
+    ("name", "rows", "says"),
+    [
+        ("own/sequence", [{"text": "a", "label": "Good"}, {"text": "b", "label": "good"}], "are read as different classes"),
+        ("own/token", [{"words": ["a", "b"], "labels": ["O", "O"]}] * 2, "has the label 'O', so there is nothing to learn"),
+        ("own/span", [{"question": "a", "context": "b", "answers": []}] * 2, "has an answer, so there is nothing to learn"),
+        ("own/choice", [{"n": "x", "prompt": "a", "choices": ["b", "c"], "label": 0}] * 2, "the id 'x' is also the id of an"),
+    ],
+)
+def test_messages_about_own_files_reach_the_caller(name: str, rows: list[dict[str, Any]], says: str, tmp_path: pathlib.Path):
+    path, said = tmp_path / "train.jsonl", list[str]()
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    load_task(
+        TaskConfig(name=name, own=OwnDataConfig(train=str(path), dev=str(path), id="n" if "n" in rows[0] else None)), said.append
+    )
+    assert [line for line in said if says in line]
 
 
-def asks(*given: object, **named: object) -> None:
-    raise Asked(given, named)
-
-
-@pytest.mark.parametrize("name", ["own/sequence", "own/token", "own/span", "own/choice"])
-def test_messages_about_own_files_reach_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
-    config = TaskConfig(name=name)
-    for module in registry._MODULES:
-        monkeypatch.setattr(module, "load_own_data", asks, raising=False)
-    with pytest.raises(Asked) as asked:
-        load_task(config, say=print)
-    assert asked.value.args == ((config.own, name.removeprefix("own/")), {"say": print})
-
-
-@pytest.mark.parametrize("name", ["glue/rte", "glue/mnli", "boolq", "gap", "conll2003", "squad/v1.1"])
-def test_messages_about_the_catalogue_reach_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(catalogue, "examples", asks)
-    with pytest.raises(Asked) as asked:
-        load_task(TaskConfig(name=name), say=print)
-    given, named = asked.value.args
-    assert (given, named["say"]) == ((name, "train"), print)
-    assert named.get("data_set") is (boolq_task.DATA_SET if name == "boolq" else None)
-
-
-def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "fetched", lambda path, key: pathlib.Path("/local") / path.removeprefix("gs://") / key)
-    for module in registry._MODULES:
-        monkeypatch.setattr(module, "load_own_data", asks, raising=False)
-    own = OwnDataConfig(train="gs://bucket/train.csv", dev="dev.csv")
-    with pytest.raises(Asked) as asked:
-        load_task(TaskConfig(name="own/token", own=own))
-    ((found, _), _) = asked.value.args
-    assert (found.train, found.dev, found.test) == ("/local/bucket/train.csv/config.task.own.train", "dev.csv", None)
-    monkeypatch.setattr(registry, "fetched_files", lambda path, key: [pathlib.Path("/copy/b.csv")] if "b-" in path else [])
-    monkeypatch.setattr(registry, "cached_path", lambda path: pathlib.Path("/copy") / path.removeprefix("gs://"))
-    with pytest.raises(Asked) as asked:
-        load_task(TaskConfig(name="own/token", own=OwnDataConfig(train="gs://bucket/b-*.csv")))
-    assert asked.value.args[0][0].train == "/copy/bucket/b-*.csv"
-    with pytest.raises(UserError, match=r"own\.train=gs://bucket/c-\*\.csv matches no file"):
-        load_task(TaskConfig(name="own/token", own=OwnDataConfig(train="gs://bucket/c-*.csv")))
-    with pytest.raises(UserError, match=r"data_dir=/local/bucket/wnut/config\.task\.data_dir does not exist"):
-        load_task(TaskConfig(name="wnut17", data_dir="gs://bucket/wnut"))
+def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(bucket: str, tmp_path: pathlib.Path):
+    for label in ("good", "poor"):
+        objects.write(f"{bucket}/train-{label}.csv", f"text,label\nit was {label},{label}\n".encode())
+    dev = tmp_path / "dev.csv"
+    dev.write_text("text,label\nit,poor\n")
+    own = OwnDataConfig(train=f"{bucket}/train-*.csv", dev=str(dev))
+    splits = load_task(TaskConfig(name="own/sequence", own=own)).splits
+    assert {split: [example.text for example in examples] for split, examples in splits.items()} == {
+        "train": ["it was good", "it was poor"], "dev": ["it"],
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"own\.train=gs://.*/c-\*\.csv matches no file"):
+        load_task(TaskConfig(name="own/sequence", own=OwnDataConfig(train=f"{bucket}/c-*.csv", dev=str(dev))))
+    WRITERS["sick/relatedness"](tmp_path)
+    objects.write(f"{bucket}/sick/SICK.txt", (tmp_path / "SICK.txt").read_bytes())
+    task = load_task(TaskConfig(name="sick/relatedness", data_dir=f"{bucket}/sick"))
+    assert task.splits == load_task(TaskConfig(name="sick/relatedness", data_dir=str(tmp_path))).splits
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED - {"own/sequence", "own/token", "own/span", "own/choice"}))

@@ -17,8 +17,6 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
-from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.squad import read_squad
 from bert_jax.tasks.scores import squad1_scores, squad2_scores
 from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
@@ -351,18 +349,6 @@ def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, 
     assert set(notes) == {
         "own/span, test: questions without an answer in the file are used neither in training nor in scores (1 question)"
     }
-
-
-def test_without_a_directory_questions_come_from_the_catalogue(monkeypatch):
-    asked = []
-
-    def examples(name: str, split: str, *, say) -> list[QuestionExample]:
-        asked.append((name, split))
-        return [QuestionExample("q", "who", "paris", (("paris", 0),))]
-
-    monkeypatch.setattr(catalogue, "examples", examples)
-    assert list(load(TaskConfig(name="squad/v2.0")).splits) == ["train", "dev"]
-    assert asked == [("squad/v2.0", "train"), ("squad/v2.0", "dev")]
 
 
 def test_bad_files_are_refused(tokenizer, tmp_path):

@@ -11,7 +11,6 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue_submission import collect_predictions
-from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.glue import SUBMISSION
 from bert_jax.tasks.task import usable_splits
 from bert_jax.tasks.text_task import TextTask, load
@@ -226,26 +225,6 @@ def test_a_missing_file_is_refused_with_the_searched_directory(tmp_path: pathlib
     with pytest.raises(UserError, match=r"MNLI/dev_matched\.tsv"):
         load(config("glue/ax", tmp_path))
     assert "test" not in load(config("glue/rte", rte(tmp_path, test=0))).splits
-
-
-def test_mnli_works_without_ax_and_ax_requires_mnli(monkeypatch: pytest.MonkeyPatch):
-    lacking = "glue/ax"
-
-    def examples(task: str, split: str, **_: object) -> list[TextExample]:
-        if task == lacking:
-            raise UserError("no network")
-        return [TextExample("0", "A", "B", "neutral")] if split in ("train", "dev_matched", "test") else []
-
-    monkeypatch.setattr(catalogue, "examples", examples)
-    said: list[str] = []
-    assert list(load(TaskConfig(name="glue/mnli"), said.append).splits) == ["train", "dev_matched"]
-    assert said == ["glue/mnli continues without glue/ax: no network"]
-    with pytest.raises(UserError, match="no network"):
-        load(TaskConfig(name="glue/ax"))
-    lacking = "glue/mnli"
-    for name in ("glue/ax", "glue/mnli"):
-        with pytest.raises(UserError, match="no network"):
-            load(TaskConfig(name=name))
 
 
 def test_messages_about_a_file_are_printed_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):

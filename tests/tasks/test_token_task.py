@@ -15,7 +15,6 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.token_task import TokenTask, load
 from tests.compressed import zstd
 
@@ -394,15 +393,6 @@ def test_own_sentences_get_their_document_as_context_in_any_order(tokenizer, tmp
     assert (task.scores("test", said), task.baseline("test").scores) == ({}, {})
     (path,) = task.write_predictions(tmp_path, "test", said)
     assert path.read_text() == "a y\nb y\n\nc y\n\nd y\ne y\n\n"
-
-
-def test_without_a_directory_sentences_come_from_the_catalogue(monkeypatch):
-    held = {"train": [WordsExample("0", ("a",), ("B-PER",), 0)], "dev": [WordsExample("0", ("b",), ("O",), 0)], "test": []}
-    monkeypatch.setattr(catalogue, "examples", lambda name, split, *, say: held[split] if name == "conll2003" else [])
-    notes: list[str] = []
-    assert load(TaskConfig(name="conll2003"), notes.append).splits == {"train": held["train"], "dev": held["dev"]}
-    (said,) = notes
-    assert said.startswith("conll2003, dev: the training set has no O, so 1 word of dev cannot be predicted correctly;")
 
 
 def test_train_rows_keeps_the_labels_of_all_rows(tokenizer, tmp_path):

@@ -21,7 +21,7 @@ from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, read_glue
 from bert_jax.tasks.readers.squad import read_squad
-from bert_jax.tasks.text_task import load
+from bert_jax.tasks.registry import load_task
 
 tfds = tfds_text._tfds()
 
@@ -146,7 +146,7 @@ def test_a_task_without_a_directory_comes_from_the_catalogue(
 ):
     prepare("glue/mnli", root, monkeypatch, glue_files(tmp_path / "glue"))
     said: list[str] = []
-    task = load(TaskConfig(name="glue/mnli", train_rows=2), said.append)
+    task = load_task(TaskConfig(name="glue/mnli", train_rows=2), said.append)
     assert {split: len(examples) for split, examples in task.splits.items()} == {
         "train": 2,
         "dev_matched": 1,
@@ -156,6 +156,8 @@ def test_a_task_without_a_directory_comes_from_the_catalogue(
     }
     assert len(said) == 1
     assert "continues without glue/ax" in said[0]
+    with pytest.raises(UserError, match=r"^glue/ax is not available from the catalogue"):
+        load_task(TaskConfig(name="glue/ax"))
 
 
 CONTEXT = " Añna 🎉 中文 and Bo\tsaw\u00a0Bo."
@@ -183,13 +185,13 @@ def test_squad_from_the_catalogue_equals_its_files(
     directory = prepare(f"squad/{version}", root, monkeypatch, files)
     if format == "tfrecord":
         as_tfrecords(directory)
-    for split in ("train", "dev"):
-        here: list[str] = []
+    here: list[str] = []
+    task = load_task(TaskConfig(name=f"squad/{version}"), here.append)
+    assert list(task.splits) == ["train", "dev"]
+    for line, split in zip(here, task.splits, strict=True):
         there: list[str] = []
-        found = catalogue.examples(f"squad/{version}", split, say=here.append)
-        assert sorted(found, key=lambda e: e.id) == read_squad(files[split], say=there.append)
-        assert [line.partition(":")[2].rpartition(":")[2] for line in here] == [line.rpartition(":")[2] for line in there]
-        assert len(here) == 1  # of the answer at another position
+        assert sorted(task.splits[split], key=lambda e: e.id) == read_squad(files[split], say=there.append)
+        assert [line.rpartition(":")[2]] == [line.rpartition(":")[2] for line in there]  # of the answer at another position
     assert catalogue.examples(f"squad/{version}", "test") == []
 
 
@@ -206,9 +208,8 @@ def test_gap_from_the_catalogue_equals_its_files_except_for_rows_with_quotes(
     plain = put(tmp_path / "plain.tsv", header, *rows)
     quoted = put(tmp_path / "quoted.tsv", header, *rows, row(12, "TRUE", "FALSE", '"Añna" 🎉 saw Bo and she ran'))
     prepare("gap", root, monkeypatch, {"train": plain, "validation": quoted, "test": plain})
-    assert catalogue.examples("gap", "train") == catalogue.examples("gap", "test") == read_gap(plain)
     said: list[str] = []
-    assert catalogue.examples("gap", "dev", say=said.append) == read_gap(plain)
+    assert load_task(TaskConfig(name="gap"), said.append).splits == dict.fromkeys(("train", "dev", "test"), read_gap(plain))
     assert said == ["tfds:gap: left out 1 row whose names are not at the stated offsets; the first row is dev-12"]
 
 
@@ -228,8 +229,9 @@ def test_conll_from_the_catalogue_keeps_sentences_but_neither_order_nor_document
     for name in ("train", "valid", "test"):
         path = put(tmp_path / f"{name}.txt", *lines, "Bo NNP B-NP B-PER")
     prepare("conll2003", root, monkeypatch, tmp_path)
-    for split in ("train", "dev", "test"):
-        found = catalogue.examples("conll2003", split)
+    splits = load_task(TaskConfig(name="conll2003")).splits
+    assert list(splits) == ["train", "dev", "test"]
+    for found in splits.values():
         assert sorted((e.words, e.labels) for e in found) == sorted((e.words, e.labels) for e in read_conll(path))
         assert [(e.id, e.document) for e in found] == [("0", 0), ("1", 1), ("2", 2)]
         assert all(isinstance(e, WordsExample) for e in found)

@@ -145,13 +145,14 @@ def test_an_invalid_head_is_refused_only_by_the_analysis(tmp_path: pathlib.Path,
     assert len(read_conllu(path)) == 2
 
 
-def test_a_file_without_empty_lines_is_refused_as_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(conllu, "MOST_WORDS", 3)
+def test_a_file_without_empty_lines_is_refused_as_one_sentence(tmp_path: pathlib.Path):
     path = tmp_path / "x.conllu"
-    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 4)))
+    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 10_001)))
     assert len(read_conllu(path)) == 1
-    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
-    with pytest.raises(UserError, match=r"line 1: the sentence has 4 words, more than 3; end each sentence with an empty line"):
+    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 10_002)))
+    with pytest.raises(
+        UserError, match=r"line 1: the sentence has 10,001 words, more than 10,000; end each sentence with an empty"
+    ):
         read_conllu(path)
     with pytest.raises(UserError, match="has no sentence that can be read"):
         list(Treebank(path, report=lambda problem: None))
