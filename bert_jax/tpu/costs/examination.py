@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 
@@ -19,6 +19,7 @@ from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes
 from bert_jax.tpu.costs.report import record, refused
+from bert_jax.tpu.costs.topologies import Topology
 from bert_jax.tpu.programs import Case, StepProgram, say
 from bert_jax.training.compilation import save_program
 
@@ -34,7 +35,12 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
     try:
         compiled = compiler.compile(program.lowered)
     except DoesNotFit as error:
-        found = [] if options.no_remedies else remedies(case, compiler, program, error)
+
+        def measure(changes: JsonObject) -> tuple[bool, int]:
+            changed = {"model.scan_layers": True} | changes
+            return attempt(compiler, lambda: case.changed(changed).lower(compiler.devices).lowered)
+
+        found = [] if options.no_remedies else remedies(case, program, error, topology, measure)
         return refused(step, topology, error, {name: local_bytes(tree) for name, tree in arguments.items()}, found)
     except Exception as error:
         if not is_refusal(error):
@@ -42,48 +48,41 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
         raise UserError(f"the TPU compiler refuses {step.name} for {topology.name}: {str(error).splitlines()[0]}") from error
     devices = list(program.mesh.devices.flat)
     memory = program_memory(compiled.memory, compiled.module, arguments, topology.device_memory)
-    about = record(step, topology, compiled, compiler.estimate(compiled, devices), memory, calibrate(compiler))
+    about = record(step, topology, compiler.estimate(compiled, devices), memory, calibrate(compiler), compiled.seconds)
     if options.save:
         about["saved"] = str(save_program(options.save, program.lowered, compiled.executable, devices))
     return about
 
 
-def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """Returns settings with which a step fits. To verify a setting, the step is compiled with it. In these compilations, the
-    loop over layers has one layer per iteration, which compiles fast."""
-    devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
-    looped = case.changed({"model.scan_layers": True})
+Measure = Callable[[JsonObject], tuple[bool, int]]
+"""(changes of settings) -> (whether a step fits with them, the bytes per device that it then needs, 0 if unknown)."""
+
+
+def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topology, measure: Measure) -> list[str]:
+    """Returns settings with which the step `program` of `case` fits. To verify a setting, `measure` compiles the step with it.
+    In these compilations, the loop over layers has one layer per iteration, which compiles fast."""
+    given, mesh = case.experiment, program.mesh.shape
     parts = row_multiple(program.mesh)
     trains = case.kind != "eval"
     k = case.accumulation
     per_device = program.rows // parts
-    limit = error.has or compiler.topology.device_memory
+    limit = error.has or topology.device_memory
     parameters, optimizer = (program.arguments().get(name, ()) for name in ("parameters", "optimizer"))
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh[FSDP] / mesh[TENSOR]
-
-    def trial(changes: JsonObject) -> Trial:
-        return Trial(as_flags(changes), lambda: looped.changed(changes).lower(devices).lowered)
+    kept = local_bytes(parameters) + local_bytes(optimizer)  # does not depend on the number of rows
 
     say("it does not fit; searching for the largest batch ...")
-    most = largest_batch(
-        compiler,
-        lambda n: looped.changed(case.batch_override(n * k * parts)).lower(devices).lowered,
-        local_bytes(parameters) + local_bytes(optimizer),
-        Size(per_device // k, error.needs),
-        limit,
+    most = largest(
+        lambda n: measure(case.batch_override(n * k * parts)), Size(0, kept), Size(per_device // k, error.needs), limit
     )
-    recomputing = [
-        trial({"model.remat": how})
-        for how in REMAT
-        if trains and how not in ("none", given.model.remat)
-    ]
+    recomputing = [{"model.remat": how} for how in REMAT if trains and how not in ("none", given.model.remat)]
     accumulating = [
-        trial({case.batch_key("accumulation"): n})
+        {case.batch_key("accumulation"): n}
         for n in range(k + 1, per_device + 1)
         if trains and per_device % n == 0 and per_device <= n * most.rows
     ]
     sharding = [
-        trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
+        {"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1})
         for n in (mesh[FSDP] * 2**j for j in range(1, 20))
         if program.mesh.size % (n * mesh[TENSOR]) == 0
         # sharding saves at most the memory of the parameters, the gradients and the optimizer state
@@ -93,11 +92,14 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     for title, trials in (("accumulation", accumulating[:3]), ("remat", recomputing), ("sharding", sharding)):
         if trials:
             say(f"it does not fit; trying {title} ...")
-        if remedy := first_that_fits(compiler, trials):
-            found.append(f"{remedy.flags} ({remedy.bytes / GIB:.1f} GiB)")
+        for changes in trials:  # in order of preference
+            fits, size = measure(changes)
+            if fits:
+                found.append(f"{as_flags(changes)} ({size / GIB:.1f} GiB)")
+                break
     if most.rows:
         batch = most.rows * k * parts
-        each = batch / case.step(program).chips(compiler.topology)
+        each = batch / case.step(program).chips(topology)
         rows = f"{each:g} {'row' if each == 1 else 'rows'} per chip"
         found.append(f"{as_flags(case.batch_override(batch))}, the largest batch, {rows} ({most.bytes / GIB:.1f} GiB)")
     return found
@@ -112,25 +114,6 @@ def as_flags(changes: JsonObject) -> str:
 CLOSE = 128
 """Up to twice this many rows per device, the search for the largest batch is exact to a row. Above, it is approximate, to save
 compilations."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A change of settings that may make a program fit."""
-
-    flags: str
-    """The change as flags of the command line."""
-    lower: Callable[[], jax.stages.Lowered]
-    """Lowers the program with the change."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Remedy:
-    """A change with which the program fits."""
-
-    flags: str
-    bytes: int
-    """The bytes per device of arguments, temporaries and code."""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -150,15 +133,6 @@ def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tupl
         if isinstance(error, UserError) or is_refusal(error):
             return False, 0
         raise
-
-
-def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | None:
-    """Returns the first of `trials` whose program fits, or None. The trials are in order of preference."""
-    for trial in trials:
-        fits, size = attempt(compiler, trial.lower)
-        if fits:
-            return Remedy(trial.flags, size)
-    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,11 +162,3 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
         low, high = (Size(cut, size), high) if good else (low, Size(cut, size))
         tried += 1
     return low
-
-
-def largest_batch(
-    compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
-) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits. `kept` is the number of bytes that do not
-    depend on the number of rows."""
-    return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bert_jax.files import JsonObject
 from bert_jax.hardware import DCN_LATENCY, GIB, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import counted, duration
-from bert_jax.tpu.costs.compiler import SIDE, Calibration, Compiled, DoesNotFit
+from bert_jax.tpu.costs.compiler import SIDE, Calibration, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.tpu.costs.memory import Memory
 from bert_jax.tpu.costs.topologies import Topology
@@ -107,10 +107,10 @@ def refused(
 
 
 def record(
-    step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
+    step: Step, topology: Topology, estimate: Estimate, memory: Memory, calibration: Calibration, compile_seconds: float
 ) -> JsonObject:
-    """Returns the record of a compiled step as JSON values. Times are in seconds, sizes in bytes per device, and rates per
-    chip."""
+    """Returns the record of a step that was compiled in `compile_seconds`, as JSON values. Times are in seconds, sizes in bytes
+    per device, and rates per chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
     hours = None if step.steps is None else step.steps * seconds / 3600
@@ -136,7 +136,7 @@ def record(
         "unread_loops": estimate.unread_loops,
         "unknown_kernels": estimate.unknown_kernels,
         "uncounted_collectives": estimate.uncounted_collectives,
-        "compile_seconds": compiled.seconds,
+        "compile_seconds": compile_seconds,
         "calibration": dataclasses.asdict(calibration),
         "hours": hours,
         "chip_hours": None if hours is None else hours * chips,

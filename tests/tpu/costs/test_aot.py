@@ -1,75 +1,137 @@
-"""The command `aot` from its flags to its exit status, with a compiler that compiles nothing."""
+"""The command `aot` from its flags to its exit status, with a compiler whose programs are given."""
 
 from __future__ import annotations
 
 import json
+import pathlib
+import re
+import subprocess
 import sys
-from typing import Any
+import time
+from collections.abc import Callable
 
+import jax
 import pytest
 
 from bert_jax import aot
-from tests.tpu.costs.test_report import one, unfit
-from tests.tpu.test_cases import BASE
+from bert_jax.errors import UserError
+from tests.tpu.costs.devices import Executable, install_compiler
+from tests.tpu.costs.test_estimate import A, program, work
+from tests.tpu.costs.test_kernels import SCHEDULE
+
+EXPERIMENT = """
+def get_config():
+    return {
+        "model": {"vocab_size": 100, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
+                  "max_position": 64},
+        "phases": [{"steps": 3_600_000, "length": 16, "batch_size": 2, "max_predictions": 3},
+                   {"steps": 7_200_000, "length": 32, "batch_size": 2, "max_predictions": 3}],
+    }
+"""
+KERNEL = 'ROOT %r = f32[8,128]{1,0:T(8,128)S(1)} custom-call(%w), custom_call_target="tpu_custom_call", '
+KERNEL += 'backend_config={"custom_call_config":{"body":"XYZ"}}'
+TEXT = program(A, work("w", 1_500_000), KERNEL)
+TOO_LARGE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
+CPU = jax.jit(lambda: 0).lower().compile()
+Command = Callable[..., int]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple[int, list[str]]:
-    """Returns the exit status of the command, and the steps that were examined: configuration, phase, topology."""
-    examined: list[str] = []
-
-    def examine(case: Any, compiler: Any, options: Any) -> dict[str, Any]:
-        examined.append(f"{case.config.rpartition('/')[2]} {case.phase} {case.experiment.seed} {compiler}")
-        return (one(config=case.config) if fit or case.phase else unfit(case.config)) | (
-            {"saved": "there"} if options.save else {}
-        )
-
-    quiet: list[str] = []
-    monkeypatch.setattr(aot, "Compiler", lambda topology: topology.name)
-    monkeypatch.setattr(aot, "examine", examine)
-    monkeypatch.setattr(aot, "require_stdout", lambda remedy: quiet.append("stdout"))
-    monkeypatch.setattr(aot, "quiet_libraries", lambda: quiet.append("quiet"))
-    monkeypatch.setattr(sys, "argv", ["aot", f"--config={BASE}", *flags])
-    status = aot.main()
-    assert quiet == ["stdout", "quiet"]
-    return status, examined
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Returns a tiny experiment of two phases."""
+    path = tmp_path / "experiment.py"
+    path.write_text(EXPERIMENT)
+    return path
 
 
-def test_every_phase_and_their_sum_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    flags = ("--topology=v5e:4x4", "--slices=2", "--config.seed=3")
-    assert run(monkeypatch, *flags) == (0, ["bert_base.py 0 3 2xv5e:4x4", "bert_base.py 1 3 2xv5e:4x4"])
-    paragraphs = capsys.readouterr().out
-    assert paragraphs.count("on v5e:4x4: 16 chips") == 2
-    assert paragraphs.count("\n  all  ") == 1
-    assert "saved: " not in paragraphs
-    run(monkeypatch, "--topology=v5e:4x4", "--phase=1", "--save=x")
-    assert capsys.readouterr().out.endswith("\n\nsaved: there\n")
+@pytest.fixture
+def compiled() -> list[str]:
+    """Returns the programs that were compiled."""
+    return []
 
 
-def test_compared_experiments_have_their_own_overrides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    others = ("--against=experiments/pretrain/bert_large.py", "--against.seed=4")
-    status, examined = run(monkeypatch, "--topology=v5e:4x4", "--phase=0", "--config.seed=3", *others)
-    assert (status, examined) == (0, ["bert_base.py 0 3 v5e:4x4", "bert_large.py 0 4 v5e:4x4"])
-    assert "[2] bert_large.py" in capsys.readouterr().out
+@pytest.fixture
+def command(file: pathlib.Path, compiled: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Returns the command `aot`, for the tiny experiment on one chip. Each program has a product of a millisecond and a kernel,
+    takes 2.5 s to compile, and is refused if it has more than `rows` rows of 16 tokens."""
+
+    def run(*flags: str, rows: int = 2**30, refusal: str = TOO_LARGE) -> int:
+        def compile(lowered: jax.stages.Lowered) -> Executable:
+            clock[0] += 2.5
+            compiled.append(lowered.as_text())
+            if any(int(n) > rows for n in re.findall(r"tensor<(\d+)x16xi32>", compiled[-1])):
+                raise jax.errors.JaxRuntimeError(refusal)
+            return Executable(TEXT, cpu=CPU)
+
+        clock = [0.0]
+        with monkeypatch.context() as patch:
+            patch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+            patch.setattr(sys, "argv", ["aot", f"--config={file}", "--topology=v5e:1x1", *flags])
+            patch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0, json.dumps([SCHEDULE])))
+            patch.setattr(time, "monotonic", lambda: clock[0])
+            install_compiler(patch, compile)
+            return aot.main()
+
+    return run
 
 
-def test_a_step_that_does_not_fit_ends_with_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    status, _ = run(monkeypatch, "--topology=v5e:4x4", fit=False)
-    assert status == 1
+def test_every_phase_is_compiled_and_reported_with_the_sum(
+    command: Command, file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    assert command("--json", "--price=2", f"--save={tmp_path / 'programs'}") == 0
+    said = capsys.readouterr()
+    assert said.err == "".join(f"compiling phase {n}, train step of {file} for v5e:1x1 ...\n" for n in range(2))
+    found = json.loads(said.out)
+    assert (found["topology"], len(found["experiments"])) == ("v5e:1x1", 1)
+    (experiment,) = found["experiments"]
+    steps = experiment["steps"]
+    assert [(step["step"], step["length"], step["steps"]) for step in steps] == [
+        ("phase 0, train step", 16, 3_600_000), ("phase 1, train step", 32, 7_200_000),
+    ]  # fmt: skip
+    for step in steps:
+        assert step["seconds_by_kind"] == {"compute": pytest.approx(1e-3), "kernel": pytest.approx((3 + 64 * 22) / 1.5e9)}
+        assert (step["fits"], step["unknown_kernels"], step["compile_seconds"]) == (True, 0, 2.5)
+        memory = step["memory"]
+        assert (memory["total"], memory["has"], memory["code"]) == (15 * 2**20, 16 * 2**30, 2**20)
+        assert 4 * 2**20 > memory["arguments"]["optimizer"] > memory["arguments"]["parameters"] > 0
+        assert step["calibration"]["matmul"] == pytest.approx(2 * 8192**3 / 197e12 / 1e-3, rel=0.01)
+        assert pathlib.Path(step["saved"]).parent == tmp_path / "programs"
+        assert pathlib.Path(step["saved"]).is_file()
+    hours = (3_600_000 + 7_200_000) * steps[0]["seconds"] / 3600
+    assert experiment["total"] == {"hours": pytest.approx(hours), "chip_hours": pytest.approx(hours), "price": 2.0,
+                                   "cost": pytest.approx(2 * hours)}  # fmt: skip
+
+
+def test_compared_experiments_have_their_own_overrides(
+    command: Command, file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    other = tmp_path / "other.py"
+    other.write_text(EXPERIMENT)
+    evaluation = ("--step=eval", "--phase=0", "--config.evaluation.batch_size=2")
+    assert command(*evaluation, f"--against={other}", "--against.evaluation.batch_size=4") == 0
     said = capsys.readouterr().out
-    assert "does not fit" in said
-    assert "chip-hours" not in said, "there is no sum, since a part is missing"
+    assert f"{file}, phase 0, eval step, on v5e:1x1: 1 chip, mesh one device, 2 rows of 16 tokens" in said
+    assert f"{other}, phase 0, eval step, on v5e:1x1: 1 chip, mesh one device, 4 rows of 16 tokens" in said
+    assert "rows/s relative to [1]" in said
 
 
-def test_json_output_has_all_experiments_in_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    status, _ = run(
-        monkeypatch, "--topology=v5e:4x4", "--json", "--price=2", "--against=experiments/pretrain/bert_large.py", fit=False
-    )
-    assert status == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["topology"] == "v5e:4x4"
-    assert [[step["fits"] for step in group["steps"]] for group in found["experiments"]] == [[False, True]] * 2
-    assert [group["config"].rpartition("/")[2] for group in found["experiments"]] == ["bert_base.py", "bert_large.py"]
-    assert [group["total"] for group in found["experiments"]] == [None, None]
-    run(monkeypatch, "--topology=v5e:4x4", "--json", "--price=2")
-    total = json.loads(capsys.readouterr().out)["experiments"][0]["total"]
-    assert total["cost"] == pytest.approx(2 * 2 * one()["chip_hours"])
+def test_a_step_that_does_not_fit_ends_with_status_1_and_the_largest_batch(
+    command: Command, compiled: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert command("--step=eval", "--phase=0", "--config.evaluation.batch_size=4", rows=2) == 1
+    said = capsys.readouterr()
+    assert "does not fit. It needs 20.25 GiB of HBM, but there are 15.75 GiB per device, with 4 rows of 16 tokens" in said.out
+    assert said.out.endswith("    --config.evaluation.batch_size=2, the largest batch, 2 rows per chip (0.0 GiB)\n")
+    assert "it does not fit; searching for the largest batch ...\n" in said.err
+    assert ["stablehlo.while" in text for text in compiled] == [False, True, True], "in a loop, which compiles faster"
+    assert command("--step=eval", "--rows=8", "--no-remedies", "--json", rows=0) == 1
+    said = capsys.readouterr()
+    assert "searching" not in said.err
+    (experiment,) = json.loads(said.out)["experiments"]
+    assert [(step["fits"], step.get("remedies")) for step in experiment["steps"]] == [(False, []), (True, None)]
+    assert experiment["total"] is None
+
+
+def test_other_refusals_of_the_compiler_are_errors(command: Command):
+    with pytest.raises(UserError, match=r"^the TPU compiler refuses phase 0, eval step for v5e:1x1: INTERNAL: a bug$"):
+        command("--step=eval", "--phase=0", refusal="INTERNAL: a bug\nwith more", rows=0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 
 from bert_jax.tpu.costs.collectives import between_slices, first_replica_group, transfer
 from bert_jax.tpu.costs.hlo import Instruction
-from bert_jax.tpu.costs.topologies import Topology, parse_topology
-from tests.tpu.costs.devices import devices_of
+from bert_jax.tpu.costs.topologies import parse_topology
+from tests.tpu.costs.devices import devices_of, unnumbered
 
 
 @pytest.mark.parametrize(
@@ -109,11 +107,6 @@ def test_traffic_between_slices_goes_through_the_network_card():
     crossing = between_slices(send("ALL_REDUCE"), 2**20, t)
     assert crossing.kind == "all-reduce between slices"
     assert crossing.seconds == pytest.approx(2**20 / (25e9 / 8) + 40e-6)
-
-
-def unnumbered(t: Topology) -> list[types.SimpleNamespace]:
-    """Returns the devices of a compiler that does not number slices."""
-    return [types.SimpleNamespace(coords=device.coords) for device in devices_of(t)]
 
 
 def send(kind: str) -> Instruction:

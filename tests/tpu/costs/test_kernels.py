@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import subprocess
 import sys
-import types
 from typing import Any
 
 import pytest
 
-from bert_jax.tpu.costs import kernels
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, kernel_schedules, read_schedule
-from bert_jax.tpu.costs.topologies import Topology, parse_topology
+from bert_jax.tpu.costs.kernels import READER, kernel_calls, kernel_schedules, read_schedule
+from bert_jax.tpu.costs.topologies import parse_topology
 
 # The structure of a real schedule: a loop over the grid with its pipeline's two extra trips, a loop inside, and a branch with
 # its delay slots.
@@ -143,30 +142,37 @@ def test_a_kernel_that_cannot_be_compiled_alone_is_missing_and_not_cached(
     assert list(tmp_path.iterdir()) == []
 
 
+def answer(monkeypatch: pytest.MonkeyPatch, *schedules: str | None) -> list[tuple[int, str]]:
+    """Makes the process that compiles kernels answer with these texts. Returns what it is asked: number of kernels, topology."""
+    asked: list[tuple[int, str]] = []
+
+    def run(command: list[str], *, input: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        asked.append((len(json.loads(input)), command[-1]))
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(schedules))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return asked
+
+
 @pytest.mark.parametrize("cache", ["its own", "given"])
 def test_a_cached_schedule_is_not_compiled_again(cache: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    wanted, other = read_schedule(SCHEDULE), Schedule(1, 2, (3, 4), 5)
-    asked: list[Any] = []
-
-    def compiled(calls: list[Any], topology: Topology) -> list[Schedule]:
-        asked.append((len(calls), topology.name))
-        return [other, wanted]
-
-    monkeypatch.setattr(kernels, "_compile", compiled)
-    monkeypatch.setattr(kernels, "cache_directory", lambda: tmp_path / "a" / "b")
+    shorter = SCHEDULE.replace("%s4, 66", "%s4, 10")
+    schedules = {"REVG": read_schedule(shorter), "QUJD": read_schedule(SCHEDULE)}
+    asked = answer(monkeypatch, shorter, SCHEDULE)
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "a" / "b"))
     directory = None if cache == "its own" else tmp_path / "c" / "d"
     for _ in range(2):
-        assert kernel_schedules(parse(OTHERS), parse_topology("v5e:4x4"), "1", directory) == {"REVG": other, "QUJD": wanted}
-    assert asked == [(2, "v5e:4x4")]
+        assert kernel_schedules(parse(OTHERS), parse_topology("v5e:4x4"), "1", directory) == schedules
+    assert asked == [(2, "v5e:2x2")]
     assert len(list((directory or tmp_path / "a" / "b" / "kernels").iterdir())) == 2
-    for name, version in (("v6e:2x2", "1"), ("v5e:4x4", "2")):
+    for name, version in (("v6e:2x2", "1"), ("v5e:2x2", "2")):
         kernel_schedules(parse(OTHERS), parse_topology(name), version, directory)
         assert asked[-1] == (2, name), "of another chip or compiler"
     assert len(asked) == 3
 
 
 def test_every_kernel_gets_a_schedule_or_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "_compile", lambda calls, topology: [])
+    answer(monkeypatch)
     with pytest.raises(ValueError, match="shorter"):
         kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path)
 
@@ -181,16 +187,15 @@ def test_the_kernel_compiler_process_can_import_this_package(
         assert (pathlib.Path(env["PYTHONPATH"].split(os.pathsep)[0]) / "bert_jax" / "tpu" / "costs").is_dir()
         assert set(os.environ) <= set(env)
         assert more == {"capture_output": True, "text": True, "check": False}
-        return types.SimpleNamespace(returncode=0, stdout="a word\n" + json.dumps([SCHEDULE, None]) + "\n")
+        return subprocess.CompletedProcess(command, 0, stdout="a word\n" + json.dumps([SCHEDULE, None]) + "\n")
 
-    monkeypatch.setattr(kernels.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert kernel_schedules(parse(OTHERS), parse_topology(name), "1", tmp_path) == {"REVG": read_schedule(SCHEDULE)}
 
 
 def test_schedules_cached_by_an_older_reader_are_ignored(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    old, new = Schedule(1, 1, (), 0), Schedule(1, 2, (), 0)
-    monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [old])
-    assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}
-    monkeypatch.setattr("bert_jax.tpu.costs.kernels.READER", READER + 1)
-    monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [new])
-    assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": new}
+    asked = answer(monkeypatch, SCHEDULE)
+    for reader in (READER, READER + 1, READER + 1):
+        monkeypatch.setattr("bert_jax.tpu.costs.kernels.READER", reader)
+        assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": read_schedule(SCHEDULE)}
+    assert len(asked) == 2

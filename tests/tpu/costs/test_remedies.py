@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,16 +11,22 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import examination
 from bert_jax.tpu.costs import flags as aot_flags
-from bert_jax.tpu.costs.compiler import DoesNotFit
-from bert_jax.tpu.costs.examination import Remedy, Size, Trial, attempt, first_that_fits, largest, largest_batch
+from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
+from bert_jax.tpu.costs.examination import Size, attempt, largest
 from bert_jax.tpu.costs.topologies import parse_topology
 from bert_jax.tpu.programs import costliest_run
-from tests.tpu.costs.test_memory import Statistics
+from bert_jax.training.steps import TrainState
+from tests.tpu.costs.devices import Executable, install_compiler
+from tests.tpu.costs.test_estimate import A, program
 
 LARGEST = "the largest batch"
+MIB = 2**20
+Fits = Callable[[programs.Case], bool]
 GRID = "experiments/finetune/grid.py:glue/rte"
 
 
@@ -103,13 +109,6 @@ def test_the_search_is_exact_up_to_256_rows_and_within_a_128th_above(low: int, h
     assert len(tried) == measured
 
 
-class Refusing:
-    """A compiler that refuses every program; the program is the exception to raise."""
-
-    def compile(self, lowered: Exception) -> None:
-        raise lowered
-
-
 def of_pallas() -> Exception:
     """Returns an exception as Pallas reports a refusal of the compiler."""
     error = Exception("Mosaic failed to compile the kernel")
@@ -117,80 +116,78 @@ def of_pallas() -> Exception:
     return error
 
 
-def test_remedies_that_are_invalid_or_do_not_fit_are_skipped():
-    class Fitting:
-        def compile(self, lowered: int) -> Any:
-            return types.SimpleNamespace(memory=Statistics(peak_memory_in_bytes=lowered, generated_code_size_in_bytes=0))
+@pytest.mark.parametrize(
+    ("error", "needs"),
+    [
+        (UserError("config.mesh.fsdp=3 does not divide"), 0),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 3.00G of 2.00G hbm."), 3),
+        (jax.errors.JaxRuntimeError("INTERNAL: a bug"), 0),
+        (of_pallas(), 0),
+    ],
+)
+def test_settings_that_are_invalid_or_refused_do_not_fit(error: Exception, needs: int, monkeypatch: pytest.MonkeyPatch):
+    def refuse(lowered: jax.stages.Lowered) -> Executable:
+        raise error
 
-    errors = (UserError("no"), DoesNotFit(2, 1, "hbm"), jax.errors.JaxRuntimeError("INTERNAL: a bug"), of_pallas())
-    trials = [Trial("a", lambda error=error: error) for error in errors]  # type: ignore[misc]
-    assert first_that_fits(Refusing(), trials) is None  # type: ignore[arg-type]
+    install_compiler(monkeypatch, refuse)
+    assert attempt(Compiler(parse_topology("v5e:1x1")), jax.jit(lambda: 0).lower) == (False, needs * 2**30)
+
+
+def test_settings_that_fit_have_the_bytes_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
+    install_compiler(monkeypatch, lambda lowered: Executable(program(A)))
+    compiler = Compiler(parse_topology("v5e:1x1"))
+    assert attempt(compiler, jax.jit(lambda: 0).lower) == (True, 15 * MIB)
     with pytest.raises(ZeroDivisionError):
-        first_that_fits(Refusing(), [Trial("c", ZeroDivisionError)])  # type: ignore[arg-type]
-    assert first_that_fits(Fitting(), [Trial("d", lambda: 7), Trial("e", lambda: 8)]) == Remedy("d", 7)  # type: ignore[arg-type]
-    assert [attempt(Refusing(), lambda error=error: error) for error in errors] == [
-        (False, 0),
-        (False, 2),
-        (False, 0),
-        (False, 0),
-    ]  # type: ignore[arg-type, misc]
+        attempt(compiler, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
 
 
-def test_a_batch_that_the_compiler_refuses_for_any_reason_is_too_large():
-    class Moody:
-        def compile(self, rows: int) -> Any:
-            if rows > 5:
-                raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
-            return types.SimpleNamespace(memory=Statistics())
-
-    assert largest_batch(Moody(), lambda rows: rows, 100.0, Size(64, 1e9), 1e8).rows == 5  # type: ignore[arg-type]
-    assert largest_batch(Moody(), lambda rows: rows + 5, 100.0, Size(64, 1e9), 1e8).rows == 0  # type: ignore[arg-type]
-
-
-MIB = 2**20
 PARAMETERS = 64
 """MiB of a whole model; every device has 1/(fsdp x tensor) of it."""
+
+
+def rows_of(case: programs.Case) -> int:
+    """Returns the batch of a step, over all devices."""
+    x: Any = case.experiment
+    if case.kind == "finetune":
+        return int(costliest_run(x).training.batch_size)
+    return int((x.evaluation if case.kind == "eval" else x.phases[0]).batch_size)
 
 
 def bytes_of(case: programs.Case) -> float:
     """Computes a device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations per row, an
     eighth of that if they are recomputed."""
     x: Any = case.experiment
-    batch = {"train": lambda: x.phases[0].batch_size, "eval": lambda: x.evaluation.batch_size,
-             "finetune": lambda: costliest_run(x).training.batch_size}[case.kind]()  # fmt: skip
     activations = 32 / (1 if x.model.remat == "none" else 8)
     kept = (1 if case.kind == "eval" else 4) * PARAMETERS / x.mesh.fsdp / x.mesh.tensor
-    return MIB * (kept + activations * batch / (8 // x.mesh.tensor) / case.accumulation)
+    return MIB * (kept + activations * rows_of(case) / (8 // x.mesh.tensor) / case.accumulation)
 
 
-class Reckoning:
-    """A compiler for eight devices with 600 MiB each. Its programs are cases, whose memory `bytes_of` computes. It fails for
-    the remat setting "dots"."""
-
-    topology = parse_topology("v5e:2x4")
-    devices = tuple(range(8))
-
-    def __init__(self) -> None:
-        self.tried: list[Any] = []
-
-    def compile(self, case: programs.Case) -> Any:
-        self.tried.append(case.experiment)
-        assert case.experiment.model.scan_layers
-        if case.experiment.model.remat == "dots":
-            raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
-        if (needs := bytes_of(case)) > 600 * MIB:
-            raise DoesNotFit(needs, 600 * MIB, "hbm")
-        return types.SimpleNamespace(memory=Statistics(generated_code_size_in_bytes=0, peak_memory_in_bytes=int(needs)))
-
-
-def lower(case: programs.Case, devices: Any) -> Any:
-    """Returns the case instead of a program."""
-    assert devices in ((), Reckoning.devices)
-    fsdp, tensor = case.experiment.mesh.fsdp, case.experiment.mesh.tensor
-    mesh = types.SimpleNamespace(shape={"data": 8 // fsdp // tensor, "fsdp": fsdp, "tensor": tensor}, size=8)
+def described(case: programs.Case) -> programs.StepProgram:
+    """Returns a program with the mesh and the parameters of a step, without its operations."""
     parameters = jax.ShapeDtypeStruct((PARAMETERS * MIB // 4,), jnp.float32)
-    arguments = {"parameters": parameters} | ({} if case.kind == "eval" else {"optimizer": (parameters, parameters)})
-    return types.SimpleNamespace(lowered=case, mesh=mesh, rows=256, length=128, flops=1.0, arguments=lambda: arguments)
+    trained = TrainState(None, {"x": parameters}, (parameters, parameters), None, None)  # type: ignore[arg-type]
+    state = {"x": parameters} if case.kind == "eval" else trained
+    mesh = make_mesh(case.experiment.mesh, jax.devices())
+    return programs.StepProgram(jax.jit(lambda: 0).lower(), mesh, state, {}, rows_of(case), 128, 1.0)
+
+
+def remedies(flags: list[str], needs: float, has: float = 600, fits: Fits | None = None) -> tuple[list[str], list[Any]]:
+    """Returns the remedies for a step that needs `needs` MiB and has `has`, and the experiments that were tried. They fit if
+    `fits` returns true, by default in 600 MiB."""
+    tried: list[Any] = []
+
+    def measure(changes: JsonObject) -> tuple[bool, int]:
+        changed = case.changed({"model.scan_layers": True} | changes)
+        tried.append(changed.experiment)
+        if changed.experiment.model.remat == "dots":
+            return False, 0
+        size = bytes_of(changed)
+        return (size <= 600 * MIB if fits is None else fits(changed)), int(size)
+
+    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
+    (case,) = programs.cases(options.config, overrides, options)
+    error = DoesNotFit(needs * MIB, has * MIB, "hbm")
+    return examination.remedies(case, described(case), error, parse_topology("v5e:2x4"), measure), tried
 
 
 @pytest.mark.parametrize(
@@ -219,38 +216,28 @@ def lower(case: programs.Case, devices: Any) -> Any:
     ],
     ids=["train", "eval", "finetune", "sweep"],
 )
-def test_every_kind_of_step_has_its_own_remedies(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(programs.Case, "lower", lower)
-    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
-    (case,) = programs.cases(options.config, overrides, options)
-    found = examination.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+def test_every_kind_of_step_has_its_own_remedies(flags: list[str], helps: list[str]):
+    found, _ = remedies(flags, 1280)
     assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
 
 
-def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags: str) -> list[str]:
-    """Returns the remedies for the step of `flags` with the attributes `program`, which needs `needs` MiB and has `has`."""
-    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
-    (case,) = programs.cases(options.config, overrides, options)
-    made = lower(case, ())
-    for name, value in program.items():
-        setattr(made, name, value)
-    return examination.remedies(case, compiler, made, DoesNotFit(needs * MIB, has * MIB, "hbm"))  # type: ignore[arg-type]
+BASE = ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--config.phases.0.batch_size=256"]
+MRPC = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8"]
 
 
-def test_remedies_account_for_microbatches_and_sharded_models(monkeypatch: pytest.MonkeyPatch):
+def test_remedies_account_for_microbatches_and_sharded_models():
     """With two devices along each axis, a microbatch of n rows takes 64 + 32 n MiB of 600, and its batch has 8 n rows."""
-    monkeypatch.setattr(programs.Case, "lower", lower)
-    compiler = Reckoning()
-    flags = ("phases.0.accumulation=2", "phases.0.batch_size=256", "mesh.fsdp=2", "mesh.tensor=2")
-    config = ("--config=experiments/pretrain/bert_base.py", "--phase=0", *(f"--config.{flag}" for flag in flags))
-    assert remedies({}, compiler, 1088, 600, *config) == [
+    found, tried = remedies(
+        [*BASE, *(f"--config.{key}=2" for key in ("phases.0.accumulation", "mesh.fsdp", "mesh.tensor"))], 1088
+    )
+    assert found == [
         "--config.phases.0.accumulation=4 (0.6 GiB)",
         "--config.model.remat=full (0.2 GiB)",
         f"--config.phases.0.batch_size=128, {LARGEST}, 16 rows per chip (0.6 GiB)",
     ]
     kept = PARAMETERS + 2 * PARAMETERS
     rows = round(float(np.interp(600, [kept, 1088], [0, 32])))
-    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from the fixed part meets the limit"
+    assert tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from the fixed part meets the limit"
 
 
 @pytest.mark.parametrize(
@@ -262,42 +249,23 @@ def test_a_model_is_sharded_further_only_if_that_can_help(
     """Parameters, gradients and optimizer take 2 x 80 + 320 MiB of each of two devices. Four devices save up to half of that,
     and eight up to three quarters. A number that saves too little is not tried. If the compiler does not report the available
     memory, the memory of the chip counts."""
-    monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
-    compiler = Reckoning()
-    flags = ("--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.fsdp=2")
-    found = remedies({"rows": 8}, compiler, needs, has, *flags)
-    assert [experiment.mesh.fsdp for experiment in compiler.tried if experiment.mesh.fsdp != 2] == tried
+    found, experiments = remedies([*MRPC, "--config.mesh.fsdp=2"], needs, has)
+    assert [experiment.mesh.fsdp for experiment in experiments if experiment.mesh.fsdp != 2] == tried
     assert [remedy for remedy in found if "fsdp" in remedy] == [
         f"--config.mesh.fsdp={n} ({0.2 if n == 4 else 0.1} GiB)" for n in tried
     ]
 
 
-def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytest.MonkeyPatch):
-    """The three smallest numbers whose microbatches should fit are tried. Here none of them does."""
-    monkeypatch.setattr(programs.Case, "lower", lower)
-    compiler = Reckoning()
-
-    def refuses(self: Reckoning, case: programs.Case) -> Any:
-        fits = case.accumulation == 1 and case.experiment.phases[0].batch_size <= 32  # type: ignore[union-attr]
-        self.tried.append(case.experiment)
-        if not fits:
-            raise DoesNotFit(1e9, 6e8, "hbm")
-        return types.SimpleNamespace(memory=Statistics())
-
-    monkeypatch.setattr(Reckoning, "compile", refuses)
-    flags = ("--config=experiments/pretrain/bert_base.py", "--phase=0", "--config.phases.0.batch_size=256")
-    assert len(remedies({}, compiler, 1280, 600, *flags)) == 1
-    assert [x.phases[0].accumulation for x in compiler.tried if x.phases[0].accumulation > 1] == [8, 16, 32]
+def test_no_more_than_three_numbers_of_microbatches_are_tried():
+    """The three smallest of the four numbers whose microbatches should fit are tried. Here none of them does."""
+    flags = [*BASE[:2], "--config.phases.0.batch_size=512"]
+    found, tried = remedies(flags, 2304, fits=lambda case: case.accumulation == 1 and rows_of(case) <= 64)
+    assert len(found) == 1
+    assert [x.phases[0].accumulation for x in tried if x.phases[0].accumulation > 1] == [8, 16, 32]
 
 
 def test_sharding_is_a_remedy_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
-    flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
-    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
-    (case,) = programs.cases(options.config, overrides, options)
-    program = lower(case, ())
-    program.rows = 8
-    found = examination.remedies(case, Reckoning(), program, DoesNotFit(672 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+    found, _ = remedies([*MRPC, "--config.mesh.data=8"], 672)
     assert found[-1] == "--config.mesh.fsdp=2 --config.mesh.data=-1 (0.3 GiB)"

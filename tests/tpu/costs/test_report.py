@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import argparse
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ def one(
     step = Step(f"phase 0, {kind} step", config, kind, mesh, 16 * data, 128, data * 197e12 / 1e4, steps)
     kept = {"parameters": 2**30, "optimizer": 2**31, "padding": 0}
     memory = Memory(12 * 2**30, 16 * 2**30, kept, {"activations": 2**33}, 2**30)
-    return record(step, parse_topology(topology), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
+    return record(step, parse_topology(topology), found, memory, Calibration(0.88, 0.57), 7.0)
 
 
 def test_a_step_that_wastes_its_chips_gets_a_cheaper_suggestion():
@@ -110,7 +110,7 @@ def test_the_twenty_costliest_operations_and_the_eight_costliest_modules_are_lis
     found = estimated(program(A, *(operation(n) for n in range(25)), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w0)"))
     step = Step("phase 0, train step", "a.py", "train", {"data": 1}, 8, 128, 1.0, 5)
     memory = Memory(2**30, 2**34, {}, {}, 0)
-    whole = record(step, V5E, types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.9, 0.9))  # type: ignore[arg-type]
+    whole = record(step, V5E, found, memory, Calibration(0.9, 0.9), 7.0)
     assert [o["name"] for o in whole["operations"]] == [f"w{n}" for n in range(20)]
     assert [o["place"] for o in whole["places"]] == [f"part{n}/x" for n in range(20)]
     said = text(whole)
@@ -281,7 +281,7 @@ def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
 
 
 def test_parts_without_a_comparison_are_reported():
-    options = types.SimpleNamespace(price=None)
+    options = argparse.Namespace(price=None)
     pair = as_text([[one()], [one(config="b.py")]], options)
     assert "rows/s relative to [1]" in pair[-1]
     lonely = as_text([[one(), one()], [one(config="b.py")]], options)
@@ -293,6 +293,6 @@ def test_parts_without_a_comparison_are_reported():
 
 
 def test_json_has_null_for_unknown_values():
-    whole = as_json([[one(steps=None)], [unfit()]], types.SimpleNamespace(price=2.0))
+    whole = as_json([[one(steps=None)], [unfit()]], argparse.Namespace(price=2.0))
     assert whole["experiments"][0]["total"]["cost"] is None
     assert whole["experiments"][1]["total"] is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import types
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from bert_jax.hardware import CHIPS, peak_flops
 from bert_jax.tpu.costs import topologies
 from bert_jax.tpu.costs.compiler import DoesNotFit
 from bert_jax.tpu.costs.topologies import check_topology, known_shapes, parse_topology, require_compiler
+from tests.tpu.costs.devices import Description
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ def test_devices_are_requested_by_the_names_of_the_compiler(
 ):
     def described(*given: str, **more: Any) -> Any:
         assert (given, more) == ((name, "tpu"), options)
-        return types.SimpleNamespace(devices=("a", "b"))
+        return Description(jax.devices()[:2])
 
     monkeypatch.setattr(jax_topologies, "get_topology_desc", described)
-    assert topologies.topology_devices(parse_topology(text)) == ["a", "b"]
+    assert topologies.topology_devices(parse_topology(text)) == jax.devices()[:2]
 
     def refuses(*given: str, **more: Any) -> None:
         raise jax.errors.JaxRuntimeError("UNKNOWN: no such topology\nmore")
