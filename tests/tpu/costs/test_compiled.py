@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +45,22 @@ def test_model_flops_of_a_layer_equal_the_count_of_xla():
     assert layer < theirs_of_more - theirs == pytest.approx(layer, rel=0.1)  # theirs includes softmax, GELU and optimizer
 
 
+@pytest.fixture
+def compiled_anew() -> Iterator[None]:
+    """Keeps no program of a test, even if it compiles for long on a busy machine: JAX cannot save a program for a CPU that it has
+    read from its cache."""
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+
+
+@pytest.mark.usefixtures("compiled_anew")
 def test_a_saved_program_is_loaded_only_for_its_own_step(tmp_path: pathlib.Path):
-    step = jax.jit(lambda state, x: (state + x["a"], {"y": x["a"]}))
-    other = jax.jit(lambda state, x: (state - x["a"], {"y": x["a"]}))
+    def add(state: jax.Array, x: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return state + x["a"], {"y": x["a"]}
+
+    step, other = jax.jit(add), jax.jit(lambda state, x: (state - x["a"], {"y": x["a"]}))
     arguments = (jnp.ones(4), {"a": jnp.arange(4.0)})
     lowered, one = step.lower(*arguments), jax.devices()[:1]
     file = save_program(tmp_path, lowered, lowered.compile(), one)
@@ -66,8 +81,12 @@ def test_a_saved_program_is_loaded_only_for_its_own_step(tmp_path: pathlib.Path)
         load_program(tmp_path, lowered, one)
 
 
+@pytest.mark.usefixtures("compiled_anew")
 def test_a_running_phase_compiles_missing_programs_and_a_start_refuses(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    step, x, mesh = jax.jit(lambda x: x + 1), jnp.ones(4), Mesh(np.array(jax.devices()[:1]), ("data",))
+    def increase(x: jax.Array) -> jax.Array:
+        return x + 1
+
+    step, x, mesh = jax.jit(increase), jnp.ones(4), Mesh(np.array(jax.devices()[:1]), ("data",))
     tmp_path.joinpath("saved").mkdir()
     with caplog.at_level(logging.INFO, "bert_jax"):
         with pytest.raises(UserError, match="holds no programs"):
