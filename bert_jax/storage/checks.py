@@ -34,7 +34,7 @@ def require_capable(directory: pathlib.Path) -> None:
     listing and replacement. A non-empty directory must support renaming, and Orbax must be able to read the path. Logs a
     warning if the clock of the file system is wrong."""
     _require_path(directory)
-    probe = directory / f"{PROBE}{os.getpid()}"
+    probe = directory / f"{PROBE}{os.getpid()}-{os.urandom(4).hex()}"  # processes in two containers may have the same number
     inside = probe / "inside"
     file = inside / "file"
     try:
