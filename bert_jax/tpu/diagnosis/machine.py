@@ -17,6 +17,9 @@ from bert_jax.runtime.processes import process_facts
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.diagnosis import speed
 
+ROOT = pathlib.Path("/")
+"""The root of the file system."""
+
 
 def record() -> JsonObject:
     """Returns the record of this process as JSON values. Sizes are in bytes. The devices are measured one after the other.
@@ -60,24 +63,25 @@ def chips(devices: list[jax.Device]) -> set[object]:
     return {tuple(device.coords) if device.platform == "tpu" else device.id for device in devices}
 
 
-def expected_chips(used: str) -> int | None:
-    """Returns the number of accelerators of this machine, according to its device files. Returns None if an environment
-    variable restricts the devices that JAX uses, or if the machine has no accelerators. `used` is the platform that JAX
-    uses."""
+def expected_chips(used: str, root: pathlib.Path = ROOT) -> int | None:
+    """Returns the number of accelerators of this machine, according to its device files below `root`. Returns None if an
+    environment variable restricts the devices that JAX uses, or if the machine has no accelerators. `used` is the platform that
+    JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):
         return None
-    gpus = list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))
-    tpus = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
+    gpus = list((root / "proc/driver/nvidia/gpus").glob("*"))
+    tpus = [*(root / "dev").glob("accel[0-9]*"), *(root / "dev/vfio").glob("[0-9]*")]
     there = gpus if used == "gpu" else tpus if used == "tpu" else [*gpus, *tpus]
     return len(there) or None
 
 
-def host_memory() -> int | None:
-    """Returns the bytes of memory that programs on this machine can still allocate, or None if unknown."""
+def host_memory(root: pathlib.Path = ROOT) -> int | None:
+    """Returns the bytes of memory that programs on this machine can still allocate, or None if unknown. The system reports them
+    in proc/meminfo below `root`."""
     try:
-        lines = dict(line.split(":", 1) for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+        lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-import types
+import time
 from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.runtime.processes import Processes
-from bert_jax.storage.objects import as_path, listed
-from bert_jax.tpu.diagnosis import experiment
+from bert_jax.storage.objects import as_path, listed, write
 from bert_jax.tpu.diagnosis.experiment import corpus_check, workdir_check
+from bert_jax.tpu.diagnosis.judgement import Check
+from tests.runtime.connected import group
 from tests.storage.emulator import Emulator
 
 ALONE = Processes()
@@ -41,7 +41,7 @@ def test_an_unsuitable_directory_is_a_fault(tmp_path: pathlib.Path, monkeypatch:
     there.mkdir()
     assert workdir_check(ALONE, there).faults == ()
     assert there.is_dir()
-    monkeypatch.setattr("bert_jax.storage.checks._renames", lambda file: False)
+    monkeypatch.setattr(pathlib.Path, "rename", lambda path, target: path)
     (fault,) = workdir_check(ALONE, there).faults
     assert "cannot rename a directory that holds files, but checkpoints are completed this way" in fault
     assert workdir_check(ALONE, there).text == str(there)
@@ -66,39 +66,47 @@ def test_a_directory_that_cannot_be_created_is_a_fault_with_the_reason(
     assert fault == f"--workdir={tmp_path / 'new'} cannot be created ({reason}); give a directory that you may write to"
 
 
-def test_a_bucket_must_return_the_written_data(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    for content in (None, types.SimpleNamespace(data=b"2")):
-        monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
-        (fault,) = workdir_check(ALONE, as_path(bucket)).faults
-        assert fault == f"the bucket of --workdir={bucket} does not return what was written to it; give another bucket"
+def test_a_bucket_must_return_the_written_data(bucket: str, emulator: Emulator):
+    def change() -> None:
+        (name,) = listed(bucket)
+        write(f"{bucket}/{name}", b"2")
+
+    found: list[Check] = []
+    emulator.at("GET .*alt=media", change, lambda: found.append(workdir_check(ALONE, as_path(bucket))))
+    emulator.fail(404, count=1, match="GET .*alt=media")
+    found.append(workdir_check(ALONE, as_path(bucket)))
+    fault = f"the bucket of --workdir={bucket} does not return what was written to it; give another bucket"
+    assert [check.faults for check in found] == [(fault,)] * 2
+    assert listed(bucket) == {}
 
 
-@pytest.mark.parametrize(("count", "faults", "asked"), [(1, (), 0), (2, (), 1), (2, ("no room",), 0), (1, ("no room",), 0)])
-def test_several_processes_must_see_the_same_directory(
-    count: int, faults: tuple[str, ...], asked: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    def capable(path: pathlib.Path) -> None:
-        for fault in faults:
-            raise UserError(fault)
-
-    shared: list[Any] = []
-    monkeypatch.setattr(experiment, "require_capable", capable)
-    monkeypatch.setattr(experiment, "require_shared_directory", lambda processes, directory: shared.append(directory))
-    processes: Any = types.SimpleNamespace(index=0, count=count, gather=lambda own: [own])
-    found = workdir_check(processes, tmp_path / "run")
-    assert (found.faults, shared) == (faults, [tmp_path / "run"] * asked)
-    works = f"{tmp_path / 'run'}: files can be written, appended to, renamed and listed"
-    assert found.text == (str(tmp_path / "run") if faults else works)
-
-
-def test_the_first_process_makes_the_workdir_for_all(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there: list[bool] = []
-    monkeypatch.setattr(experiment, "require_capable", lambda path: there.append(path.exists()))
-    workdir_check(ALONE, tmp_path / "a" / "run")
-    second: Any = types.SimpleNamespace(index=1, count=1, gather=lambda own: [own])
-    workdir_check(second, tmp_path / "a" / "run")
-    assert there == [True, False]
+def test_the_first_process_makes_the_workdir_for_all(tmp_path: pathlib.Path):
+    run = tmp_path / "a" / "run"
+    with group(count=2) as several:
+        found = several.all(lambda processes: workdir_check(processes, run))
+    assert found == [Check("workdir", f"{run}: files can be written, appended to, renamed and listed")] * 2
     assert not (tmp_path / "a").exists()
+
+
+def test_a_fault_of_other_processes_is_reported_once_in_all(tmp_path: pathlib.Path):
+    (tmp_path / "file").touch()
+    with group() as several:
+        found = several.all(lambda processes: workdir_check(processes, tmp_path / ("file" if processes.index else "run")))
+    assert {check.faults for check in found} == {(f"--workdir={tmp_path / 'file'} cannot be written (a file is in the way); "
+                                                  "name a directory that you may write to",)}  # fmt: skip
+    assert found[0].text == str(tmp_path / "run")
+
+
+def test_several_processes_must_see_the_same_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The clock runs a thousand times as fast, since a process waits a minute for a file of the first one to be seen."""
+    for index in range(2):
+        (tmp_path / f"host-{index}").mkdir()
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 1000 * clock())
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with group(patience=60_000, count=2) as several:
+        found = several.all(lambda processes: workdir_check(processes, tmp_path / f"host-{processes.index}"))
+    assert ["is not the directory that process 1 sees" in " ".join(check.faults) for check in found] == [True, True]
 
 
 def test_a_corpus_must_be_a_directory(tmp_path: pathlib.Path):

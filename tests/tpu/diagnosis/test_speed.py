@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import time
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, start: float, each: float, times: int
         asked.append(times)
         return Pending(clock, start + each * times)
 
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     return speed._seconds(run, times) if times else speed._seconds(run), asked
 
 
@@ -54,57 +55,38 @@ def test_a_slow_program_runs_twice_and_a_fast_one_a_thousand_times(monkeypatch: 
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Records what is timed: the program and its number of repetitions. A repetition takes half a second; arrays are small."""
-    seen: list[Any] = []
-
-    def seconds(run: Callable[[int], Any], times: int = 0) -> float:
-        seen[:] = [run, times]
-        return 0.5
-
-    monkeypatch.setattr(speed, "_seconds", seconds)
+def results(monkeypatch: pytest.MonkeyPatch) -> list[jax.Array]:
+    """Returns the results that are waited for: of one repetition three times, then of two or more. By the clock, each takes a
+    second. Arrays are small."""
+    waited: list[jax.Array] = []
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
     for name, value in {"CPU_SIDE": 16, "CPU_STREAMED": 32, "CPU_SENT": 64, "SIDE": 8, "STREAMED": 8, "SENT": 8}.items():
         monkeypatch.setattr(speed, name, value)
-    return seen
+    return waited
 
 
-def test_the_timed_product_keeps_the_scale_of_its_elements(given: list[Any]):
+def test_the_timed_product_keeps_the_scale_of_its_elements(results: list[jax.Array]):
     device = jax.devices()[1]
-    assert speed.flops(device) == 2 * 16**3 / 0.5
-    run, times = given
-    assert times == 0
+    assert speed.flops(device) == 2 * 16**3 / 0.5, "two products in a second"
     x = np.asarray(jax.random.normal(jax.random.key(0), (16, 16)))
-    product = x
-    for times in range(3):
-        assert run(times) == pytest.approx(product[0, 0], rel=1e-4)
-        product = product @ x / 4
-    assert run(0).devices() == {device}
+    once, twice = x @ x / 4, x @ x @ x / 4**2
+    assert results[0] == pytest.approx(once[0, 0], rel=1e-4)
+    assert results[-1] == pytest.approx(twice[0, 0], rel=1e-4)
+    assert results[-1].devices() == {device}
 
 
-def test_an_addition_reads_two_arrays_and_writes_one(given: list[Any]):
+def test_an_addition_reads_two_arrays_and_writes_one(results: list[jax.Array]):
     device = jax.devices()[1]
     assert speed.bandwidth(device) == 3 * 4 * 32 / 0.5
-    run, times = given
-    assert times == 0
-    assert [float(run(times)) for times in (0, 1, 3)] == [0, 1, 3]
-    assert run(0).devices() == {device}
+    assert [float(result) for result in results] == [1, 1, 1, 2, 2, 2]
+    assert results[-1].devices() == {device}
 
 
-def test_an_all_reduce_sends_nearly_twice_the_data_of_a_device(given: list[Any], monkeypatch: pytest.MonkeyPatch):
-    loop, starts = jax.lax.fori_loop, []
-
-    def recorded(lower: int, *more: Any) -> Any:
-        starts.append(lower)
-        return loop(lower, *more)
-
-    monkeypatch.setattr(speed.jax.lax, "fori_loop", recorded)
+def test_an_all_reduce_sends_nearly_twice_the_data_of_a_device(results: list[jax.Array]):
     devices = jax.devices()[:4]
-    assert speed.links(devices) == 4 * 64 * 2 * 3 / 4 / 0.5
-    run, times = given
-    assert times == 4, "the same number in every process, since they wait for each other"
-    result = run(2)
-    assert (result.shape, float(result[0]), result.devices()) == ((1,), 1.0, {devices[0]})
-    assert starts == [0]
+    assert speed.links(devices) == 4 * 64 * 2 * 3 / 4 / 0.25, "four sums in every process, since they wait for each other"
+    assert [(result.shape, float(result[0]), result.devices()) for result in results] == [((1,), 1.0, {devices[0]})] * 6
     assert speed.links(devices[:1]) is None
 
 
