@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -34,17 +35,24 @@ ALL_REDUCE_FROM = 64
 reduce-scatter."""
 
 
-def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
+Rings: TypeAlias = Sequence[list[list[int]] | None]
+"""The `axis_index_groups` of collectives that run one after another. None is one group of all chips."""
+
+
+def gradients_over_data(
+    shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str, rings: Rings | None = None
+) -> Gradients:
     """Returns a version of `gradients` for parameters sharded by `shardings` (a tree of NamedSharding). The gradients are sharded
     in the same way.
 
     Kernels are gathered in `config.dtype`. With `config.scan_layers`, all layers are gathered before the scan. Otherwise, each
     layer is gathered when it is computed. Embedding tables are gathered in the same dtype, but their gradients are accumulated
     over tokens in float32. Gradients of sharded arrays are summed over devices in `reduce_dtype`. Gradients of all other arrays
-    (biases, LayerNorm) are summed in float32. The mesh must support ZeRO (`supports_zero`)."""
+    (biases, LayerNorm) are summed in float32. The mesh must support ZeRO (`supports_zero`). `rings` are the groups of chips that
+    exchange arrays (default: `rings_along_data`)."""
     unstacked, dtype = not config.scan_layers, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # XLA's CPU compiler aborts on a reduce-scatter in bfloat16 (jax 0.10.2)
-    rings = rings_along_data(mesh)
+    rings = rings_along_data(mesh) if rings is None else rings
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
@@ -107,7 +115,7 @@ def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
     return jax.lax.axis_index(DATA).astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
-def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
+def rings_along_data(mesh: Mesh) -> Rings:
     """Returns the `axis_index_groups` of collectives over the data axis. The chips along this axis form a box, and each
     dimension of the box has its own groups. The groups of the slowest dimension come first. Running the collectives over one
     dimension after another gives the same result as one collective over all chips. [None] means one collective over all chips.

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
-import types
-from typing import Any
+import pathlib
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface import command
-from bert_jax.sharding import device_errors
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.device_errors import DoesNotFit, MemoryAdvice, OutOfMemory, fits_in_memory, host_memory, require_memory
 from bert_jax.sharding.mesh import make_mesh
@@ -150,58 +149,70 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
     )
 
 
-def test_cpu_devices_share_the_memory_of_the_machine(monkeypatch):
-    monkeypatch.setattr(device_errors, "host_memory", lambda: 8 << 30)
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Returns a function that changes the memory (bytes) of the machine. No container limits it."""
+
+    def read_text(path: pathlib.Path) -> str:
+        raise FileNotFoundError(path)
+
+    def change(size: int) -> None:
+        monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": size // 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    return change
+
+
+def test_cpu_devices_share_the_memory_of_the_machine(machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch):
+    machine(8 << 30)
     for devices in (1, 4):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         require_memory((8 << 30) / devices, mesh, lambda: ADVICE)
         says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, but there are 8.00 GiB"
         with pytest.raises(OutOfMemory, match=says):
             require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: ADVICE)
-    monkeypatch.setattr(device_errors, "host_memory", lambda: None)
+    monkeypatch.delattr(os, "sysconf")
     require_memory(2**60, mesh, lambda: ADVICE)
 
 
-def test_a_step_must_fit_the_device_with_the_least_memory():
-    sizes = iter((4, 2, 2, 4))
-    devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda: {"bytes_limit": next(sizes) << 30}) for _ in range(2)]
-    mesh: Any = types.SimpleNamespace(devices=np.array(devices))
+def test_a_step_must_fit_the_device_with_the_least_memory(monkeypatch: pytest.MonkeyPatch):
+    mesh = make_mesh(MeshConfig(), jax.devices()[:3])
+    sizes = {device: size << 30 for device, size in zip(jax.devices(), (4, 2, 3), strict=False)}
+    monkeypatch.setattr(jax.Device, "memory_stats", lambda device: {"bytes_limit": sizes[device]})
     require_memory(2 << 30, mesh, lambda: ADVICE)
     with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, but there are 2\.00 GiB"):
         require_memory(3 << 30, mesh, lambda: ADVICE)
 
 
-def test_devices_without_figures_are_not_judged_by_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
-    device = types.SimpleNamespace(process_index=0, memory_stats=lambda: None, platform="gpu")
-    mesh: Any = types.SimpleNamespace(devices=np.array([device]))
-    require_memory(2**60, mesh, lambda: ADVICE)
-    device.platform = "cpu"
-    with pytest.raises(UserError, match="the step"):
+def test_devices_without_figures_are_not_judged_by_the_memory_of_the_host(
+    machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+):
+    machine(1 << 30)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    with pytest.raises(OutOfMemory, match="the step"):
         require_memory(2**60, mesh, lambda: ADVICE)
+    monkeypatch.setattr(jax.Device, "platform", "gpu")
+    require_memory(2**60, mesh, lambda: ADVICE)
 
 
 @pytest.mark.parametrize(
-    ("files", "limit"),
+    ("file", "text", "limit"),
     [
-        ({"/sys/fs/cgroup/memory.max": "4096\n"}, 4_096),
-        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "8192\n"}, 8_192),
-        ({"/sys/fs/cgroup/memory.max": "max\n"}, None),
+        ("/sys/fs/cgroup/memory.max", "4096\n", 4_096),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "8192\n", 8_192),
+        ("/sys/fs/cgroup/memory.max", "max\n", None),
+        ("/sys/fs/cgroup/memory.max", f"{2**62}\n", None),
     ],
 )
 def test_a_container_may_limit_the_memory_of_its_machine(
-    files: dict[str, str], limit: int | None, monkeypatch: pytest.MonkeyPatch
+    file: str, text: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
 ):
-    class Path:
-        def __init__(self, name: str):
-            self.name = name
+    def read_text(path: pathlib.Path) -> str:
+        if str(path) != file:
+            raise FileNotFoundError(path)
+        return text
 
-        def read_text(self) -> str:
-            if self.name not in files:
-                raise FileNotFoundError(self.name)
-            return files[self.name]
-
-    monkeypatch.setattr(device_errors, "pathlib", types.SimpleNamespace(Path=Path))
+    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
     assert host_memory() == (limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 

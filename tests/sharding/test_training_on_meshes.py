@@ -6,14 +6,13 @@ import dataclasses
 import functools
 import math
 import re
-import types
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
 from bert_jax.model.config import modern_block
@@ -23,11 +22,12 @@ from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import AXES, MeshConfig
-from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.mesh import device_grid, make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import drawn_parameters, largest_difference, random_batch
+from tests.sharding.test_mesh import chips
 from tests.sharding.training import DROPPING, begun, experiment_on, program_of, state_with, train
 
 MESHES = {
@@ -87,19 +87,22 @@ def test_microbatches_of_a_modern_block_train_by_stable_adamw_as_on_one_device_i
 
 
 @pytest.mark.parametrize(
-    ("chips", "sides", "rings"),
-    [(64, (8, 8), 2), (63, (7, 9), 1), (64, (4, 4, 4), 1), (64, (64,), 1), (64, (4, 8), 1), (128, (8, 16), 2)],
+    ("topology", "config", "sides"),
+    [
+        ("v5e:8x8", MeshConfig(), (8, 8)),
+        ("v6e:8x16", MeshConfig(), (8, 16)),
+        ("v5e:7x9", MeshConfig(), None),  # too few chips
+        ("v5p:4x4x4", MeshConfig(), None),
+        ("v5e:1x64", MeshConfig(), None),
+        ("v5e:8x8", MeshConfig(tensor=2), None),
+    ],
 )
-def test_collectives_go_along_one_dimension_at_a_time_from_64_chips_on(chips, sides, rings, monkeypatch):
-    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: sides if len(devices) == chips else ())
-    shape = {axis: chips if axis == "data" else 1 for axis in AXES}
-    devices = np.arange(chips).reshape(list(shape.values()))
-    mesh: Any = types.SimpleNamespace(devices=devices, size=chips, axis_names=AXES, shape=shape)
-    found = data_parallel.rings_along_data(mesh)
-    assert len(found) == rings
-    assert rings == 2 or found == [None]
-    if rings == 2:
-        places = np.arange(chips).reshape(sides)
+def test_collectives_go_along_one_dimension_at_a_time_from_64_chips_on(topology: str, config: MeshConfig, sides: Any):
+    found = data_parallel.rings_along_data(Mesh(device_grid(config, chips(topology)), AXES))
+    if sides is None:
+        assert found == [None]
+    else:
+        places = np.arange(math.prod(sides)).reshape(sides)
         assert found == [places.T.tolist(), places.tolist()]
 
 
@@ -114,24 +117,21 @@ class Total(Objective):
         return sums["total"]
 
 
-@pytest.mark.parametrize(("torus", "rings"), [((), [None]), ((2, 4), [COLUMNS, ROWS])], ids=["at once", "by dimension"])
-def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding(torus, rings, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("rings", [None, [COLUMNS, ROWS]], ids=["at once", "by dimension"])
+def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding(rings: Any):
     """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
 
     class Products(Total):
         def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
             return {"total": (batch["input_ids"] @ params["kernel"]).sum()}
 
-    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: torus)
-    monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
     narrow = dataclasses.replace(MESHES["data 8"], reduce_dtype="bfloat16")
     assert program_of(experiment_on(narrow)).reduce_dtype == "bfloat16"
     mesh, (rows, kernel) = make_mesh(narrow), np.random.default_rng(0).random((2, 8, 64), np.float32)
-    assert data_parallel.rings_along_data(mesh) == rings
     shardings = {"kernel": NamedSharding(mesh, PartitionSpec("data"))}
     with jax.set_mesh(mesh):
         params = jax.device_put({"kernel": kernel.reshape(64, 8)}, shardings)
-        run = jax.jit(gradients_over_data(shardings, mesh, DROPPING, "bfloat16"), static_argnums=(0, 5))
+        run = jax.jit(gradients_over_data(shardings, mesh, DROPPING, "bfloat16", rings), static_argnums=(0, 5))
         grads, sums = run(Products(), params, {"input_ids": rows}, {}, StepSeed(0, np.int32(0)), 1)
     wanted = np.repeat(rows.sum(0, dtype=np.float64)[:, None], 8, 1)
     assert 2**-12 < largest_difference(wanted, grads["kernel"]) < 8 * 2**-8
