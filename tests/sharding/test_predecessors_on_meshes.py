@@ -31,14 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 ROWS, LENGTH = 16, 8
 TEXTS = ((5, 3), (8,), (3, 2), (4, 4)) * 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_arrays_are_spread_too():
-    """Shards small arrays too: in a model 16 wide, otherwise none would be large enough."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules, "MIN_ZERO_SIZE", 64)
-        yield
+pytestmark = pytest.mark.usefixtures("small_arrays_are_spread_too")
 
 
 def experiment_on(name: str, mesh: MeshConfig) -> PretrainingExperiment:

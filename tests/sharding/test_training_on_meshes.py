@@ -37,14 +37,7 @@ MESHES = {
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding
 SUMS_WITHIN = 2e-6
 COLUMNS, ROWS = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]  # of eight chips, two by four
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_arrays_are_spread_too():
-    """Shards small arrays too: in a model 16 wide, otherwise none would be large enough."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules, "MIN_ZERO_SIZE", 64)
-        yield
+pytestmark = pytest.mark.usefixtures("small_arrays_are_spread_too")
 
 
 @functools.cache

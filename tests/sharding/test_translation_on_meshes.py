@@ -52,10 +52,9 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any) -> tuple[Any, An
     return first, state, {key: float(value) for key, value in sums.items()}
 
 
-def test_a_translation_step_on_eight_devices_equals_one_device(monkeypatch: pytest.MonkeyPatch):
+def test_a_translation_step_on_eight_devices_equals_one_device(small_arrays_are_spread_too: None):
     """The mesh gathers each layer when it is needed, since it has no loop over the layers; the one device has a loop, and
     computes activations again."""
-    monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
     first, alone, sums_of_one = trained(MeshConfig(), 1, dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
     _, spread, sums = trained(MeshConfig(data=4, tensor=2), 8, CONFIG)
     assert sums == pytest.approx(sums_of_one, rel=2e-6)
