@@ -250,6 +250,8 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: path
         assert "the checkpoint of step 2 cannot be read (NaN or infinity in weights); trying" in caplog.text
         checkpoints.save(3, broken)
         assert "the checkpoint of step 3 could not be saved (NaN or infinity in weights); training continues" in caplog.text
+        checkpoints.save(4, {**broken, "a": broken["weights"], "b": broken["weights"]})
+        assert "the checkpoint of step 4 could not be saved (NaN or infinity in a and 2 more arrays); training" in caplog.text
     assert steps_in(tmp_path) == [1]
 
 
@@ -318,13 +320,34 @@ def test_a_kill_during_the_removal_of_a_checkpoint_does_not_block_a_run(tmp_path
     assert_equal(restored(newest), state_at(6))
 
 
-def test_checkpoints_after_a_rollback_are_removed(tmp_path: pathlib.Path):
+def test_checkpoints_after_a_rollback_are_removed_earliest_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """If the run is killed during the removal, later states show that earlier ones may be missing."""
     save_all(tmp_path, 1, 2, 3)
+    remove, removed = shutil.rmtree, list[str]()
+
+    def noted(path: Any, **named: Any) -> None:
+        removed.append(pathlib.Path(path).name)
+        remove(path, **named)
+
     with Checkpoints(tmp_path, keep=9) as checkpoints:
+        monkeypatch.setattr(shutil, "rmtree", noted)
         assert_equal(checkpoints.restore_latest(abstract(state_at(0)), until=1), state_at(1))
-        assert steps_in(tmp_path) == [1]
+        assert (steps_in(tmp_path), removed) == ([1], ["2", "3"])
         assert checkpoints.restore_latest(abstract(state_at(0)), until=-1) is None
     assert steps_in(tmp_path) == []
+
+
+def test_a_restore_needs_disk_space_for_one_more_state(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    save_all(tmp_path, 1)
+    size = 50_000 * 4 + 4
+    for free in (size, size - 1):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(10**9, 10**9 - free, free))
+        with Checkpoints(tmp_path) as checkpoints:
+            if free == size:
+                assert checkpoints.restore_latest(abstract(state_at(0))) is not None
+                continue
+            with pytest.raises(UserError, match=rf"a checkpoint of this run has 0\.00 GB, but {tmp_path} has only 0\.00 GB free"):
+                checkpoints.restore_latest(abstract(state_at(0)))
 
 
 def test_a_partly_written_checkpoint_is_ignored(tmp_path: pathlib.Path):

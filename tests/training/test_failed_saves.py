@@ -1,18 +1,17 @@
+"""Saves that fail: what is logged and removed, and that the run goes on."""
+
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import pathlib
 import shutil
-import types
+from typing import Any
 
-import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training import checkpoints as manager
-from bert_jax.training.checkpoints import UNFINISHED, Checkpoints
+from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, _cause, _remove_partial
 from tests.small_disk import files_of_at_most
 from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
@@ -26,16 +25,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def test_files_still_being_written_by_a_failed_save_are_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     partial = tmp_path / f"3{UNFINISHED}"
     (partial / "state").mkdir(parents=True)
-    written = iter(range(3))
+    remove, written = shutil.rmtree, iter(range(3))
 
-    def remove_while_another_thread_writes(path: pathlib.Path) -> None:
-        shutil.rmtree(path)
+    def remove_while_another_thread_writes(path: pathlib.Path, **named: Any) -> None:
+        remove(path, **named)
         for number in itertools.islice(written, 1):
             path.mkdir()
             (path / f"{number}").write_bytes(b"late")
 
-    monkeypatch.setattr(manager, "remove_tree", remove_while_another_thread_writes)
-    manager._remove_partial(tmp_path, 3)
+    monkeypatch.setattr(shutil, "rmtree", remove_while_another_thread_writes)
+    _remove_partial(tmp_path, 3)
     assert not list(tmp_path.iterdir())
     assert next(written, None) is None, "all delayed files were written"
 
@@ -43,9 +42,9 @@ def test_files_still_being_written_by_a_failed_save_are_removed(tmp_path: pathli
 def test_files_that_appear_again_are_removed_for_at_most_two_seconds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / f"3{UNFINISHED}").mkdir()
     slept: list[float] = []
-    monkeypatch.setattr(manager, "remove_tree", lambda path: None)
-    monkeypatch.setattr(manager, "time", types.SimpleNamespace(sleep=slept.append))
-    manager._remove_partial(tmp_path, 3)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: None)
+    monkeypatch.setattr("time.sleep", slept.append)
+    _remove_partial(tmp_path, 3)
     assert slept == [0.05] * 40
 
 
@@ -103,29 +102,20 @@ def test_a_failed_last_save_is_an_error_with_a_remedy(tmp_path: pathlib.Path):
     assert_equal(restored(tmp_path), state_at(1))
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_several_processes_save_only_if_process_0_can_write(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
-):
-    """If process 0 cannot write, no process starts to save: the others would wait for process 0 in Orbax."""
-    begun: list[int] = []
-    with Checkpoints(tmp_path, keep=9) as checkpoints:
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpoints, "_writer", None)
-            patch.setattr(jax, "process_count", lambda: 2)
-            patch.setattr(jax, "process_index", lambda: index)
-            patch.setattr(manager, "_on_all_processes", lambda here: here and index == 0)  # as the other process would answer
-            patch.setattr(checkpoints._manager, "save", lambda step, **_: begun.append(step))
-            with files_of_at_most(SMALL_FILES) if index == 0 else contextlib.nullcontext():
-                checkpoints.save(1, state_at(1))
-            assert begun == []
-            assert checkpoints.failures == 1
-            patch.setattr(manager, "_on_all_processes", lambda here: here)
-            checkpoints.save(2, state_at(2))
-            assert begun == [2]
-            checkpoints._saving = None
-        checkpoints.save(3, state_at(3))
-        checkpoints.finish()
-    assert steps_in(tmp_path) == [3]
-    reason = "File too large" if index == 0 else "process 0 cannot write"
-    assert f"the checkpoint of step 1 could not be saved ({reason})" in caplog.text
+LONG = "Error writing: No space left on device [os_error_code='28'] more of the same " + "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("without a number"), "without a number"),
+        (ValueError(LONG), "No space left on device"),
+        (ValueError("Failed to write: File too large [spec='{\"recheck\":true}'] [os_error_code='27']"), "File too large"),
+        (ValueError("y" * 300 + "\nand more"), "y" * 200),
+        (ValueError("the first line\nthe second"), "the first line"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_system_message_or_one_line(error: BaseException, text: str):
+    assert _cause(error) == text
