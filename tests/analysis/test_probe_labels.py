@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -103,9 +103,8 @@ def test_a_limit_of_words_is_reached_and_not_passed():
 
 
 # ------------------------------------------------------------------------------------------------------------------------ probes
-def test_the_scale_comes_from_all_words_and_constant_entries_have_none(monkeypatch):
-    monkeypatch.setattr(features, "CHUNK", 3)
-    vectors = (np.random.default_rng(4).standard_normal((8, 2, 3)) * 0.25 + 1.5).astype(np.float16)
+def test_the_scale_comes_from_all_words_and_constant_entries_have_none():
+    vectors = (np.random.default_rng(4).standard_normal((2 * features.CHUNK + 3, 2, 3)) * 0.25 + 1.5).astype(np.float16)
     vectors[:, 1, 2] = 0.5
     scale = fit_scale(vectors)
     exact = vectors.astype(np.float64)
@@ -220,30 +219,29 @@ def test_the_settings_of_probes_are_those_of_the_published_results():
     assert (structural.WORDS, structural.LEARNING_RATE) == (512, 1e-3)
 
 
-def test_each_epoch_of_a_mix_reads_every_word_once_in_random_order(monkeypatch):
-    monkeypatch.setattr(linear, "BATCH", 3)
-    asked: list[tuple[object, ...]] = []
-    read: list[tuple[float, int]] = []
+def test_each_epoch_reads_every_word_once_in_a_new_order():
+    first, second, again = (list(features.in_epochs(7, epochs, 3, seed=1)) for epochs in (1, 2, 2))
+    assert [len(batch) for batch in second] == [3] * 6
+    np.testing.assert_array_equal(second[:3], first)
+    np.testing.assert_array_equal(second, again)
+    orders = np.array(second).reshape(2, 9)
+    for order in orders:
+        assert sorted(order.tolist()) == [-1, -1, *range(7)]
+    other = next(features.in_epochs(7, 1, 9, seed=2))
+    assert orders[0].tolist() not in (orders[1].tolist(), other.tolist())
 
-    def probe_step(*given: object) -> tuple[object, object]:
-        def step(state: object, vectors: np.ndarray, targets: dict[str, np.ndarray], scale: object) -> object:
-            read.extend(zip(vectors[:, 0, 0].tolist(), targets["tag"].tolist(), strict=True))
-            return state
 
-        asked.append(given)
-        return step, types.SimpleNamespace(init=lambda probes: None)
-
-    monkeypatch.setattr(linear, "probe_step", probe_step)
-    vectors = np.arange(7, dtype=np.float16)[:, None, None] * np.ones((7, 2, 2), np.float16)
-    kind = Labels("tag", ("A", "B"), np.array([1, 0, 1, 0, 1, 0, NONE], np.int32), np.zeros(0, np.int32))
-    linear.train_mixes(vectors, [kind], fit_scale(vectors), epochs=2, seed=1)
-    assert asked == [(linear.mix_loss, 2 * 3, linear.LEARNING_RATE)]
-    first, second = read[:9], read[9:]
-    words = [*zip(range(6), kind.training.tolist(), strict=False)]
-    for epoch in (first, second):
-        assert sorted(pair for pair in epoch if pair[1] != NONE) == words  # the rest is the word without a label, and padding
-        assert {word for word, _ in epoch} == set(range(7))
-    assert first != second
+def test_a_mix_is_trained_on_the_labelled_words_alone(data):
+    vectors, labels = data
+    scale, known = fit_scale(vectors), np.flatnonzero(labels.training != NONE)[:5]
+    other = np.array([1])  # a word without a label
+    mixes = []
+    for words in (known, np.append(known, other)):
+        some = dataclasses.replace(labels, training=labels.training[words])
+        mixes.append(linear.train_mixes(vectors[words], [some], scale, 3, seed=1)["tag"])
+    for name in ("weights", "gamma"):
+        np.testing.assert_allclose(mixes[0][name], mixes[1][name], rtol=1e-5)
+    assert (mixes[0]["weights"] != 0).all()
 
 
 def test_the_bias_of_a_probe_is_not_penalised():

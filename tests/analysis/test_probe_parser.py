@@ -22,8 +22,9 @@ from bert_jax.analysis.probe.parser import (
     train_parsers,
 )
 from bert_jax.analysis.windows import word_windows
+from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import in_words, weights_of
-from tests.prediction.reference import mixed_texts
+from tests.prediction.reference import first_devices, mixed_texts
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
 
@@ -57,32 +58,31 @@ def treebank(count: int, rng: np.random.Generator) -> list[Annotated]:
     ]  # fmt: skip
 
 
-def test_a_head_that_attends_to_the_word_after_is_found(pointing, monkeypatch):
+@pytest.fixture(scope="module")
+def engine(pointing) -> Engine:
+    """Returns the model of `pointing` with batches of eight rows, which are two steps."""
+    with first_devices():
+        engine = Engine(pointing.engine.model)
+    engine.tokens = 8 * engine.config.max_position
+    return engine
+
+
+def test_a_head_that_attends_to_the_word_after_is_found(engine, monkeypatch):
     monkeypatch.setattr(parser, "LEARNING_RATES", dict.fromkeys(parser.LEARNING_RATES, 0.3))
     rng = np.random.default_rng(1)
     training, held_out = treebank(60, rng), treebank(20, rng)
     said: list[tuple[int, int]] = []
-    shares: list[float] = []
-    steps = parser._steps
-
-    def with_rates(state, read, rates):
-        assert len(set(rates.values())) == 1
-        shares.append(float(rates["bias"]) / 0.3)
-        return steps(state, read, rates)
 
     def say(done: int, of: int) -> None:
         said.append((done, of))
 
-    monkeypatch.setattr(parser, "_steps", with_rates)
-    weights = train_parsers(pointing.engine, training, passes=1, seed=0, say=say)
-    total = sum(len(sentence.words) for sentence in training)
+    weights = train_parsers(engine, training, passes=3, seed=0, say=say)
+    total = 3 * sum(len(sentence.words) for sentence in training)
     assert [done for done, _ in said] == sorted(done for done, _ in said)
     assert {of for _, of in said} == {total}
     assert [said[-2], said[-1]] == [(total, total)] * 2
-    before = [0, *(done for done, _ in said[:-2])]
-    np.testing.assert_allclose(shares, [(1 + np.cos(np.pi * done / total)) / 2 for done in before], atol=1e-6)
     said.clear()
-    accuracy, n = parser_accuracy(pointing.engine, weights, held_out, say)
+    accuracy, n = parser_accuracy(engine, weights, held_out, say)
     every = sum(len(sentence.words) for sentence in held_out)
     assert said[-2:] == [(every, every)] * 2
     assert n == sum(len(sentence.words) - 2 for sentence in held_out)
@@ -90,7 +90,16 @@ def test_a_head_that_attends_to_the_word_after_is_found(pointing, monkeypatch):
     w, u = np.asarray(weights["attention"]["bias"])
     assert max(abs(w).argmax(), u.argmax()) == 1  # from the dependent (u) to the head: 1-2 attends to the word after
     assert w[0] > 0  # from the head to the dependent: 1-1 attends to the word before
-    assert offset_counts(pointing.engine, held_out) == {1: n}
+    assert offset_counts(engine, held_out) == {1: n}
+
+
+@pytest.mark.parametrize(("passes", "steps"), [(1, [1.0, 1.0]), (2, [1.0, 1.0, 0.5, 0.5])])
+def test_learning_rates_decay_over_all_passes_and_a_step_reads_four_rows(engine, passes, steps):
+    words = ("the", "river", "of", "Paris", "is", *("the",) * 5)  # two sentences fill a row
+    sentence = Annotated(words, {}, (*range(1, len(words)), -1), (False,) * len(words))
+    weights = train_parsers(engine, [sentence] * 16, passes, seed=0)
+    moved = np.abs(weights["distance"]["bias"]).max()  # Adam moves a weight by about the learning rate in each of a few steps
+    assert moved == pytest.approx(sum(steps) * parser.LEARNING_RATES["bias"], rel=0.05)
 
 
 def test_probabilities_and_their_loss_equal_a_loop(analyser):
@@ -152,14 +161,6 @@ def test_probabilities_and_their_loss_equal_a_loop(analyser):
     for name in PARSERS:
         assert total[name] == pytest.approx(losses[name], rel=1e-3), name
     assert summed == pytest.approx(sum(losses.values()), rel=1e-3)
-
-
-@pytest.mark.parametrize(("rows", "steps"), [(8, (2, 4)), (4, (1, 4)), (6, (6, 1))])
-def test_a_step_reads_four_rows_or_one_if_the_rows_are_no_multiple_of_four(rows, steps, monkeypatch):
-    monkeypatch.setattr(jax.lax, "scan", lambda step, state, parts: ((parts, None), None))
-    parts, _ = parser._steps.__wrapped__((None, None), {"sequence": np.arange(rows)[:, None]}, {})
-    assert parts["sequence"].shape == (*steps, 1)
-    assert parts["sequence"].ravel().tolist() == list(range(rows))
 
 
 def test_sentences_without_a_tree_and_those_longer_than_the_position_table_are_left_out(analyser):

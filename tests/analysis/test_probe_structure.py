@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unittest.mock
-
 import jax
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from bert_jax.analysis.probe.annotated import Annotated
 from bert_jax.analysis.probe.features import Features, fit_scale
 from bert_jax.analysis.probe.linear import standardised
 from bert_jax.analysis.probe.structural import (
+    batch_count,
     batches,
     chain_scores,
     measured,
@@ -74,19 +73,13 @@ def test_the_probe_finds_the_layer_that_encodes_the_tree(features, monkeypatch):
     assert abs(scores["depth correlation"][0][0]) < 0.3  # 0.13
 
 
-def test_the_learning_rate_decays_over_all_steps(monkeypatch):
+def test_the_batches_are_counted_by_the_lengths_of_their_rows():
     lengths = [7] * 33 + [16] * 32 + [17] * 16 + [600] * 2
     sentences = [Annotated(("w",) * n, {}, (-1, *range(n - 1)), (False,) * n) for n in lengths]
     features = Features(np.zeros((sum(lengths), 1, 2), np.float16), np.cumsum([0, *lengths]), sentences, [], [False] * 83)
-    made: list[int] = []
-
-    def probe_step(loss, steps, rate):
-        made.append(steps)
-        return lambda state, *batch: made.append(len(batch)) or state, unittest.mock.Mock()
-
-    monkeypatch.setattr(structural, "probe_step", probe_step)
-    train_structural(features, fit_scale(features.vectors), rank=1, epochs=2, seed=0)
-    assert made[0] == len(made) - 1 == 2 * (3 + 1 + 2)  # 65 rows of up to 16 words, 16 of up to 32, 2 of up to 1,024
+    numbers = np.random.default_rng(0).permutation(83).tolist()
+    # 65 rows of up to 16 words, 16 of up to 32, 2 of up to 1,024
+    assert batch_count(features, numbers) == len(list(batches(features, numbers))) == 3 + 1 + 2
 
 
 def test_distances_depths_and_their_loss_equal_a_loop(features):

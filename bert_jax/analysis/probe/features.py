@@ -124,6 +124,13 @@ def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
     return Scale(np.asarray(mean, np.float32), np.asarray(deviation, np.float32))
 
 
+def in_epochs(count: int, epochs: int, size: int, seed: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
+    """Yields the numbers below `count` in batches of `size`, once in each epoch and in a new random order."""
+    rng = np.random.default_rng(seed)
+    for _ in range(epochs):
+        yield from in_batches(rng.permutation(count), size)
+
+
 def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
     """Yields the elements of `order` in batches of `size`. The last batch is padded with -1."""
     for start in range(0, len(order), size):

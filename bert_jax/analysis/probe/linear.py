@@ -19,7 +19,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
 from bert_jax.analysis.probe.annotated import NONE, Labels
-from bert_jax.analysis.probe.features import Say, Scale, fit_scale, in_batches, silent
+from bert_jax.analysis.probe.features import Say, Scale, fit_scale, in_batches, in_epochs, silent
 from bert_jax.model.features import LayerMix
 
 BATCH = 256
@@ -196,11 +196,9 @@ def train_mixes(
     steps = epochs * -(-count // BATCH)
     step, optimizer = probe_step(mix_loss, steps, LEARNING_RATE)
     state = (probes, optimizer.init(probes))
-    rng = np.random.default_rng(seed)
-    for _ in range(epochs):
-        for chosen in in_batches(rng.permutation(count), BATCH):
-            own = {kind.name: np.where(chosen >= 0, kind.training[chosen], NONE) for kind in labels}
-            state = step(state, vectors[chosen].astype(np.float32), own, (scale.mean, scale.deviation))
+    for chosen in in_epochs(count, epochs, BATCH, seed):
+        own = {kind.name: np.where(chosen >= 0, kind.training[chosen], NONE) for kind in labels}
+        state = step(state, vectors[chosen].astype(np.float32), own, (scale.mean, scale.deviation))
     return {name: probe["mix"] for name, probe in state[0].items()}
 
 

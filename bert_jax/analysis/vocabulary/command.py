@@ -6,7 +6,7 @@ import argparse
 
 from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import groups
+from bert_jax.analysis.vocabulary.measure import Vocabulary, groups
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -25,6 +25,15 @@ def run(flags: argparse.Namespace) -> int:
     write_vocabulary(folder, found)
     if found.splits:
         write_splits(folder, found.splits, flags.new_words)
+    print_vocabulary(found)
+    print_written(folder)
+    return 0
+
+
+def print_vocabulary(found: Vocabulary) -> None:
+    """Prints the words that the vocabulary splits, the number of pieces with examples by property, and the parameters by
+    part."""
+    if found.splits:
         shown = " ".join(one.word for one in found.splits.split[:6])
         print(f"{'words that it splits':32} {len(found.splits.split):9,}  {shown}")
         print(f"{'pieces per word':32} {found.splits.pieces_per_word:9.3f}  in {counted(found.splits.words, 'word')}")
@@ -33,8 +42,6 @@ def run(flags: argparse.Namespace) -> int:
     for part, arrays in found.parameters.items():
         size = sum(arrays.values())
         print(f"{'parameters of ' + part:32} {size:9,}  {100 * size / found.num_parameters:.1f} %")
-    print_written(folder)
-    return 0
 
 
 def read_names(path: str) -> list[str]:
