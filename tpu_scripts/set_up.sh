@@ -166,6 +166,7 @@ packages() {
                     *.index-url) places+=("--default-index=$place") ;;
                     *.extra-index-url) places+=("--index=$place") ;;
                     *.find-links) places+=("--find-links=$place") ;;
+                    *.no-index) places+=(--no-index) ;;
                 esac
             done
         done < <("$venv/bin/python" -m pip config list)

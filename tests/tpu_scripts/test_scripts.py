@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import zipfile
 
 import pytest
 
@@ -158,6 +159,41 @@ def test_changed_requirements_are_installed_and_a_failure_shows_the_log(tmp_path
     assert mended.returncode == 0
     assert mended.stdout.endswith("|tests/a.py|-k|x y\n")
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).stderr == ""  # the extra stays installed
+
+
+def uv_wheel(directory: pathlib.Path, version: str, script: str) -> None:
+    """Writes a wheel of uv whose program is the shell `script`."""
+    with zipfile.ZipFile(directory / f"uv-{version}-py3-none-any.whl", "w") as wheel:
+        program = zipfile.ZipInfo(f"uv-{version}.data/scripts/uv")
+        program.external_attr = 0o100755 << 16
+        wheel.writestr(program, f"#!/bin/sh\n{script}\n")
+        wheel.writestr(f"uv-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {version}\n")
+        wheel.writestr(f"uv-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"uv-{version}.dist-info/RECORD", "")
+
+
+def test_uv_installs_from_where_pip_does_and_pip_does_it_if_uv_fails(tmp_path: pathlib.Path, python: str):
+    checkout = make_checkout(tmp_path / "checkout")
+    uv_wheel(tmp_path, "1.0", f'echo "$@" >"{tmp_path}/asked"')
+    (checkout / "requirements.txt").write_text('uv==1.0 ; extra == "python"\nno-such-package==1.0\n')
+    settings = {
+        "PIP_EXTRA_INDEX_URL": "https://one.test/simple https://two.test/simple",
+        "PIP_FIND_LINKS": str(tmp_path),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python, **settings).returncode == 0
+    asked = (tmp_path / "asked").read_text().split()
+    places = ["--index=https://one.test/simple", "--index=https://two.test/simple", f"--find-links={tmp_path}", "--no-index"]
+    assert sorted(places) == sorted({*asked} & {*places})
+    assert asked[asked.index("--python") + 1] == str(checkout / ".venv" / "bin" / "python")
+    assert asked[-2:] == ["-r", str(checkout / ".venv-setup" / "requirements.txt")]
+
+    uv_wheel(tmp_path, "1.1", "echo no route to host >&2; exit 2")
+    (checkout / "requirements.txt").write_text('uv==1.1 ; extra == "python"\nuv==1.0\n')
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python, **settings).returncode == 0
+    log = (checkout / ".venv-setup" / "install.log").read_text()
+    assert "no route to host\nuv failed: installing with pip\n" in log
+    assert "Successfully installed uv-1.0" in log
 
 
 def test_two_simultaneous_starts_set_up_once(tmp_path: pathlib.Path, python: str):
