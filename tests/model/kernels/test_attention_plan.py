@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import pytest
 
@@ -16,8 +14,6 @@ from bert_jax.model.kernels.attention_plan import (
     rotates_heads,
     vmem_bytes,
 )
-from bert_jax.model.kernels.attention_tpu import RandomBits
-from tests.model.lowbias32 import hashed
 
 MIB = 1 << 20
 
@@ -119,49 +115,6 @@ def test_a_device_gets_its_first_row_and_first_group():
     place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), num_heads=12)
     assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups contain three of twelve heads
     assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
-
-
-@pytest.mark.parametrize(("grid", "step"), [((0, 0), 5 * 8 + 2), ((3, 1), (5 + 3) * 8 + 2 + 4)])
-def test_every_unit_block_and_step_has_its_own_random_stream(grid: tuple[int, int], step: int, monkeypatch: pytest.MonkeyPatch):
-    """Streams are numbered by unit, by block of queries and by block of keys."""
-    monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(grid[axis]))
-    plan = plan_of(4, 256, 16, 64, rate=0.1)
-    assert plan.step == (1, 4)
-    random = RandomBits(plan, jnp.array([7, 5, 2, 8], jnp.int32))
-    assert (int(random.seed), int(random.step)) == (7, step)
-    monkeypatch.setattr(TpuPlan, "blocks", 3)
-    words = []
-    for unit in range(2):
-        for i in range(3):
-            for j in range(3):
-                random.start(unit, i, j)
-                words.append(int(random.word))
-    assert words == [hashed(hashed(7 + step) + stream) for stream in range(18)]
-
-
-class Whole:
-    """A stand-in for an array of a kernel: the part at an index is the index."""
-
-    @property
-    def at(self) -> Whole:
-        return self
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-def test_units_of_a_step_get_their_number_row_and_lanes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(0))
-    plan = plan_of(4, 128, 6, 64)
-    assert plan.step == (4, 3)
-    refs = attention_tpu.ForwardRefs(*[Whole()] * 5)
-    units = list(attention_tpu._units(plan, jnp.arange(4, dtype=jnp.int32), [Whole()], refs))
-    assert [(unit.number, unit.key_ids, unit.query_ids) for unit, _ in units] == [(n, n // 3, n // 3) for n in range(12)]
-    for n, (_, parts) in enumerate(units):
-        row, every, lanes = parts.query
-        assert parts.query == parts.key == parts.value == parts.context
-        assert (row, every, lanes.start, lanes.size) == (n // 3, slice(None), 128 * (n % 3), 128)
-        assert parts.sums == (n // 3, n % 3)
 
 
 def test_every_score_is_above_the_maximum_before_the_first_block():

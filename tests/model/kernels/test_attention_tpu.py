@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.attention_plan import TpuPlan
 from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout, gather_positions
 from bert_jax.model.positions import Angles, rotary_angles, rotate
@@ -43,18 +43,12 @@ from tests.model.kernels.blocks import blocks_outside, calls
         (3, 51, 1, 64),  # a single head, a length without useful divisors, an odd number of rows
         (1, 384, 3, 64),  # heads that do not fill their last group of lanes, two grid steps
         (1, 100, 4, 32),
-        (1, 128, 2, 128),
+        (2, 128, 2, 128),  # two rows of two groups in one grid step
     ],
 )
 def test_context_and_gradients_equal_plain_attention(b: int, length: int, heads: int, head_width: int):
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
     assert largest_error(results(fused(ids, heads), *inputs), results(plain(ids, heads), *inputs)) < FLOAT32_WITHIN
-
-
-@pytest.fixture
-def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses blocks of 128 instead of 512, so that rows that are short enough to interpret have several blocks."""
-    monkeypatch.setattr(attention_plan, "BLOCK", 128)
 
 
 def test_attention_covers_rows_of_several_blocks(short_blocks: None):
@@ -259,6 +253,18 @@ def test_every_block_of_a_long_row_has_its_own_dropout_mask(short_blocks: None):
         assert abs(mask.mean() - (1 - rate)) < 0.02
         for other in masks[:i]:
             assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks have the same mask"
+
+
+def test_every_grid_step_drops_differently():
+    """Each row and each pair of heads is a step of its own, since a step has room for the scores of one pair."""
+    rows, length, heads, width = 2, 512, 4, 64
+    assert TpuPlan.of((rows, length, heads * width), heads, RATE, interpret=True).step == (1, 1)
+    still, ids = jnp.zeros((rows, length, heads * width)), jnp.ones((rows, length), jnp.int32)
+    one_row = jnp.tile(arrays(1, length, width)[2], (rows, 1, heads))
+    context = np.asarray(jax.jit(fused(ids, heads, RATE))(still, still, one_row))
+    steps = context.reshape(rows, length, heads, width).transpose(0, 2, 1, 3).reshape(rows * heads, -1)
+    for i, step in enumerate(steps):
+        assert all(np.abs(np.corrcoef(step, other)[0, 1]) < 0.9 for other in steps[:i])
 
 
 def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
-from jax.sharding import AbstractDevice
+from jax.sharding import AbstractDevice, Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
@@ -153,8 +152,8 @@ def test_auto_uses_the_fused_kernel_in_bfloat16_on_timed_gpus():
     [("8.0", None), ("10.3", None), ("7.5", "8.0 (Ampere) or later, and This GPU has 7.5"), ("gfx942", "an NVIDIA GPU")],
 )
 def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason: str | None, monkeypatch: pytest.MonkeyPatch):
-    here = types.SimpleNamespace(device_kind="This GPU", compute_capability=capability)
-    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    monkeypatch.setattr(jax.Device, "device_kind", "This GPU")
+    monkeypatch.setattr(jax.Device, "compute_capability", capability, raising=False)
     found = no_attention_kernel("gpu", "This GPU", 128, 64, "bfloat16")
     assert found is None if reason is None else reason in str(found)
 
@@ -190,24 +189,18 @@ def test_the_vector_memory_of_a_core_limits_the_rows_on_the_chip(kind: str, mib:
         assert no_attention_kernel("tpu", kind, length, head_width, dtype) is None
 
 
-def test_the_log_has_one_line_with_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch):
+def test_the_log_has_one_line_with_the_choice_and_its_reason():
     mesh = make_mesh(MeshConfig())
     line = "attention: plain, since fused attention needs a TPU or GPU, and this is a cpu"
     norm = "residual norm: plain, since the fused residual norm needs a TPU, and this is a cpu"
     assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
     asked = "residual norm: plain, as set by model.residual_norm=plain"
     assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
-
-    def pretended(config: ModelConfig, chip: Any, length: int) -> Choice:
-        return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
-
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_attention", pretended)
-    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config, chip: Choice("tpu", ""))
-    found = in_words(ModelConfig(), [512, 128, 2048], mesh)
+    found = in_words(ModelConfig(dtype="bfloat16"), [512, 128, 16_384], Mesh(np.array([TPU]), ("data",)))
     assert found == (
-        "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long; "
-        "residual norm: fused (model.residual_norm=auto, cpu)"
+        "attention: fused, scores stay on the chip (model.attention=auto, TPU v5 lite, length 128 and 512); "
+        "plain, since fused attention supports lengths up to 8,192, not 16,384; "
+        "residual norm: fused (model.residual_norm=auto, TPU v5 lite)"
     )
 
 

@@ -78,6 +78,12 @@ def _results(norm: Any, *arrays: Any) -> Any:
     return (out, *derive(arrays[-1]))
 
 
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses the smallest blocks of rows, so that arrays that are small enough to interpret have several."""
+    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+
+
 @pytest.mark.parametrize(
     ("shape", "seed"),
     [
@@ -87,8 +93,7 @@ def _results(norm: Any, *arrays: Any) -> Any:
         ((5, 128, 384), 7),  # several blocks, below
     ],
 )
-def test_result_gradients_and_masks_equal_the_plain_modules(shape: Any, seed: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+def test_result_gradients_and_masks_equal_the_plain_modules(shape: Any, seed: Any, short_steps: None):
     arrays = inputs(*shape)
     found, wanted = (results(functools.partial(norm, seed=seed), arrays) for norm in (fused, plain))
     assert largest_error(found, wanted) < FLOAT32_WITHIN
@@ -100,8 +105,7 @@ def test_result_gradients_and_masks_equal_the_plain_modules(shape: Any, seed: An
     ("seed", "adds", "with_bias"),
     [(7, True, True), (7, False, False), (None, True, False), (None, False, True)],  # each pair of settings once
 )
-def test_pre_norm_returns_the_sum_and_its_norm(seed: Any, adds: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+def test_pre_norm_returns_the_sum_and_its_norm(seed: Any, adds: bool, with_bias: bool, short_steps: None):
     x, y, scale, bias, g = inputs(3, 50, 256)
     settings, of_sum = Dropout(RATE, None if seed is None else jnp.uint32(seed)), jnp.roll(g, 1, axis=0)
 
@@ -229,8 +233,7 @@ def test_only_the_sum_and_one_number_per_row_are_kept_for_the_backward_pass(caps
 
 
 @pytest.mark.parametrize("seed", [7, None])
-def test_every_block_of_a_grid_step_is_inside_its_array(seed: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+def test_every_block_of_a_grid_step_is_inside_its_array(seed: Any, short_steps: None):
     norm = functools.partial(fused, seed=seed)
     shapes = [((6, 128, 384), "float32")] * 2 + [((384,), "float32")] * 2
     program = jax.make_jaxpr(lambda *arrays: jax.vjp(norm, *arrays)[1](arrays[0]))(*(jax.ShapeDtypeStruct(*x) for x in shapes))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bert_jax.model.attention import attention_by_head
-from bert_jax.model.kernels import attention_plan
 from bert_jax.model.layers import Dropout
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
@@ -81,15 +80,13 @@ def test_attention_by_head_equals_all_heads_at_once_with_dropout():
 
 
 @pytest.mark.parametrize(("radius", "length"), [(20, 300), (150, 500), (600, 300), (1, 150)])
-def test_the_tpu_kernel_skips_blocks_outside_of_the_window(radius: int, length: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention_plan, "BLOCK", 128)  # short enough to interpret several
+def test_the_tpu_kernel_skips_blocks_outside_of_the_window(radius: int, length: int, short_blocks: None):
     ids, inputs = packed(1, length), arrays(1, length, 128)
     found = results(fused(ids, 1, radius=radius), *inputs)
     assert largest_error(found, results(plain(ids, 1, radius=radius), *inputs)) < FLOAT32_WITHIN
 
 
-def test_the_tpu_kernel_shares_dropout_masks_between_both_passes_of_a_window(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention_plan, "BLOCK", 128)
+def test_the_tpu_kernel_shares_dropout_masks_between_both_passes_of_a_window(short_blocks: None):
     ids, (query, key, value, gradient) = jnp.ones((1, 384), jnp.int32), arrays(1, 384, 128)
     attend = fused(ids, 1, RATE, radius=20)
     context, _, _, of_value = results(attend, query, key, value, gradient)
