@@ -7,11 +7,15 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.analyse import main
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import measure as vocabularies
 from bert_jax.analysis.vocabulary.figures import lengths, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, letter_script
+from bert_jax.analysis.vocabulary.measure import Vocabulary, count_parameters, groups, letter_script, read_vocabulary
+from bert_jax.corpus import main as build_corpus
+from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from tests.interop.tiny import make_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +43,15 @@ def test_a_piece_has_a_script_only_if_all_letters_share_it(text, script):
     assert letter_script(text) == script
 
 
-def test_names_are_capitalised_words_without_a_lower_case_form_or_come_from_a_list(found, analyser, model):
+def test_names_are_capitalised_words_without_a_lower_case_form_or_come_from_a_list(found, analyser, model, tmp_path):
     def names(tour: Vocabulary) -> set[str]:
         return {piece.piece for piece in tour.pieces if piece.is_name}
 
     assert names(found) == {"Apfel"}  # "paris" is in the vocabulary as well
     assert names(analyser.vocabulary(names=["PARIS", "Ada"])) == {"Paris", "paris"}
-    lower = dataclasses.replace(model.tokenizer.vocabulary, lowercase=True)
-    pieces = vocabularies._with_names(found.pieces, Lowered(lower), None)
-    assert pieces == list(found.pieces)
-
-
-@dataclasses.dataclass(frozen=True)
-class Lowered:
-    vocabulary: object
+    uncased = load_tokenizer(make_vocabulary(tmp_path / "uncased", cased=False))
+    pieces = read_vocabulary(dataclasses.replace(model, tokenizer=uncased)).pieces
+    assert {piece.is_name for piece in pieces} == {None}
 
 
 def test_all_parameters_are_counted_once_by_part(found, analyser):
@@ -71,43 +70,53 @@ def test_all_parameters_are_counted_once_by_part(found, analyser):
 def test_tables_that_are_never_trained_are_named():
     table, width = np.zeros((5, 3)), np.zeros(3)
     characters = {"embeddings": {"characters": {"symbols": table, "embedding": width, "filters_1": {"bias": width}}}}
-    assert vocabularies.count_parameters(characters)["embeddings"] == {"symbols (fixed)": 15, "characters": 6}
+    assert count_parameters(characters)["embeddings"] == {"symbols (fixed)": 15, "characters": 6}
     static = {"skip_gram_head": {"context_embeddings": {"embedding": table}, "counts": width}}
-    assert vocabularies.count_parameters(static)["skip_gram_head"] == {"context_embeddings": 15, "counts (fixed)": 3}
+    assert count_parameters(static)["skip_gram_head"] == {"context_embeddings": 15, "counts (fixed)": 3}
 
 
-def test_unused_pieces_are_found_and_a_corpus_of_another_vocabulary_is_refused(analyser, found, tmp_path, monkeypatch):
-    tokenizer = analyser.engine.model.tokenizer
-    counts = [3 * (piece.piece in ("the", "of")) for piece in found.pieces]
-    stored = Stored(tokenizer.vocabulary, counts)
-    monkeypatch.setattr(vocabularies, "open_corpus", lambda directory: stored)
-    tour = analyser.vocabulary(corpus=tmp_path)
-    unseen = {piece.piece for piece in tour.unseen}
-    assert unseen == {piece.piece for piece in found.pieces if piece.kind != "reserved"} - {"the", "of"}
-    assert (tour.corpus_tokens, tour.splits) == (6, None)
-    monkeypatch.setattr(vocabularies, "find_splits", lambda opened, own: (opened, own))
-    assert analyser.vocabulary(corpus=tmp_path, with_splits=True).splits == (stored, tokenizer)
-    write_all(Folder(tmp_path / "out"), tour, monkeypatch)
-    assert len((tmp_path / "out" / "unseen.tsv").read_text().splitlines()) == len(unseen) + 1
-    stored.vocabulary = dataclasses.replace(tokenizer.vocabulary, sha256="other")
+@pytest.fixture(scope="module")
+def corpus(directory: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Builds a corpus of 14 documents of two sentences with the vocabulary of the model."""
+    path = tmp_path_factory.mktemp("corpus")
+    documents = (f"gradient of Paris is {i}.\ngradient is the tensor of {i} of {i * i}." for i in range(14))
+    (path / "text.txt").write_text("\n\n".join(documents))
+    flags = ["--shards=1", "--workers=1", "--eval-fraction=0.2", f"--output={path / 'corpus'}"]
+    assert build_corpus([f"--source=text:{path / 'text.txt'}", f"--vocab={directory}", *flags]) in (0, None)
+    return path / "corpus"
+
+
+@pytest.mark.usefixtures("two_devices", "figures")
+def test_pieces_and_split_words_are_counted_in_a_corpus(directory, corpus, tmp_path, capsys):
+    opened, out = open_corpus(corpus), tmp_path / "out"
+    documents = len(opened.document_offsets) - 1
+    (tmp_path / "names.txt").write_text(" Ada \nParis\n")
+    flags = [f"--corpus={corpus}", "--new-words=1", f"--names={tmp_path / 'names.txt'}", f"--output={out}"]
+    assert main(["vocabulary", f"--model={directory}", *flags]) == 0
+    header, *rows = (line.split("\t") for line in (out / "vocabulary.tsv").read_text().splitlines())
+    counts = {row[1]: int(row[header.index("count")]) for row in rows}
+    assert (counts["the"], counts["Paris"], counts["river"]) == (documents, documents, 0)
+    assert [*counts.values()] == opened.token_counts.tolist()
+    assert {int(row[-1]) for row in rows} == {sum(counts.values())}
+    unseen = [line.split("\t")[1] for line in (out / "unseen.tsv").read_text().splitlines()[1:]]
+    assert unseen == [row[1] for row in rows if row[2] != "reserved" and counts[row[1]] == 0]
+    assert (out / "words.txt").read_text() == "gradient\n"
+    assert [line.split("\t")[0] for line in (out / "splits.tsv").read_text().splitlines()[1:]] == ["gradient", "tensor"]
+    said = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
+    assert said["words that it splits"] == ["2", "gradient", "tensor"]
+    assert said["name yes"] == ["2", "paris", "Paris"]
+    assert int(said["in the corpus never"][0]) == len(unseen)
+
+
+def test_a_corpus_of_another_vocabulary_is_refused(model, corpus, tmp_path):
+    uncased = load_tokenizer(make_vocabulary(tmp_path / "uncased", cased=False))
     with pytest.raises(UserError, match=r"has a different vocabulary than .*; name a corpus that was built with --vocab="):
-        analyser.vocabulary(corpus=tmp_path)
+        read_vocabulary(dataclasses.replace(model, tokenizer=uncased), str(corpus))
 
 
-class Stored:
-    """The parts of a corpus that are read."""
-
-    def __init__(self, vocabulary: object, counts: list[int]):
-        self.vocabulary, self.token_counts = vocabulary, np.array(counts)
-
-
-def write_all(folder: Folder, tour: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, b"drawn"))
-    write_vocabulary(folder, tour)
-
-
-def test_tables_list_every_piece_and_figures_show_the_counts(found, tmp_path, monkeypatch):
-    write_all(folder := Folder(tmp_path), found, monkeypatch)
+@pytest.mark.usefixtures("figures")
+def test_tables_list_every_piece_and_figures_show_the_counts(found, tmp_path):
+    write_vocabulary(folder := Folder(tmp_path), found)
     rows = [line.split("\t") for line in (tmp_path / "vocabulary.tsv").read_text().splitlines()]
     assert [row[1] for row in rows[1:]] == [piece.piece for piece in found.pieces]
     assert {len(row) for row in rows} == {8}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import json
 import pathlib
-import types
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import command
+from bert_jax.analysis.vocabulary.command import print_vocabulary, read_names
 from bert_jax.analysis.vocabulary.figures import examples, lengths_figure, parameters_figure, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, letter_script, read_piece
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.looked_at import assert_as_looked_at
 
@@ -117,12 +116,11 @@ parameters of pooler                    40  6.6 %
 """
 
 
-def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    drawn: list[str] = []
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
+@pytest.mark.usefixtures("figures")
+def test_the_tables_have_every_number(tmp_path: pathlib.Path):
     write_vocabulary(folder := Folder(tmp_path / "a"), FOUND)
-    assert {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.iterdir()} == TABLES
-    assert drawn == ["lengths.png", "parameters.png"]
+    assert {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.glob("*.tsv")} == TABLES
+    assert [path.name for path in folder.written if path.suffix == ".png"] == ["lengths.png", "parameters.png"]
     bare = tuple(dataclasses.replace(piece, count=None, is_name=None) for piece in PIECES)
     write_vocabulary(folder := Folder(tmp_path / "b"), Vocabulary(bare, PARAMETERS))
     rows = (folder.path / "vocabulary.tsv").read_text().splitlines()
@@ -140,54 +138,25 @@ def test_examples_are_evenly_spaced_from_the_first(known: int, most: int, shown:
     assert found.replace(" ", "") == shown.replace(" ", "")
 
 
-SHOWN = {"format": ("png",), "model": "m"}
-
-
-def test_the_terminal_shows_groups_parts_and_split_words(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    asked: list[object] = []
-
-    def tour(*given: object, with_splits: bool) -> Vocabulary:
-        asked.extend([*given, with_splits])
-        return FOUND if with_splits else dataclasses.replace(FOUND, splits=None)
-
-    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
-    monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
-    monkeypatch.setattr(command, "local_corpus", lambda corpus, flag: f"{corpus} of {flag}")
-    (tmp_path / "names.txt").write_text(" Ada \nParis\n")
-    flags = argparse.Namespace(**SHOWN, output=tmp_path / "out", corpus="c", new_words=2, names=str(tmp_path / "names.txt"))
-    assert command.run(flags) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(SAID + f"written to {tmp_path / 'out'}: vocabulary.tsv, ")
-    assert asked == ["c of --corpus", ["Ada", "Paris"], True]
-    assert (tmp_path / "out" / "words.txt").read_text() == "word0\nword1\n"
-    assert (tmp_path / "out" / "splits.tsv").read_text().splitlines()[1] == "word0\tword ##0\t10\t10"
-    asked.clear()
-    assert command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
-    assert asked == [None, None, False]
-    assert capsys.readouterr().out.startswith(SAID.partition("words\n")[2])
-    assert not (tmp_path / "b" / "words.txt").exists()
-    with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; give one with --corpus=DIR"):
-        command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
+def test_the_terminal_shows_groups_parts_and_split_words(capsys: pytest.CaptureFixture[str]):
+    print_vocabulary(FOUND)
+    assert capsys.readouterr().out == SAID
+    print_vocabulary(dataclasses.replace(FOUND, splits=None))
+    assert capsys.readouterr().out == SAID.partition("words\n")[2]
 
 
 def test_a_list_of_names_that_is_not_text_is_refused(tmp_path: pathlib.Path):
     (tmp_path / "names.txt").write_bytes(b"Ada\n\xff\n")
     with pytest.raises(UserError, match=r"names.txt, line 2: byte 1 is not UTF-8"):
-        command.read_names(str(tmp_path / "names.txt"))
+        read_names(str(tmp_path / "names.txt"))
 
 
-def test_a_piece_has_the_first_matching_kind():
+def test_a_piece_has_the_first_matching_kind(tmp_path: pathlib.Path):
     pieces = ("[CLS]", "added", "[unused1]", "<s>", "a", "##a", "12", "##12", "the", "##the", "\u2581the", "\u2581", "##", "[ab")
-    tokenizer = types.SimpleNamespace(
-        pieces=pieces,
-        special_ids={0},
-        added={"added"},
-        continuation_table=np.array([piece.startswith("##") for piece in pieces]),
-        tokens=lambda ids: [pieces[i] for i in ids],
-    )
-    found = [read_piece(tokenizer, i) for i in range(len(pieces))]  # type: ignore[arg-type]
+    (tmp_path / "vocab.txt").write_text("\n".join([*pieces, "[PAD]", "[UNK]", "[SEP]", "[MASK]"]), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"additional_special_tokens": ["added"], "do_lower_case": False}))
+    tokenizer = load_tokenizer(tmp_path)
+    found = [read_piece(tokenizer, i) for i in range(len(pieces))]
     assert [(piece.id, piece.piece) for piece in found] == list(enumerate(pieces))
     assert [(piece.text, piece.kind, piece.continues, piece.script) for piece in found] == [
         ("[CLS]", "reserved", False, "none"),
