@@ -247,15 +247,13 @@ def test_a_name_that_ends_in_gz_is_compressed(source, tmp_path):
 
 
 def test_a_compressed_file_is_whole_before_it_gets_its_name(source, tmp_path, monkeypatch):
-    complete, seen = PartialFile.complete, []
+    replace, seen = pathlib.Path.replace, []
 
-    def noted(part: PartialFile) -> None:
-        part.file.flush()
-        (path,) = tmp_path.glob(".packed.*")
+    def noted(path: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
         seen.append(gzip.decompress(path.read_bytes()).count(b"\n"))
-        complete(part)
+        return replace(path, target)
 
-    monkeypatch.setattr(PartialFile, "complete", noted)
+    monkeypatch.setattr("pathlib.Path.replace", noted)
     answered(source, tmp_path / "packed.jsonl.gz")
     assert seen == [6]
 

@@ -56,27 +56,17 @@ def test_too_deeply_nested_fields_fail_only_their_record(tmp_path, capsys):
         (None, False, True, False, True),
     ],
 )
-def test_progress_is_shown_on_a_terminal_that_shows_no_answers(tmp_path, monkeypatch, output, typed, stderr, stdout, shown):
-    said: list[Any] = []
-
-    class Noted:
-        def __init__(self, *arguments: Any):
-            said.append(arguments)
-
-        def update(self, *arguments: Any) -> None:
-            said.append(arguments)
-
-        def close(self) -> None:
-            said.append("closed")
-
-    monkeypatch.setattr("bert_jax.prediction.answers.Progress", Noted)
+def test_progress_is_shown_on_a_terminal_that_shows_no_answers(
+    tmp_path, monkeypatch, capsys, output, typed, stderr, stdout, shown
+):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
     texts = [Record(n, "", {"text": text}) for n, text in enumerate(("a", "numbers", "b"), 1)]
     records = Records(iter(texts), typed=typed, count=lambda: 3)
     with Writer(str(tmp_path / output) if output else None, lambda answer: answer["loud"], records) as writer:
         answer_records(records, 3, loud, writer)
-    assert said == ([("answered", 3, "lines"), (3, "1 failed"), "closed"] if shown else [])
+    lines = [line.rpartition("\x1b[2K")[2] for line in capsys.readouterr().err.rstrip("\n").split("\n")]
+    assert lines == ["error: no word in it", *(["answered 3/3 lines, 1 failed"] if shown else []), "1 of 3 lines failed"]
 
 
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "\\u001b[2JA\n"), (False, "\x1b[2JA\n")])

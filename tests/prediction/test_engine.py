@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,7 +14,6 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item
@@ -70,40 +69,34 @@ def test_a_tuple_of_results_is_divided_by_item(engine, items):
     np.testing.assert_allclose(probabilities[7], alone_p, atol=WITHIN)
 
 
-def test_answers_keep_the_order_of_many_items(engine, items, monkeypatch):
-    monkeypatch.setattr(engine_module, "GROUP", 100)
-    many = [items[i] for i in random.Random(2).choices(range(len(items)), k=505)]
+def test_answers_keep_the_order_of_more_items_than_a_group(engine, items):
+    short = [item for item in items if len(item.ids) < 9]
+    many = random.Random(2).choices(short, k=engine.group_size + 5)
     static = {**ALL, "pooling": "mean", "normalise": True}
-    of_one = {id(item): x for item, x in zip(items, engine.run(forwards.text_vectors, items, "text", **static), strict=True)}
+    of_one = {id(item): x for item, x in zip(short, engine.run(forwards.text_vectors, short, "text", **static), strict=True)}
     found = engine.run(forwards.text_vectors, many, "text", **static)
     np.testing.assert_allclose(found, [of_one[id(item)] for item in many], atol=WITHIN)
 
 
-def test_a_stream_reads_only_one_window_ahead(engine, items, monkeypatch):
-    monkeypatch.setattr(engine_module, "GROUP", 100)
-    taken = 0
-
-    def endless() -> Iterator[Item]:
-        nonlocal taken
-        for taken in itertools.count(1):
-            yield items[taken % 200]
-
-    answers = engine.stream(forwards.next_sentence, endless(), "text")
-    for _ in range(100):
+def test_a_stream_reads_only_one_window_ahead(engine, items):
+    taken = itertools.count()
+    endless = (Item([2, 7, 3]) for _ in taken)
+    answers = engine.stream(lambda params, batch, **_: batch["starts"], endless, "text")
+    for _ in range(engine.group_size):
         next(answers)
-    assert taken == 100
+    assert next(taken) == engine.group_size
 
 
-def test_batches_hold_every_item_once_for_any_packing(engine, items, monkeypatch):
+@pytest.mark.parametrize("count", [7, 256, 700])
+def test_batches_hold_every_item_once(engine, items, count):
     @compiled
     def ids(params: Any, batch: Any, *, config: ModelConfig) -> Any:
         return batch["input_ids"] * (batch["sequence_ids"] > 0)
 
-    wanted = np.bincount(np.concatenate([item.ids for item in items]))
-    for group in (7, 30, 1000):
-        monkeypatch.setattr(engine_module, "GROUP_AHEAD", group)
-        found = np.concatenate([np.ravel(batch) for batch in engine.batches(ids, items)])
-        np.testing.assert_array_equal(np.bincount(found[found > 0], minlength=len(wanted)), wanted)
+    some = [items[n % len(items)] for n in range(count)]
+    wanted = np.bincount(np.concatenate([item.ids for item in some]))
+    found = np.concatenate([np.ravel(batch) for batch in engine.batches(ids, some)])
+    np.testing.assert_array_equal(np.bincount(found[found > 0], minlength=len(wanted)), wanted)
 
 
 def test_an_error_in_the_items_of_batches_is_raised(engine, items):
@@ -173,12 +166,6 @@ def test_every_local_device_is_used_without_kernels(directory):
     assert (loaded.tokens, loaded.group_size, loaded.batch_count) == (1024, 8 * 1024, 0)
 
 
-def test_batches_have_the_measured_size():
-    sizes = engine_module.TOKENS, engine_module.TOKENS_ELSEWHERE, engine_module.GROUP, engine_module.GROUP_AHEAD
-    assert sizes == ({"cpu": 1024}, 16_384, 1024, 256)
-    assert engine_module.IN_FLIGHT == 2
-
-
 def test_one_device_runs_two_batches_at_a_time_and_several_share_one_thread(engine, on_eight, items):
     meeting, threads = threading.Barrier(2, timeout=30), set()
 
@@ -197,37 +184,22 @@ def test_one_device_runs_two_batches_at_a_time_and_several_share_one_thread(engi
     assert len(threads) == 1
 
 
-def test_a_profile_can_wait_for_the_batches_that_run(engine, items, monkeypatch):
-    released, done, waited = threading.Event(), [], []
+def test_a_profile_ends_after_its_batches_have_run(engine, items, tmp_path, monkeypatch):
+    released, done, at_end = threading.Event(), [], []
 
     def slow(params: Any, batch: Any, **_: Any) -> jax.Array:
         released.wait()
         done.append(batch)
         return batch["starts"]
 
-    class Waits:
-        def trace_steps(self, packs: Iterator[Any], first: int, wait: Callable[[int], None]) -> Iterator[Any]:
-            yield from packs
-            released.set()
-            wait(first)
-            waited.append(len(done))
-
-    monkeypatch.setattr(engine, "profile", Waits())
-    engine.run(slow, items[-1:] * 8, "text")
-    assert waited == [2]
-
-
-def test_the_read_ahead_grows_with_the_devices(on_eight, items, monkeypatch):
-    groups, full_batches = [], engine_module.full_batches
-
-    def noted(some: list[Item], *shape: Any) -> Any:
-        groups.append(len(some))
-        return full_batches(some, *shape)
-
-    monkeypatch.setattr(engine_module, "full_batches", noted)
-    monkeypatch.setattr(engine_module, "GROUP_AHEAD", 5)
-    list(on_eight.batches(lambda params, batch, **_: batch["starts"], items[:50]))
-    assert groups[0] == 5 * 8
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: at_end.append(len(done)))
+    first = engine.batch_count
+    with Profile(range(first, first + 2), tmp_path, "predict") as engine.profile:
+        threading.Timer(0.1, released.set).start()
+        engine.run(slow, items[-1:] * 8, "text")
+    engine.profile = Profile()
+    assert at_end == [2]
 
 
 def test_ids_beyond_the_vocabulary_are_refused(engine):

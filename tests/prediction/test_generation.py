@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
-import types
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +14,6 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.surgery import with_positions
 from bert_jax.model.config import ModelConfig
-from bert_jax.prediction import generation
-from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.generation import Generate
 from bert_jax.prediction.packing import Item
@@ -72,9 +68,11 @@ def test_more_sinusoidal_positions_follow_the_formula(model: Model):
 
 
 def test_texts_are_continued_equally_alone_and_together(model: Model, predictor: Predictor):
-    together = predictor.generate(TEXTS, tokens=6)
-    for text, answer in zip(TEXTS, together, strict=True):
-        assert answer["tokens"] == predictor.generate([text], tokens=6)[0]["tokens"]
+    together, one_by_one = predictor.generate(TEXTS, tokens=6), copy.copy(predictor.engine)
+    one_by_one.tokens = 1
+    alone = Predictor(one_by_one).generate(TEXTS, tokens=6)
+    assert [(answer["text"], answer["tokens"]) for answer in alone] == [(answer["text"], answer["tokens"]) for answer in together]
+    assert [answer["text"] for answer in together] == TEXTS
     tokenizer = model.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode(TEXTS[0])]
     for token in together[0]["tokens"]:
@@ -162,77 +160,35 @@ def test_a_left_to_right_model_embeds_by_the_mean(predictor: Predictor):
         Embed(pooling="pooler").check(predictor.engine)
 
 
-@pytest.fixture
-def two_devices(predictor: Predictor) -> Any:
-    """Returns an engine that reports two devices to `answer`."""
-    engine = copy.copy(predictor.engine)
-    engine.tokens, engine.batch_count = 256, 0
-    engine.mesh, engine.on_devices = types.SimpleNamespace(size=2), np.asarray
-    return engine
+def test_draws_are_among_the_tokens_that_top_k_and_top_p_leave(model: Model, predictor: Predictor):
+    def tokens(**options: float) -> list[str]:
+        (answer,) = predictor.generate(TEXTS[:1], tokens=6, **options)
+        found: list[str] = answer["tokens"]
+        return found
+
+    assert tokens(temperature=1e-4) == tokens(temperature=9.0, top_k=2, top_p=1e-6) == tokens()
+    tokenizer, drawn = model.tokenizer, tokens(temperature=9.0, top_k=2, top_p=1.0)
+    assert drawn != tokens()
+    ids = [tokenizer.cls_id, *tokenizer.encode(TEXTS[0])]
+    for new in map(tokenizer.pieces.index, drawn):
+        assert new in probabilities(model, ids)[-1].argsort()[-2:]
+        ids.append(new)
 
 
-def test_texts_of_a_similar_length_are_continued_together_longest_first(two_devices, monkeypatch):
-    groups = []
-
-    def noted(command: Generate, engine: Any, items: list[Item], numbers: list[int], room: int) -> list[dict[str, Any]]:
-        groups.append((numbers, room))
-        return [{"length": len(item.ids)} for item in items]
-
-    monkeypatch.setattr(Generate, "_continued", noted)
-    lengths = [3, 20, 5, 33, 9]
-    answers = Generate(tokens=6, beams=2).answer(two_devices, [(str(n), Item(range(n))) for n in lengths])
-    # a row has 64 + 16 columns, then 16 + 16, and two beams for each text: 1 and 4 texts on each device
-    assert groups == [([1, 3], 16), ([0, 2, 4], 16)]
-    assert answers == [{"text": str(n), "length": n} for n in lengths]
-    monkeypatch.setattr(Generate, "_continued", lambda *_: [])
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        Generate().answer(two_devices, [("t", Item([2]))])
+def test_a_text_ends_with_its_end_token(predictor: Predictor):
+    engine, head = copy.copy(predictor.engine), predictor.engine.params["mlm_head"]
+    end = engine.model.tokenizer.sep_id
+    engine.params = engine.params | {"mlm_head": head | {"bias": head["bias"].at[end].set(1e3)}}
+    (answer,) = Predictor(engine).generate(["the river"], tokens=6)
+    assert (answer["continued"], answer["tokens"], answer["ended"]) == ("the river", [], True)
+    assert answer["log_probability"] == pytest.approx(0.0, abs=1e-3)
+    (answer,) = predictor.generate(["the river"], tokens=6)
+    assert (len(answer["tokens"]), answer["ended"]) == (6, False)
 
 
-@pytest.mark.parametrize(
-    ("options", "decoding", "knobs"),
-    [
-        ({}, {}, (6, 1.0, 1.0)),
-        ({"temperature": 0.5}, {"sample": True}, (6, 0.5, 1.0)),
-        ({"top_k": 3}, {"sample": True, "top_k": 3}, (6, 1.0, 1.0)),
-        ({"top_p": 0.9}, {"sample": True, "nucleus": True}, (6, 1.0, 0.9)),
-        ({"beams": 2}, {"beams": 2}, (6, 1.0, 1.0)),
-    ],
-)
-def test_options_reach_the_decoder(two_devices, monkeypatch, options, decoding, knobs):
-    tokenizer, asked = two_devices.model.tokenizer, []
-
-    def chosen(params: Any, prompts: Prompts, knobs: Knobs, **settings: Any) -> Continued:
-        asked.append((prompts, knobs, settings))
-        ids = np.full((len(prompts.ids), 16), tokenizer.pad_id)
-        ids[:, :7] = tokenizer.encode("a b c")[:1] * 7
-        ids[1, 2] = tokenizer.sep_id
-        return Continued(ids, np.arange(len(ids), dtype=np.float32))
-
-    monkeypatch.setattr(generation, "continued", chosen)
-    texts = [[tokenizer.cls_id, *tokenizer.encode("the river")], [tokenizer.cls_id], [tokenizer.cls_id, 7, 8, 9]]
-    answers = Generate(tokens=6, seed=3, **options).answer(two_devices, [("t", Item(ids)) for ids in texts])
-    ((prompts, knobs_given, settings),) = asked
-    assert knobs_given == Knobs(*knobs)
-    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id, "pieces": tokenizer.size}
-    assert settings == {"config": two_devices.config, "decoding": Decoding(**ends, **decoding), "room": 16}
-    assert prompts.ids.shape == prompts.real.shape == (4, 16)  # two rows on each device
-    rows = [*sorted(texts, key=len), []]
-    assert [row[real].tolist() for row, real in zip(prompts.ids, prompts.real, strict=True)] == [*rows[:3], [tokenizer.pad_id]]
-    assert all(real[-max(1, len(ids)) :].all() for ids, real in zip(rows, prompts.real, strict=True))
-    order = [1, 0, 2, 0]  # the index of each row's text; any number for a row without a text
-    keys = [jax.random.fold_in(jax.random.key(3), n) for n in order]
-    np.testing.assert_array_equal(jax.random.key_data(prompts.keys), [jax.random.key_data(key) for key in keys])
-    assert [answer["ended"] for answer in answers] == [True, False, False]
-    assert [answer["tokens"] for answer in answers] == [["a"] * 2, ["a"] * 6, ["a"] * 6]
-    assert [answer["log_probability"] for answer in answers] == [1.0, 0.0, 2.0]
-    assert answers[0]["continued"] == tokenizer.decode([*texts[0][1:], *tokenizer.encode("a") * 2])
-    assert two_devices.batch_count == 1
-
-
-def test_ids_beyond_the_vocabulary_are_refused(two_devices):
+def test_ids_beyond_the_vocabulary_are_refused(predictor: Predictor):
     with pytest.raises(UserError, match="input_ids holds 999"):
-        Generate(tokens=6).answer(two_devices, [("t", Item([2, 999]))])
+        Generate(tokens=6).answer(predictor.engine, [("t", Item([2, 999]))])
 
 
 def test_an_lstm_refuses_to_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
-import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _word_windows, entities
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.tasks.spans import Span, windows
+from bert_jax.tasks.spans import Answer, Span, windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
 
@@ -268,15 +267,15 @@ def test_entities_are_joined_from_the_tags_of_other_schemes():
     assert [(entity["label"], entity["text"]) for entity in answer["entities"]] == [("LOC", "New York"), ("PER", "Paris")]
 
 
-def test_more_answers_are_shown_below_the_best(labelled):
+def test_more_answers_are_shown_below_the_best():
     spans = [Span("a", 0, 1, 1.0, 2.0, 0.5), Span("", 0, 0, 1.0, 2.0, 0.25), Span("b", 2, 3, 1.0, 2.0, 0.125)]
-    found = types.SimpleNamespace(best=spans[0], spans=spans, no_answer_margin=-np.inf)
+    found = Answer(spans[0], tuple(spans), -np.inf)
     two = AnswerQuestion(n_best=2, may_be_unanswerable=True)._as_dict({"question": "who?"}, found)
     assert (two["no_answer_margin"], [span["answer"] for span in two["n_best"]]) == (None, ["a", ""])
     assert AnswerQuestion().as_text(two) == "who?\n   50.00%  a\n   25.00%  (no answer)"
     one = AnswerQuestion()._as_dict({"question": "who?"}, found)
     assert not {"no_answer_margin", "n_best"} & one.keys()
-    found.no_answer_margin = 1.5
+    found = dataclasses.replace(found, no_answer_margin=1.5)
     assert AnswerQuestion(may_be_unanswerable=True)._as_dict({"question": "who?"}, found)["no_answer_margin"] == 1.5
 
 
@@ -361,8 +360,9 @@ def test_unanswerable_questions_are_refused_with_a_remedy(labelled, head, ask, m
         (False, "good", False),  # `prepare` refuses the pair
     ],
 )
-def test_a_second_text_that_is_a_label_a_number_or_perhaps_a_word_is_reported(of_pairs, second, is_label):
-    engine: Any = types.SimpleNamespace(model=types.SimpleNamespace(head=SEQUENCE, of_pairs=of_pairs))
+def test_a_second_text_that_is_a_label_a_number_or_perhaps_a_word_is_reported(labelled, of_pairs, second, is_label):
+    engine = copy.copy(labelled(SEQUENCE)[1].engine)
+    engine.model = dataclasses.replace(engine.model, of_pairs=of_pairs)
     said = Classify().label_in_line(engine, {"text": "the", "text_b": second})
     assert bool(said) == is_label
     assert not said or said.startswith(f"{second!r} seems to be a label, not a text_b, but")
@@ -395,9 +395,8 @@ def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
 @pytest.mark.parametrize(
     ("choices", "is_label"), [(["a", "b", "1"], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)]
 )
-def test_a_number_after_other_choices_is_reported(choices, is_label):
-    engine: Any = None
-    said = Choose().label_in_line(engine, {"choices": choices})
+def test_a_number_after_other_choices_is_reported(labelled, choices, is_label):
+    said = Choose().label_in_line(labelled(CHOICE)[1].engine, {"choices": choices})
     assert bool(said) == is_label
     assert not said or said.startswith("'1' seems to be a label, not a choices")
 

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import copy
 import dataclasses
 import pathlib
-import types
 
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
-from bert_jax.prediction.embedding import Embed
-from bert_jax.prediction.labels import Classify
-from bert_jax.prediction.language import FillMask, NextSentence, Score
-from bert_jax.prediction.mentions import Resolve
+from bert_jax.prediction.language import Score
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.prediction.questions import ask_each, encoded, is_finite, shortened
+from bert_jax.prediction.questions import encoded, is_finite, shortened
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import WITHIN, mixed_texts
 from tests.prediction.test_labels import CHOICE, SEQUENCE, SPAN, TOKENS
@@ -151,28 +146,6 @@ def test_a_text_of_sixty_characters_is_shown_in_full():
 class Answer:
     text: str
     masks: tuple[float, ...]
-
-
-@pytest.mark.parametrize(
-    ("head", "question", "values"),
-    [
-        (None, FillMask(), {"text": "[MASK]"}),
-        (None, NextSentence(), {"text": "the", "text_b": "of"}),
-        (None, Embed(), {"text": "the"}),
-        (None, Embed(words=True), {"text": "the"}),
-        (SEQUENCE, Classify(), {"text": "the"}),
-        (MENTION, Resolve(), {"text": "the of is", "pronoun": "the", "a": "of", "b": "is"}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_lost_result_is_an_error_instead_of_a_shift_of_answers(predictor, labelled, head, question, values):
-    engine = copy.copy(labelled(head)[1].engine if head else predictor.engine)
-    prepared = [question.prepare(engine, values)]
-    engine.run = lambda *_, **__: []
-    with pytest.raises(ValueError, match="argument 2 is shorter than argument 1"):
-        question.answer(engine, prepared)
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        ask_each(engine, types.SimpleNamespace(prepare=question.prepare, answer=lambda *_: []), [values])
 
 
 def test_mentions_take_three_names_and_a_text(labelled):

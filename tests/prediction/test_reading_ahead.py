@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.prediction import answers
 from bert_jax.prediction.answers import in_groups
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import read_records
@@ -35,17 +34,10 @@ def test_a_file_fills_its_windows():
     assert [len(window) for window in in_groups(records_of([1] * 250), 100, wait=600)] == [100, 100, 50]
 
 
-def test_long_lines_make_short_windows(monkeypatch):
-    monkeypatch.setattr(answers, "READ_AHEAD_BYTES", 100)
-    assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=600)] == [3, 1, 2]
-    assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
-
-
-def test_a_window_waits_a_fifth_of_a_second_after_its_first_record(monkeypatch):
-    waits: list[float] = []
-    monkeypatch.setattr(answers._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
-    assert list(in_groups([], 10)) == []
-    assert waits == [0.2]
+def test_a_window_of_long_lines_ends_with_the_line_that_reaches_32_mebibytes():
+    most = 32 << 20
+    for sizes, windows in (([13 << 20, 13 << 20, 13 << 20, most, 1, most - 1], [3, 1, 2]), ([most - 1, 1, most - 1, 2], [2, 2])):
+        assert [len(window) for window in in_groups(records_of(sizes), 100, wait=600)] == windows
 
 
 def test_the_first_record_may_take_any_time():

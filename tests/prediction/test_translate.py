@@ -3,15 +3,16 @@ equal sacrebleu's scores."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import pathlib
-import types
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
@@ -42,7 +43,7 @@ def tokenizer() -> Tokenizer:
 def engine(tokenizer: Tokenizer) -> Engine:
     small = {
         "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 1, "decoder_layers": 2, "num_heads": 2,
-        "intermediate_size": 32, "max_position": 40, "initializer_range": 0.5,
+        "intermediate_size": 32, "max_position": 64, "initializer_range": 0.5,
     }  # fmt: skip
     config = ModelConfig(**published("transformer_base") | small)
     params = jax.tree.map(np.asarray, drawn_parameters(config))
@@ -54,24 +55,26 @@ def records(texts: list[str]) -> list[dict[str, str]]:
     return [{"text": text} for text in texts]
 
 
-def test_translations_keep_the_order_and_do_not_depend_on_other_texts(engine: Engine, monkeypatch):
+def test_translations_keep_the_order_and_do_not_depend_on_other_texts(engine: Engine):
     question = Translate(beams=3, penalty="transformers", length_penalty=2.0, max_length=15)
     together = ask_each(engine, question, records(TEXTS))
     assert [answer["text"] for answer in together] == TEXTS
-    monkeypatch.setattr(engine, "tokens", 1)  # one text per batch
-    for one, alone in zip(together, ask_each(engine, question, records(TEXTS)), strict=True):
+    one_by_one = copy.copy(engine)
+    one_by_one.tokens = 1
+    for one, alone in zip(together, ask_each(one_by_one, question, records(TEXTS)), strict=True):
         assert (one["text"], one["translation"]) == (alone["text"], alone["translation"])
         assert one["score"] == pytest.approx(alone["score"], rel=1e-4)
 
 
 @pytest.mark.usefixtures("one_shape")
-def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine, monkeypatch):
-    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids, target: str(len(ids)))
-    for limit, further, most in ((3, 50, 3), (None, 50, 39), (None, 2, 39)):
-        monkeypatch.setattr(translating, "BEYOND", further)
-        for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
-            own = len(engine.model.tokenizer.encode(answer["text"])) + 1 + further
-            assert int(answer["translation"]) <= min(most, own)
+def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine):
+    tokenizer, endless = engine.model.tokenizer, copy.copy(engine)
+    bias = engine.params["lm_head"]["final_logits_bias"].at[tokenizer.sep_id].set(-1e3)
+    endless.params = engine.params | {"lm_head": engine.params["lm_head"] | {"final_logits_bias": bias}}
+    sources = [[*tokenizer.encode(text), tokenizer.sep_id] for text in TEXTS]
+    for limit, most in ((3, [3] * 4), (None, [min(len(source) + 50, 63) for source in sources])):
+        found = translating.translate(endless, sources, beams=2, penalty="transformers", max_length=limit)
+        assert [len(best.ids) + 1 for best in found] == most, "with the end token, which is forced"
 
 
 def test_a_translator_neither_scores_nor_embeds_texts_nor_fills_masks(engine: Engine):
@@ -82,30 +85,26 @@ def test_a_translator_neither_scores_nor_embeds_texts_nor_fills_masks(engine: En
 
 @pytest.mark.usefixtures("one_shape")
 def test_too_long_and_empty_texts_are_refused_and_others_translated(engine: Engine):
-    found = ask_each(engine, Translate(beams=2), records(["the " * 40, *TEXTS, ""]))
+    found = ask_each(engine, Translate(beams=2), records(["the " * 64, *TEXTS, ""]))
     assert isinstance(found[0], UserError)
-    assert "tokens with its end token, more than the 40 positions of small; split it into sentences" in str(found[0])
+    assert "tokens with its end token, more than the 64 positions of small; split it into sentences" in str(found[0])
     assert [answer["text"] for answer in found[1:5]] == TEXTS
     assert str(found[5]) == "'' has no tokens; give text"
 
 
-def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_path: pathlib.Path):
+def test_options_out_of_range_and_other_models_are_refused(engine: Engine, predictor: Predictor, tmp_path: pathlib.Path):
     with pytest.raises(
         UserError,
-        match=r"--max-length=40 is more than 39, the number of positions of small after the start "
+        match=r"--max-length=64 is more than 63, the number of positions of small after the start "
         r"token; lower it",
     ):
-        Translate(max_length=40).check(engine)
+        Translate(max_length=64).check(engine)
     with pytest.raises(UserError, match=r"--beams=200 must be at most \d+, half the size of the vocabulary"):
         Translate(beams=200).check(engine)
     with pytest.raises(UserError, match=r"--references=.*gone cannot be read: No such file"):
         Translate(references=str(tmp_path / "gone")).check(engine)
-
-    class Other:
-        name, config = "bert", ModelConfig()
-
-    with pytest.raises(UserError, match="bert is not an encoder-decoder, so it cannot translate; name a model"):
-        Translate().check(Other())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="/model is not an encoder-decoder, so it cannot translate; name a model"):
+        Translate().check(predictor.engine)
 
 
 @pytest.mark.usefixtures("one_shape")
@@ -164,38 +163,28 @@ def test_a_translation_is_decoded_with_the_target_vocabulary(tmp_path: pathlib.P
     assert spelt != tokenizer.decode(best.ids)
 
 
+def corpus_of_sides(sides: list[list[int]], tokenizer: Tokenizer) -> Corpus:
+    """Returns a corpus of pairs in memory; `sides` are a source, its target, the next source, and so on."""
+    tokens, offsets = np.concatenate(sides).astype(np.uint16), np.cumsum([0, *map(len, sides)])
+    return corpus_from_arrays(tokens, offsets, np.arange(0, len(sides) + 1, 2), tokenizer.vocabulary)
+
+
 @pytest.mark.usefixtures("one_shape")
-def test_the_first_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tokenizer: Tokenizer, monkeypatch):
-    monkeypatch.setattr(translating, "HELD_OUT", 2)
-    sides = [tokenizer.encode(text) for text in (*TEXTS, TEXTS[1], TEXTS[0])]
-    offsets = np.cumsum([0, *map(len, sides)])
-    corpus = corpus_from_arrays(np.concatenate(sides).astype(np.uint16), offsets, np.array([0, 2, 4, 6]), tokenizer.vocabulary)
+def test_the_first_held_out_pairs_that_fit_with_their_end_token_are_scored(engine: Engine, tokenizer: Tokenizer, monkeypatch):
+    monkeypatch.setattr(translating, "HELD_OUT", 5)
+    monkeypatch.setattr(translating, "AT_A_TIME", 2)
+    longest, too_long, *short = [[7] * 63, [7] * 64, *(tokenizer.encode(text) for text in TEXTS[:3])]
+    fitting = [[*source, tokenizer.sep_id] for source in (short[0], longest, *short[1:])]
+    ids = [list(best.ids) for first in (0, 2) for best in translating.translate(engine, fitting[first : first + 2])]
+    pairs = [(short[0], ids[0]), (longest, ids[1]), (too_long, [8]), (short[1], ids[2]), (short[2], ids[3]), (short[0], [8])]
     alive = []
     with first_devices():
-        scores = held_out_scores(engine.model, corpus, lambda: alive.append(True))
-    assert (scores["pairs"], scores["beams"], scores["length_penalty"]) == (2, 4, "gnmt 0.6")
-    assert alive
-    wanted = [answer["translation"] for answer in ask_each(engine, Translate(), records([TEXTS[0], TEXTS[2]]))]
-    assert scores["chrf"] == translation_scores(wanted, [TEXTS[1], TEXTS[3]])["chrf"]
-
-
-def test_sources_that_do_not_fit_with_their_end_token_are_left_out(engine: Engine, tokenizer: Tokenizer, monkeypatch):
-    asked: list[list[int]] = []
-
-    def noted(engine: Engine, sources: list[list[int]]) -> list[translating.Translation]:
-        asked.append([len(source) for source in sources])
-        return [translating.Translation((), 0.0, 0.0)] * len(sources)
-
-    monkeypatch.setattr(translating, "translate", noted)
-    monkeypatch.setattr(translating, "AT_A_TIME", 2)
-    lengths = np.array([39, 1, 40, 1, 5, 1, 7, 1])  # each source has a target of one token
-    tokens, offsets = np.full(lengths.sum(), 7, np.uint16), np.cumsum([0, *lengths])
-    corpus = corpus_from_arrays(tokens, offsets, np.arange(0, 9, 2), tokenizer.vocabulary)
-    longest = corpus_from_arrays(tokens[40:81], offsets[2:5] - 40, np.array([0, 2]), tokenizer.vocabulary)
-    with first_devices():
-        assert held_out_scores(engine.model, corpus)["pairs"] == 3
-        assert held_out_scores(engine.model, longest) == {}
-    assert asked == [[40, 6], [8]]
+        scores = held_out_scores(
+            engine.model, corpus_of_sides([side for pair in pairs for side in pair], tokenizer), lambda: alive.append(True)
+        )
+        assert held_out_scores(engine.model, corpus_of_sides([too_long, [8]], tokenizer)) == {}
+    assert (scores["pairs"], scores["beams"], scores["length_penalty"]) == (4, 4, "gnmt 0.6")
+    assert (scores["chrf"], len(alive)) == (pytest.approx(100.0), 2)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +196,10 @@ def test_sources_that_do_not_fit_with_their_end_token_are_left_out(engine: Engin
         (["parallel:train.en:train.de"], ("en", "de"), None),
     ],
 )
-def test_a_translation_run_on_wmt14_shows_the_published_rows_of_its_direction(sources, languages, best, tmp_path):
+def test_a_translation_run_on_wmt14_shows_the_published_rows_of_its_direction(sources, languages, best, tokenizer, tmp_path):
     (tmp_path / "settings.json").write_text(json.dumps({"sources": sources}))
-    rows = translating.published_translations(types.SimpleNamespace(directory=tmp_path, languages=languages))
+    corpus = dataclasses.replace(corpus_of_sides([[7], [8]], tokenizer), directory=tmp_path, languages=languages)
+    rows = translating.published_translations(corpus)
     assert max((row.scores["bleu"] for row in rows), default=None) == best
     assert all("not comparable with scores on held-out pairs" in row.note for row in rows)
-    assert translating.published_translations(types.SimpleNamespace(directory=tmp_path / "gone", languages=languages)) == ()
+    assert translating.published_translations(dataclasses.replace(corpus, directory=tmp_path / "gone")) == ()
