@@ -4,7 +4,6 @@ tested in tests/prediction."""
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import gzip
 import io
@@ -19,7 +18,6 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import predict
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.model.config import published
@@ -30,10 +28,9 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.predict import AS_A_PAIR, main
 from bert_jax.prediction.commands import COMMANDS
-from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.runtime.profile import Profile
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+from tests.profiles import profiled_steps
 
 HEADS = {
     "classify": SequenceHead(labels=("bad", "good")),
@@ -62,24 +59,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.fixture(autouse=True)
-def one_engine_a_model(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine]) -> None:
-    """Keeps compiled programs between the calls of `main` here, each of which loads a model again."""
-    load = Engine.load
+def on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides all but the first device and the cache of compiled programs; each call of `main` loads its model again, but a program
+    is compiled once."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
-
-    def load_once(path: str) -> Engine:
-        if path not in engines:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
-                engines[path] = load(path)
-        return engines[path]
-
-    monkeypatch.setattr(Engine, "load", load_once)
-
-
-@pytest.fixture(scope="module")
-def engines() -> dict[str, Engine]:
-    return {}
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
 
 
 class Asked:
@@ -169,13 +153,10 @@ def test_a_file_name_is_refused_as_a_text(models, command, tmp_path):
 @pytest.mark.parametrize(
     ("of_pairs", "second", "status"), [(False, "of", 1), (None, "of", 1), (None, "of the", 0), (True, "of", 0)]
 )
-def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, monkeypatch, tmp_path, of_pairs, second, status):
-    engine = Engine.load(str(models("classify")))
-    other = copy.copy(engine)
-    other.model = dataclasses.replace(engine.model, of_pairs=of_pairs)
-    monkeypatch.setattr(Engine, "load", lambda path: other)
+def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, tmp_path, of_pairs, second, status):
+    export_model(tmp_path / "m", dataclasses.replace(import_model(models("classify")), of_pairs=of_pairs))
     (tmp_path / "in.tsv").write_text(f"the\t{second}\n")
-    asked = Asked(capsys, "classify", f"--model={models('classify')}", "--json", f"--input={tmp_path / 'in.tsv'}")
+    asked = Asked(capsys, "classify", f"--model={tmp_path / 'm'}", "--json", f"--input={tmp_path / 'in.tsv'}")
     assert asked.status == status
     if status:
         assert re.search("seems to be a label, not a text_b|was trained on single texts", asked.err)
@@ -238,7 +219,7 @@ def test_an_unanswerable_line_fails_alone_and_sets_the_status(ask, tmp_path):
     assert len(asked.err) < 2000
 
 
-def test_failed_lines_are_rows_of_nan_in_a_npy_file(ask, tmp_path, models, engines):
+def test_failed_lines_are_rows_of_nan_in_a_npy_file(ask, tmp_path, models):
     file, out = tmp_path / "in.txt", tmp_path / "x.npy"
     file.write_bytes(b"\0\n" + b"".join(line + b"\n" for line, _ in STRANGE))
     assert ask("embed", f"--input={file}", f"--output={out}", "--truncate").status == 1
@@ -246,7 +227,7 @@ def test_failed_lines_are_rows_of_nan_in_a_npy_file(ask, tmp_path, models, engin
     good = [i for i, (_, problem) in enumerate(STRANGE, 1) if problem is None or "more than" in problem]
     assert np.flatnonzero(~np.isnan(found).any(axis=1)).tolist() == good
     texts = [STRANGE[i - 1][0].decode() for i in good]
-    wanted = Predictor(engines[str(models(""))]).embed(texts, truncate=True)
+    wanted = Predictor.load(models("embed")).embed(texts, truncate=True)
     np.testing.assert_allclose(found[good], wanted, atol=1e-5)
 
 
@@ -304,44 +285,28 @@ def test_embeddings_answer_every_line_including_blank_ones(ask, tmp_path, monkey
     assert asked().out.count("(blank line)\n") == 4
 
 
-def test_the_command_parses_its_arguments_and_enables_the_compilation_cache(ask, monkeypatch):
+def test_the_command_parses_its_arguments_and_enables_the_compilation_cache(ask, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["predict", "fil-mask", "fill-mask"])
     with pytest.raises(UserError, match="unknown command 'fil-mask'"):
         main()
-    enabled = []
-    monkeypatch.setattr(predict, "enable_compilation_cache", lambda: enabled.append(True))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir
     ask("embed", "the")
-    assert enabled == [True]
+    chosen = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before)
+    assert str(chosen).startswith(f"{tmp_path}/")
 
 
-@pytest.mark.parametrize(
-    ("steps", "was_taken", "says"),
-    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, r"starts after the last of \d+ batch")],
-)
-def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monkeypatch, steps, was_taken, says):
-    asked = []
-
-    class Noted(Profile):
-        was_taken: bool
-
-        def __init__(self, steps: Any, directory: pathlib.Path, name: str):
-            super().__init__()
-            asked.append((list(steps or ()), directory, name))
-            self.steps, self.was_taken = steps, was_taken
-
-        def __str__(self) -> str:
-            return "the profile"
-
-        def trace_steps(self, items: Any, first: int, wait: Any) -> Any:
-            return iter(items)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(predict, "Profile", Noted)
+@pytest.mark.parametrize(("steps", "says"), [("0:1", ""), ("7:8", "^--profile=7:8 starts after the last of 1 batch; give")])
+def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, steps, says):
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
-        ask("embed", f"--output={tmp_path / 'x.jsonl'}", "the", *([f"--profile={steps[0]}:{steps[-1]}"] if steps else []))
-    assert [(directory, name) for _, directory, name in asked] == [(tmp_path / "profile", "predict")]
+        ask("embed", f"--output={tmp_path / 'x.jsonl'}", "the", f"--profile={steps}")
+    assert (tmp_path / "x.jsonl").exists()
+    if says:
+        assert not (tmp_path / "profile").exists()
+    else:
+        assert profiled_steps(tmp_path / "profile", "predict") == [0]
 
 
 @pytest.mark.parametrize("command", ["embed", "classify"])
@@ -391,13 +356,12 @@ def test_a_file_of_the_model_is_never_the_output(ask, models):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_numbers_that_are_not_finite_are_never_answers(ask, command, tmp_path, monkeypatch, engines, models):
-    ask(command, QUESTIONS[command][0])  # loads the engine
-    engine = engines[str(models(command))]
-    params = jax.tree.map(lambda x: x * np.nan, engine.params)
-    monkeypatch.setattr(engine, "params", params)
+def test_numbers_that_are_not_finite_are_never_answers(capsys, models, command, tmp_path):
+    model = import_model(models(command))
+    huge = jax.tree.map(lambda x: np.copysign(np.float32(3e38), x), model.params)
+    export_model(tmp_path / "m", dataclasses.replace(model, params=huge))
     for flags in (["--json"], []):
-        asked = ask(command, QUESTIONS[command][0], *flags)
+        asked = Asked(capsys, command, f"--model={tmp_path / 'm'}", QUESTIONS[command][0], *flags)
         assert asked.status == 1
         assert "numbers that are not finite for this text" in asked.err
         assert "NaN" not in asked.out

@@ -406,6 +406,7 @@ def _most_probable(
     logits = allowed if decoding.renormalise else logits
     largest = logits.max(1, keepdims=True)
     best = best - largest - jnp.log(jnp.exp(logits - largest).sum(1, keepdims=True))
+    best = jnp.where(jnp.isnan(best), jnp.nan, best)  # `top_k` would rank a NaN with a sign, such as inf - inf, below -inf
     if decoding.forced_end:
         limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(logits) // decoding.beams,))
         last = jnp.repeat(number >= limits, decoding.beams)[:, None]
