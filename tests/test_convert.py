@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +12,7 @@ import pytest
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.convert import at_step, main
+from bert_jax.convert import main
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
@@ -125,44 +123,13 @@ def test_a_workdir_stands_for_its_model_and_is_not_overwritten_by_its_conversion
         convert(tmp_path / "run", tmp_path / "run" / "model", "--max-position=7")
 
 
-def test_a_target_in_a_bucket_is_replaced_and_named_by_its_address(model, tmp_path, monkeypatch, capsys):
-    asked = []
-
-    @contextlib.contextmanager
-    def uploaded(output: str, name: str, wanted: Callable[[str], bool], *, exact: bool = False) -> Iterator[str]:
-        asked.append((output, name, exact))
-        yield str(tmp_path / "local")
-
-    monkeypatch.setattr("bert_jax.convert.uploaded", uploaded)
-    main([f"--from={model}", "--to=gs://bucket/m"])
-    assert asked == [("gs://bucket/m", "--to", True)]
-    told = capsys.readouterr().out
-    assert "\nwritten   gs://bucket/m (format huggingface): " in told
-    assert str(tmp_path) not in told
-
-
-def test_the_model_of_a_step_is_converted_from_its_checkpoint(model, tmp_path, monkeypatch, capsys):
-    asked, quiet = [], []
-
-    def of_step(place: Any, step: int) -> Model:
-        asked.append((str(place), step))
-        return import_model(model)
-
-    monkeypatch.setattr("bert_jax.convert.load_checkpointed_model", of_step)
-    monkeypatch.setattr("bert_jax.convert.quiet_libraries", lambda: quiet.append(True))
-    main([f"--from={tmp_path / 'run'}", "--step=1234", f"--to={tmp_path / 'm'}"])
-    assert (asked, quiet) == ([(str(tmp_path / "run"), 1234)], [True])
-    assert f"read      {tmp_path / 'run'}, step 1,234: " in capsys.readouterr().out
-    with at_step(str(tmp_path / "run"), 7) as directory:
-        assert import_model(directory).parts == import_model(model).parts
-    assert not pathlib.Path(directory).exists()
-    with at_step("anywhere", None) as directory:
-        assert directory == "anywhere"
-
-
 def test_convert_exports_a_model_that_runs_without_the_package(model, tmp_path, capsys):
     convert(model, tmp_path / "m", "--format=stablehlo", "--length=8", "--platforms=cpu")
-    assert "output mlm_logits float32 [batch, 8, 140]" in capsys.readouterr().out
+    told = [line[10:] for line in capsys.readouterr().out.splitlines()]
+    for line in ("function: pretraining, for the platforms cpu", "input input_ids int32 [batch, 8]"):
+        assert line in told
+    assert "output mlm_logits float32 [batch, 8, 140]" in told
+    assert not any("is not exported" in line for line in told)
     forward = jax.export.deserialize((tmp_path / "m" / "forward.stablehlo").read_bytes())
     ids = np.zeros((2, 8), np.int32)
     assert forward.call(ids, ids, ids)["nsp_logits"].shape == (2, 2)
@@ -206,14 +173,18 @@ def test_added_tokens_are_refused_in_formats_without_them(original, tmp_path):
         convert(original, tmp_path / "m", "--format=tf1", f"--add-tokens={tmp_path / 'tokens'}")
 
 
-def test_a_function_that_drops_parts_must_be_named(model, tmp_path):
+def test_a_function_that_drops_parts_must_be_named(model, tmp_path, capsys):
     convert(model, tmp_path / "both", "--new=sequence_head", "--labels=a,b")
     trained = json.loads((tmp_path / "both" / "config.json").read_text())
     del trained["bert_jax"]["untrained"]
     (tmp_path / "both" / "config.json").write_text(json.dumps(trained))
     with pytest.raises(UserError, match="labels does not use mlm_head, nsp_head"):
         convert(tmp_path / "both", tmp_path / "m", "--format=stablehlo")
-    convert(tmp_path / "both", tmp_path / "m", "--format=stablehlo", "--function=labels", "--platforms=cpu")
+    capsys.readouterr()
+    convert(tmp_path / "both", tmp_path / "m", "--format=stablehlo", "--function=labels")
+    told = [line[10:] for line in capsys.readouterr().out.splitlines()]
+    assert "function: labels, for the platforms cpu, cuda, tpu" in told
+    assert [line for line in told if line.endswith("is not exported")] == ["mlm_head is not exported", "nsp_head is not exported"]
     signature = json.loads((tmp_path / "m" / "signature.json").read_text())
     assert signature["labels"] == ["a", "b"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -133,6 +134,11 @@ def results(workdir: pathlib.Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((workdir / "results.json").read_text())
     left_out = ("ledger", "failed_saves_since_last_start")
     return {name: value for name, value in values.items() if "second" not in name and name not in left_out}
+
+
+def texts_in(figure: pathlib.Path) -> list[str]:
+    """Returns the texts of a figure in SVG, in the order in which they are drawn: a comment before the shapes of its letters."""
+    return re.findall(r"<!-- (.*?) -->", figure.read_text(encoding="utf-8"))
 
 
 def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:

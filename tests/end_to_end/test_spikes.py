@@ -7,17 +7,13 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.data.batches import BatchSource
-from bert_jax.errors import UserError
-from bert_jax.training.config import SpikeConfig
-from bert_jax.training.loop import LossSpike
-from bert_jax.training.spikes import Rollback
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.forked import Commands
@@ -92,12 +88,6 @@ def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief: pathlib.Pa
     assert control.ends["pretrain"].status == 0, control.ends["pretrain"].output
     assert results(control.base)["rollbacks"] == 0
     assert_same_weights(tmp_path / "bad", control.base)
-
-
-def test_a_run_fails_after_the_maximum_number_of_rollbacks_and_names_the_step():
-    config, nothing = SpikeConfig(policy="rollback", max_rollbacks=0), cast(Any, None)
-    with pytest.raises(UserError, match=r"rolled back 0 times \(config.spikes.max_rollbacks\); .* --replay=120"):
-        Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))
 
 
 def test_a_run_without_pairs_logs_no_next_sentence_scores(control: Commands):

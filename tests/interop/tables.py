@@ -14,16 +14,22 @@ def varint(value: int) -> bytes:
     return low + varint(value >> 7) if value > 0x7F else low
 
 
-def framed(*blocks: bytes, index: list[int] | None = None, metadata: bytes | None = None, handles: dict | None = None) -> bytes:
-    """Returns a table of these blocks. `index` is their order, the names in the index are made up, and `handles` replace the
-    blocks' positions."""
+def framed(
+    *blocks: bytes,
+    index: list[int] | None = None,
+    metadata: bytes | None = None,
+    handles: dict | None = None,
+    compression: bytes = b"\0",
+) -> bytes:
+    """Returns a table of these blocks. `index` is their order, the names in the index are made up, `handles` replace the
+    blocks' positions, and `compression` is the type that every block states."""
     content = b""
     order = range(len(blocks)) if index is None else index
 
     def append(block: bytes) -> bytes:
         nonlocal content
         handle = varint(len(content)) + varint(len(block))
-        content += block + b"\0" + struct.pack("<I", checksum(block + b"\0"))
+        content += block + compression + struct.pack("<I", checksum(block + compression))
         return handle
 
     places = dict(enumerate(append(block) for block in blocks)) | (handles or {})

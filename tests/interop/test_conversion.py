@@ -254,16 +254,14 @@ def test_an_original_checkpoint_uses_its_own_vocabulary():
     assert (model.untrained, model.source) == ({"nsp_head"}, path)
 
 
-def test_source_and_target_must_differ(model, monkeypatch, tmp_path):
-    monkeypatch.setattr(conversion, "read", lambda path, flags: dataclasses.replace(model, source=str(tmp_path / "found")))
-    other = flags_of(to=str(tmp_path / "m"), remote=str(tmp_path / "m"))
-    assert [x.source for x in read_all(["a", "gs://bucket/b"], other)] == [str(tmp_path / "found")] * 2
-    with pytest.raises(UserError, match=r"^--to=\S+/found is the directory of the source a; name another directory"):
-        next(read_all(["a"], flags_of(to=str(tmp_path / "found"), remote="found")))
+def test_source_and_target_must_differ(model, tmp_path):
+    export_model(tmp_path / "run" / "model", model)
+    run, other = str(tmp_path / "run"), str(tmp_path / "m")
+    assert [x.source for x in read_all([run, run], flags_of(to=other, remote=run))] == [f"{run}/model"] * 2
+    with pytest.raises(UserError, match=r"^--to=\S+/model is the directory of the source \S+/run; name another directory"):
+        next(read_all([run], flags_of(to=f"{run}/model", remote=f"{run}/model")))
     with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory of the source gs://bucket/b"):
-        next(read_all(["gs://bucket/b"], flags_of(to=str(tmp_path / "m"), remote="gs://bucket/b")))
-    hub = flags_of(to=str(tmp_path / "m"), remote="lab/name")  # a directory with the name of a model on the hub
-    assert next(read_all(["lab/name"], hub)).parts == model.parts
+        next(read_all(["gs://bucket/b"], flags_of(to=other, remote="gs://bucket/b")))
 
 
 # Targets
@@ -280,29 +278,6 @@ def test_weights_may_be_as_large_as_the_float16_maximum(model, tmp_path):
         f"{tmp_path / 'm'} (format huggingface): {size:,} parameters, {kilobytes:,.1f} kB",
         f"files: {', '.join(files)}",
         "weights in float16",
-    ]
-
-
-def test_a_function_is_exported_for_all_platforms_and_described_by_its_arrays(model, vocabulary, tmp_path, monkeypatch):
-    asked = []
-
-    def export(target: pathlib.Path, model: Model, **options: Any) -> dict[str, Any]:
-        target.mkdir()
-        assert options.pop("card").startswith('---\nlicense: "unknown"\n')
-        asked.append((model.parts, options))
-        array = {"shape": ["batch", "length"], "dtype": "int32"}
-        return {"inputs": [{"name": "ids", **array}], "outputs": {"logits": array}, "platforms": ["cpu", "tpu"]}
-
-    monkeypatch.setattr(conversion, "export_stablehlo", export)
-    told = ["input ids int32 [batch, length]", "output logits int32 [batch, length]"]
-    lines = written(model, flags_of("--format=stablehlo", to=str(tmp_path / "a")))
-    assert lines[2:] == ["function: pretraining, for the platforms cpu, tpu", *told]
-    flags = flags_of("--format=stablehlo", "--function=encode", "--platforms=cpu", "--length=7", to=str(tmp_path / "b"))
-    lost = ["mlm_head is not exported", "nsp_head is not exported"]
-    assert written(model, flags)[2:] == ["function: encode, for the platforms cpu, tpu", *told, *lost]
-    assert asked == [
-        (("pooler", "mlm_head", "nsp_head"), {"function": "pretraining", "length": None, "platforms": ("cpu", "cuda", "tpu")}),
-        (("pooler",), {"function": "encode", "length": 7, "platforms": ["cpu"]}),
     ]
 
 

@@ -154,6 +154,8 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
     ("fields", "bases"),
     [
         (NEW, (5e4, 3e4)),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}}}, (5e4, 10_000.0)),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 3e4}}}, (160_000.0, 3e4)),
         (NEW | {"global_rope_theta": 5e4, "local_rope_theta": 3e4}, (5e4, 3e4)),
         (OLD | {"global_rope_theta": 5e4, "local_rope_theta": 3e4}, (5e4, 3e4)),
         (OLD, (160_000.0, 10_000.0)),
@@ -170,16 +172,38 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
     assert (config.rotary_theta, config.sliding_rotary_theta, config.layer_types) == (*bases, LAYERS)
 
 
+def of_layers(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {f"{kind}_attention": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (of_layers("full", rope_type="yarn"), "rope_type='yarn' in rope_parameters.full_attention cannot be represented"),
+        (of_layers("full", rope_theta=-1), "rope_parameters.full_attention.rope_theta=-1 must be a positive number"),
+        (of_layers("sliding", rope_type="yarn"), "rope_type='yarn' in rope_parameters.sliding_attention cannot be represented"),
+        (of_layers("sliding", rope_theta=-2), "rope_parameters.sliding_attention.rope_theta=-2 must be a positive number"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling cannot be represented"),
+        ({"rope_scaling": {"rope_theta": 9.0}}, "rope_parameters.full_attention=777.0 and rope_scaling=9.0 contradict"),
+        ({"global_rope_theta": 9.0}, "rope_parameters.full_attention=777.0 and global_rope_theta=9.0 contradict"),
+        ({"local_rope_theta": 9.0}, "rope_parameters.sliding_attention=33.0 and local_rope_theta=9.0 contradict"),
+        ({"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
+        ({"local_rope_theta": "x"}, "local_rope_theta='x' must be a positive number"),
+    ],
+    ids=str,
+)
+def test_a_wrong_rotary_base_is_named_with_its_file_and_layers(tmp_path, fields, says):
+    directory = changed("modernbert_masked", tmp_path / "m", **fields)
+    with pytest.raises(UserError) as caught:
+        import_model(directory)
+    assert str(caught.value).startswith(f"{directory / 'config.json'}: {says}")
+
+
 @pytest.mark.parametrize(
     ("case", "fields", "says"),
     [
-        ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
-        ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
-        ("modernbert_masked", {"rope_scaling": {"rope_theta": 9.0}}, r"full_attention=777\.0 and rope_scaling=9\.0 contradict"),
         ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the two groups full_attention and"),
-        ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
-        ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
         ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, but num_hidden_layers=5"),
         ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),

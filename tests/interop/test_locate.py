@@ -18,8 +18,8 @@ import pytest
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop import locate
-from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.locate import find_model_directory, local_model
+from bert_jax.storage import objects
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -128,11 +128,13 @@ def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
     thread.join()
 
 
-def ask(name: str, endpoint: str, home: pathlib.Path, patience: float = 5.0, **environment: str) -> tuple[int, str]:
+def ask(
+    name: str, endpoint: str, home: pathlib.Path, patience: float = 5.0, code: str = ASK, **environment: str
+) -> tuple[int, str]:
     """Returns (exit status, output) of a process that looks for `name`: its library reads the hub's address when it starts."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING")) and not k.lower().endswith("_proxy")}
     variables |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", ASK, name, str(patience)]
+    command = [sys.executable, "-c", code, name, str(patience)]
     done = subprocess.run(command, env=variables | environment, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -172,47 +174,39 @@ def test_a_directory_takes_precedence_over_a_hub_model_of_the_same_name(tmp_path
     assert find_model_directory("google/bert") == pathlib.Path("google/bert")
 
 
+NEEDED = {"config.json", "model.safetensors"}
+
+
 @pytest.mark.parametrize(
-    ("objects", "fetched"),
+    ("names", "copied"),
     [
-        ({"gs://bucket/run/model": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run/model", True)),
-        ({"gs://bucket/run": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run", True)),
-        ({"gs://bucket/run": ["config.json", "modules.json"]}, ("gs://bucket/run", True)),
-        ({"gs://bucket/run": ["bert_config.json", "bert_model.ckpt.index"]}, ("gs://bucket/run", False)),
-        ({"gs://bucket/run": ["config.json"], "gs://bucket/run/checkpoints": ["1/state"]}, ("gs://bucket/run", False)),
-        ({"gs://bucket/run": ["config.json", "metrics.jsonl"], "gs://bucket/run/checkpoints": ["1/state"]}, None),
+        ({f"model/{name}" for name in (*NEEDED, "other.bin")} | {"metrics.jsonl", "config.json"}, NEEDED),
+        ({*NEEDED, "other.bin", "README.md", "checkpoints/1/state"}, {*NEEDED, "README.md"}),
+        (
+            {"modules.json", "0_BERT/model.safetensors", "0_BERT/other.h5", "1_Pooling/config.json"},
+            {"modules.json", "0_BERT/model.safetensors", "1_Pooling/config.json"},
+        ),
+        ({"bert_config.json", "bert_model.ckpt.index", "older/x"}, {"bert_config.json", "bert_model.ckpt.index"}),
+        ({"config.json", "checkpoints/1/state"}, {"config.json"}),
+        ({"config.json", "metrics.jsonl", "checkpoints/1/state"}, None),
     ],
     ids=["workdir", "model", "sentence-transformers", "original", "configuration alone", "workdir without a model"],
 )
-def test_only_the_needed_files_of_a_bucket_model_are_copied(objects, fetched, monkeypatch):
-    asked = []
-
-    def fetch(place: str, name: str, *, deep: bool = True, wanted=None) -> pathlib.Path:
-        reads = wanted is not None and wanted("config.json") and wanted("model.safetensors") and not wanted("other.bin")
-        asked.append((place, reads))
-        assert deep is ("modules.json" in objects.get(place, ()))
-        assert not deep or wanted("0_BERT/model.safetensors")
-        return pathlib.Path("copy")
-
-    def listed(place: str, *, deep: bool = True) -> dict[str, int]:
-        assert deep == place.endswith("/checkpoints")
-        return dict.fromkeys(objects.get(place, []), 1)
-
-    monkeypatch.setattr(locate, "listed", listed)
-    monkeypatch.setattr(locate, "fetched", fetch)
-    if fetched is None:
-        with pytest.raises(UserError, match=r"^gs://bucket/run is a workdir that has no exported model yet; to complete the run"):
-            locate.local_model("gs://bucket/run")
+def test_only_the_needed_files_of_a_bucket_model_are_copied(bucket, names, copied):
+    for name in names:
+        objects.write(f"{bucket}/{name}", b"x")
+    if copied is None:
+        with pytest.raises(UserError, match=f"^{bucket} is a workdir that has no exported model yet; to complete"):
+            local_model(bucket)
     else:
-        assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
-        assert asked == [fetched]
+        assert set(files_of(pathlib.Path(local_model(bucket)))) == copied
 
 
 @pytest.mark.parametrize("name", ["absent", "./a/b", "../a", "a/b/c", "/a/b", "-x/y", "~/a b", "a/", "..", "a//b"])
 def test_invalid_hub_names_are_not_requested(name, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr("bert_jax.interop.locate.from_hub", lambda name: pytest.fail(f"asked the hub for {name}"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=r"there is no .*OWNER/NAME|is not a model directory"):
         find_model_directory(name)
 
@@ -313,10 +307,9 @@ def test_a_refused_hub_file_is_one_sentence(hub, tmp_path):
     assert ask("lab/whole", hub.address, tmp_path / "home")[0] == 0
 
 
-def test_a_hub_vocabulary_is_fetched_without_the_weights(hub, tmp_path, monkeypatch):
+def test_a_hub_vocabulary_is_fetched_without_the_weights(hub, tmp_path):
     code = "import sys; from bert_jax.data.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
-    monkeypatch.setattr(sys.modules[__name__], "ASK", code)
-    status, output = ask("lab/whole", hub.address, tmp_path / "home")
+    status, output = ask("lab/whole", hub.address, tmp_path / "home", code=code)
     assert status == 0, output
     assert load_tokenizer(found(output)).size > 0
     assert not [path for path in hub.asked if "safetensors" in path or ".bin" in path]

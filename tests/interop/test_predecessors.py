@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import types
 
 import jax
 import jax.export
@@ -14,7 +13,8 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.analysis.controls import random_weights
-from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
 from bert_jax.interop.huggingface import Model, export_model, import_model
@@ -23,7 +23,7 @@ from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import make_head
 from bert_jax.model.pretraining import pretraining_model
-from tests.interop.tiny import make_model, make_vocabulary
+from tests.interop.tiny import SPECIALS, make_model, make_vocabulary
 
 SETTINGS = {
     "bilm": {"encoder": "bilm"},
@@ -106,15 +106,14 @@ def test_vectors_without_a_vocabulary_use_the_given_one_and_may_get_new_parts(vo
         ({"pieces": ["the", "new york"]}, "the piece 'new york' has spaces, which word2vec's format cannot hold; choose another"),
         ({"pieces": ["", "the"]}, "the piece '' is empty, which word2vec's format cannot hold"),
         ({"pieces": [" the", "of"]}, "the piece ' the' has spaces"),
-        ({"table": np.array([[1, np.nan]] * 2, np.float32)}, "nothing is written to .*: NaN or infinity in word vectors"),
+        ({"table": np.array([[1, np.nan]] * 7, np.float32)}, "nothing is written to .*: NaN or infinity in word vectors"),
     ],
     ids=["two words", "no word", "space before", "not finite"],
 )
 def test_words_that_cannot_be_read_back_are_not_written(vocabulary, tmp_path, change, says):
-    pieces = change.get("pieces", ["the", "of"])
-    words = types.SimpleNamespace(pieces=pieces, size=2, save=lambda directory: None)
-    table = change.get("table", np.zeros((2, 2), np.float32))
-    config = ModelConfig(encoder="static", num_layers=0, vocab_size=2, hidden_size=2)
+    words = Tokenizer(WordPiece([*SPECIALS, *change.get("pieces", ["the", "of"])], lowercase=False))
+    table = change.get("table", np.zeros((words.size, 2), np.float32))
+    config = ModelConfig(encoder="static", num_layers=0, vocab_size=words.size, hidden_size=2)
     model = Model(params={"embeddings": {"word_embeddings": {"embedding": table}}}, config=config, tokenizer=words)
     with pytest.raises(UserError, match=says):
         export_word2vec(tmp_path / "vectors", model)

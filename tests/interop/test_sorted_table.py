@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.interop import sorted_table
 from bert_jax.interop.sorted_table import Damaged, _encode_block, encode_varint, read_table, read_varint
 from tests.interop.tables import MAGIC, block_of, framed, varint
 
@@ -13,15 +12,6 @@ def test_a_block_that_overlaps_a_checksum_is_refused():
     block = _encode_block({b"a": b"1"})
     with pytest.raises(Damaged, match="its blocks overlap"):
         list(read_table(framed(block, index=[0, 1], handles={1: varint(len(block)) + varint(4)})))
-
-
-def test_names_and_separators_have_a_limited_total_size(monkeypatch):
-    content = framed(_encode_block({b"ab": b"1", b"c": b"2"}))  # and the separator 0000
-    monkeypatch.setattr(sorted_table, "LONGEST", 7)
-    assert dict(read_table(content)) == {b"ab": b"1", b"c": b"2"}
-    monkeypatch.setattr(sorted_table, "LONGEST", 6)
-    with pytest.raises(Damaged, match="its keys have more than 6 bytes"):
-        list(read_table(content))
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,8 @@ def test_published_vectors_are_read_bit_for_bit_in_every_format(tmp_path, name):
     np.testing.assert_allclose(vectors[:5], np.tile(TABLE.mean(0), (5, 1)), rtol=1e-6)
 
 
-def test_a_word_may_cross_blocks_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(word2vec, "_BLOCK", 1)
-    words = [f"{'long' * (k % 30)}{k}" for k in range(200)]
+def test_a_word_may_cross_blocks_of_a_file(tmp_path):
+    words = [f"{'long' * 2000}{k}" for k in range(300)]  # 2.4 megabytes
     table = np.random.default_rng(4).standard_normal((len(words), 5), np.float32)
     (tmp_path / "v.bin").write_bytes(binary(words, table))
     found, vectors, _ = read_vectors(tmp_path / "v.bin")

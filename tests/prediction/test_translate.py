@@ -193,6 +193,7 @@ def test_the_first_held_out_pairs_that_fit_with_their_end_token_are_scored(engin
         (["tfds:wmt14_translate/de-en"], ("en", "de"), 28.4),
         (["tfds:wmt14_translate/fr-en:train", "parallel:more.tsv"], ("en", "fr"), 41.8),
         (["tfds:wmt14_translate/de-en"], ("de", "en"), None),
+        (["tfds:wmt14_translate/de-en"], None, None),
         (["parallel:train.en:train.de"], ("en", "de"), None),
     ],
 )
