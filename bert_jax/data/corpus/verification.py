@@ -66,12 +66,12 @@ class Verification:
         self.done = 0  # how many of `self.bytes` are verified so far
         self._fault: UserError | None = None
         self._stopped = threading.Event()
-        self._finished = threading.Event()
+        self._ended = threading.Event()  # every file is verified, or a damaged file was found
         self._lock = threading.Lock()
         self._saved = time.monotonic()
         self._thread: threading.Thread | None = None
         if not self._pending:
-            self._finished.set()
+            self._ended.set()
 
     def _is_seen(self, name: str) -> bool:
         seen = self._seen.get(name)
@@ -96,9 +96,9 @@ class Verification:
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
         """Waits until every file is verified, and calls `alive` every 0.5 s. Raises the errors of `check`."""
-        if not self._finished.is_set() and self._fault is None:
+        if not self._ended.is_set():
             log.info("waiting until the corpus is verified: %s", self._sizes())
-        while not self._finished.wait(_TICK) and self._fault is None:
+        while not self._ended.wait(_TICK):
             alive()
         self.check()
 
@@ -114,7 +114,7 @@ class Verification:
             with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
                 list(pool.map(self._verify, largest_first))
         except Exception as error:  # this is a bug in bert_jax; if `_fault` were not set, the run would wait forever
-            self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
+            self._fail(UserError(f"the corpus {self._directory} could not be verified: {error!r}"))
         finally:
             self._remember()
         if self._fault is None and not self._stopped.is_set():
@@ -122,7 +122,11 @@ class Verification:
             files = counted(len(largest_first), "file")
             scale, unit = byte_unit(self.bytes)
             log.info("the corpus is verified: %s, %s %s, %.1fs", files, f"{self.bytes / scale:,.0f}", unit, seconds)
-            self._finished.set()
+            self._ended.set()
+
+    def _fail(self, error: UserError) -> None:
+        self._fault = self._fault or error
+        self._ended.set()
 
     def _verify(self, name: str) -> None:
         if self._stopped.is_set() or self._fault is not None:
@@ -132,14 +136,16 @@ class Verification:
             stamp = _stamp(file)
             found = self._sha256(file)
         except OSError as error:
-            self._fault = CorruptedCorpus(f"corrupted corpus: {file} cannot be read: {error.strerror}; {remedy(file)}")
+            self._fail(CorruptedCorpus(f"corrupted corpus: {file} cannot be read: {error.strerror}; {remedy(file)}"))
             return
         if found is None:
             return
         if found != expected:
-            self._fault = CorruptedCorpus(
-                f"corrupted corpus: {file} has changed since it was written: its sha256 is {found[:12]}..., expected "
-                f"{expected[:12]}...; {remedy(file)}"
+            self._fail(
+                CorruptedCorpus(
+                    f"corrupted corpus: {file} has changed since it was written: its sha256 is {found[:12]}..., expected "
+                    f"{expected[:12]}...; {remedy(file)}"
+                )
             )
             return
         with self._lock:

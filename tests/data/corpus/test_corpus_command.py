@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import io
 import json
 import os
 import re
 import shutil
-import sys
-import types
 
 import pytest
+from tokenizers import trainers
 
-from bert_jax import corpus as corpus_module
 from bert_jax.corpus import _parser, main
-from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
 from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.sentences import LAYOUTS
-from bert_jax.data.corpus.sources import ReadOptions
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -30,12 +27,11 @@ from tests.data.conftest import english
 
 
 @pytest.fixture
-def run_corpus(monkeypatch, capsys):
+def run_corpus(capsys):
     """Runs the command in this process and returns its output."""
 
     def run(*flags: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["corpus", *flags, "--workers=1"])
-        main()
+        main([*flags, "--workers=1"])
         return capsys.readouterr().out
 
     return run
@@ -92,18 +88,14 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
 
 
 def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, text_file, run_corpus, monkeypatch):
-    asked, training_text = [], corpus_module.training.training_text
-
-    def fails(items, config, limit):
-        asked.append(limit)
+    def interrupted(**settings):
         raise KeyboardInterrupt
 
     flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", f"--output={tmp_path}/corpus", "--vocab-only"]
-    monkeypatch.setattr(corpus_module.training, "training_text", fails)
-    with pytest.raises(KeyboardInterrupt):
-        run_corpus(*flags, "--vocab-megabytes=3")
-    monkeypatch.setattr(corpus_module.training, "training_text", training_text)
-    assert asked == [3_000_000]
+    with monkeypatch.context() as patch:
+        patch.setattr(trainers, "WordPieceTrainer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_corpus(*flags, "--vocab-megabytes=3")
     assert not (tmp_path / "corpus").exists()
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
     with pytest.raises(UserError, match=r"was trained with other settings: megabytes was 200, and now is 3\. Choose"):
@@ -113,22 +105,6 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
         UserError, match=r"was trained with other settings: kind was set by another command, and now is wordpiece\. Choose"
     ):
         run_corpus(*flags, "--vocab-megabytes=3")
-
-
-def test_a_bucket_corpus_is_built_locally_and_uploaded_with_its_manifest_last(
-    tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch
-):
-    asked = []
-
-    @contextlib.contextmanager
-    def uploaded(output, name, wanted, **options):
-        asked.append((output, name, wanted("any/file"), options))
-        yield str(tmp_path / "local")
-
-    monkeypatch.setattr(corpus_module, "uploaded", uploaded)
-    run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shards=1")
-    assert asked == [("gs://bucket/corpus", "--output", True, {"exact": True, "last": ("manifest.json",)})]
-    assert open_corpus(tmp_path / "local").num_documents > 0
 
 
 def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, text_file, run_corpus):
@@ -217,7 +193,6 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
 
 def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
     assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and its vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
@@ -289,67 +264,50 @@ def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, 
     assert open_corpus(tmp_path / "corpus").num_documents < 300
 
 
-PLAIN = {"megabytes": 200, "max_word_characters": None, "alphabet": None, "sources": ["text:a.txt"]}
-
-
 @pytest.mark.parametrize(
-    ("flags", "trained", "recipe"),
+    ("flags", "recipe", "tokens"),
     [
-        ("wordpiece", ("train_wordpiece", 30_522, None, None, None), {"size": 30_522, "lowercase": True}),
-        ("wordpiece --lowercase", ("train_wordpiece", 30_522, True, None, None), {"size": 30_522, "lowercase": True}),
+        ("wordpiece --lowercase", {"size": 30_522, "lowercase": True}, "the cafe has 12345"),
         (
-            "sentencepiece --cased --vocab-size=99 --alphabet=7 --max-word-characters=8 --vocab-megabytes=3",
-            ("train_sentencepiece", 99, False, 8, 7),
+            "wordpiece --cased --vocab-size=99 --alphabet=7 --max-word-characters=8 --vocab-megabytes=3",
             {"size": 99, "lowercase": False, "alphabet": 7, "max_word_characters": 8, "megabytes": 3},
+            "The [UNK] has [UNK]",
         ),
-        (
-            "characters",
-            ("train_sentencepiece", 30_522, None, None, None, ("characters", True)),
-            {"size": 30_522, "lowercase": False},
-        ),
-        (
-            "characters --lowercase",
-            ("train_sentencepiece", 30_522, True, None, None, ("characters", True)),
-            {"size": 30_522, "lowercase": True},
-        ),
+        ("sentencepiece --lowercase --vocab-size=60", {"size": 60, "lowercase": True}, "▁t h e ▁ c a f é ▁ h a s ▁ 1 2 3 4 5"),
+        ("characters", {"size": 30_522, "lowercase": False}, "▁ T h e ▁ c a f é ▁ h a s ▁ 1 2 3 4 5"),
+        ("characters --lowercase", {"size": 30_522, "lowercase": True}, "▁ t h e ▁ c a f é ▁ h a s ▁ 1 2 3 4 5"),
         (
             "bpe",
-            ("train_bpe", 30_522, ("lowercase", False), ("nfc", False), ("splitting", "gpt2"), ("unused", 0)),
             {"size": 30_522, "lowercase": False, "splitting": "gpt2", "nfc": False, "unused": 0},
+            "T he ▁cafe \u0301 ▁has ▁12345",
         ),
         (
-            "bpe --lowercase --splitting=gpt4 --nfc --unused-tokens=5",
-            ("train_bpe", 30_522, ("lowercase", True), ("nfc", True), ("splitting", "gpt4"), ("unused", 5)),
-            {"size": 30_522, "lowercase": True, "splitting": "gpt4", "nfc": True, "unused": 5},
+            "bpe --lowercase --splitting=gpt4 --nfc --unused-tokens=70 --vocab-size=384",
+            {"size": 384, "lowercase": True, "splitting": "gpt4", "nfc": True, "unused": 70},
+            "t he ▁café ▁has ▁ 123 45",
         ),
     ],
 )
-def test_each_kind_of_vocabulary_is_trained_and_recorded_with_its_settings(
-    tmp_path, run_corpus, monkeypatch, flags, trained, recipe
-):
-    done = []
+def test_each_kind_of_vocabulary_is_trained_and_recorded_with_its_settings(tmp_path, run_corpus, flags, recipe, tokens):
+    (tmp_path / "a.txt").write_text("".join(f"The cafe\u0301 has 12345 Tables{' or so' * k}.\n" for k in range(50)))
+    kind, *given = flags.split()
+    source = f"text:{tmp_path}/a.txt"
+    printed = run_corpus(f"--source={source}", f"--train-vocab={kind}", *given, f"--output={tmp_path}/new", "--vocab-only")
+    tokenizer = load_tokenizer(tmp_path / "new" / "tokenizer")
+    assert printed == f"vocabulary of {tokenizer.size} pieces in {tmp_path}/new/tokenizer\n"
+    assert " ".join(tokenizer.tokens(tokenizer.encode("The cafe\u0301 has 12345"))) == tokens
+    assert (sum(piece.startswith("[unused") for piece in tokenizer.pieces) >= 70) is ("unused-tokens" in flags)
+    if kind == "wordpiece":
+        assert tokenizer.max_word_characters == recipe.get("max_word_characters", 200)
+    plain = {"megabytes": 200, "max_word_characters": None, "alphabet": None, "sources": [source]}
+    assert json.loads((tmp_path / "new" / ".vocabulary.json").read_text()) == {"kind": kind, **plain, **recipe}
 
-    def training_of(name):
-        def train(documents, *given, **named):
-            assert documents == f"{recipe.get('megabytes', 200)} MB of items"
-            done.append((name, *given, *sorted(named.items())))
-            return "the vocabulary"
 
-        return train
-
-    for name in ("train_wordpiece", "train_sentencepiece", "train_bpe"):
-        monkeypatch.setattr(corpus_module.training, name, training_of(name))
-    text = lambda items, config, size: f"{size // 10**6} MB of {items}"  # noqa: E731
-    monkeypatch.setattr(corpus_module.training, "training_text", text)
-    monkeypatch.setattr(corpus_module.sources, "find_items", lambda *given: "items")
-    monkeypatch.setattr(corpus_module, "write_or_check_tokenizer", lambda *given: done.append(given))
-    monkeypatch.setattr(corpus_module, "load_tokenizer", lambda directory: types.SimpleNamespace(size=5))
-    given = f"--train-vocab={flags}".split()
-    said = run_corpus("--source=text:a.txt", *given, f"--output={tmp_path}/new", "--vocab-only")
-    assert said == f"vocabulary of 5 pieces in {tmp_path}/new/tokenizer\n"
-    assert done == [trained, ("the vocabulary", tmp_path / "new" / "tokenizer")]
-    kept = json.loads((tmp_path / "new" / ".vocabulary.json").read_text())
-    assert kept == {"kind": flags.split()[0], **PLAIN, **recipe}
+def test_a_vocabulary_is_trained_on_the_given_megabytes(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("It rained again, and again, and again it rained.\n" * 22_500)  # 1.1 MB
+    flags = [f"--source=text:{tmp_path}/a.txt", "--train-vocab=wordpiece", "--layout=sentences", f"--output={tmp_path}/corpus"]
+    main([*flags, "--vocab-only", "--vocab-megabytes=1"])
+    assert re.fullmatch(r"reading for the vocabulary: \d+/1,000 kB of text", capsys.readouterr().err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -387,26 +345,37 @@ def test_flags_that_do_not_fit_together_are_refused(tmp_path, run_corpus, monkey
         run_corpus(*flags.split())
 
 
-@pytest.mark.parametrize(
-    ("flags", "fraction", "enough"),
-    [("", 0.01, True), ("--eval-fraction=0.02", 0.02, False), ("--eval-source=text:b.txt", 0.0, False)],
-)
-def test_the_flags_of_a_build_reach_its_settings(tmp_path, run_corpus, monkeypatch, flags, fraction, enough):
-    built = []
-    monkeypatch.setattr(corpus_module, "_build", lambda flags, config, *, shown: built.append((flags.output, config, shown)))
-    run_corpus("--source=text:a.txt", "--source=embedded", f"--output={tmp_path}/c", *flags.split())
-    more = "--text-field=body --layout=paragraphs --on-bad-bytes=replace --on-bad-records=skip --tfds-directory=there"
-    more += " --pair-fields=2,1 --keep=long-pairs --keep=duplicate-documents"
-    run_corpus("--source=text:a.txt", f"--output={tmp_path}/c", *more.split(), "--max-length-ratio=2.5", "--max-pair-tokens=9",
-               "--shards=3", "--max-sentence-characters=77", "--min-document-characters=5")  # fmt: skip
-    (output, config, shown), (_, other, _) = built
-    assert (output, shown) == (tmp_path / "c", f"{tmp_path}/c")
-    assert [str(source) for source in (*config.sources, *config.eval_sources)] == (
-        ["text:a.txt", "embedded", *(["text:b.txt"] if "source" in flags else [])]
-    )
-    assert (config.text.eval_fraction, config.enough_eval, config.shards) == (fraction, enough, None)
-    assert (config.text.cleaning, config.text.pairs) == (CleaningConfig(), PairRules())
-    assert config.text.options == ReadOptions(None, "auto", "error", "error", None, None)
-    assert other.text.options == ReadOptions("body", "paragraphs", "replace", "skip", "there", "2,1")
-    assert other.text.cleaning == CleaningConfig(frozenset({"long-pairs", "duplicate-documents"}), 77, 5)
-    assert (other.text.pairs, other.shards) == (PairRules(2.5, 9), 3)
+def test_the_flags_of_a_build_reach_its_settings(tmp_path, tiny_vocabulary, run_corpus):
+    (tmp_path / "a.tsv").write_text("".join(f"{text}\tthe {text}\n" for text in ("cat sat", "dog ran", "bird flew")))
+    flags = "--text-field=body --layout=paragraphs --on-bad-bytes=replace --on-bad-records=skip --tfds-directory=there"
+    flags += " --pair-fields=2,1 --keep=long-pairs --keep=duplicate-documents --max-length-ratio=2.5 --max-pair-tokens=9"
+    flags += " --shards=3 --max-sentence-characters=77 --min-document-characters=5 --eval-fraction=0.25"
+    source = f"--source=parallel:{tmp_path}/a.tsv"
+    run_corpus(source, f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags.split())
+    settings = json.loads((tmp_path / "corpus" / "settings.json").read_text())
+    expected = {
+        **{"text_field": "body", "layout": "paragraphs", "on_bad_bytes": "replace", "on_bad_records": "skip"},
+        **{"tfds_directory": "there", "pair_fields": "2,1", "keep": ["duplicate-documents", "long-pairs"]},
+        **{"max_length_ratio": 2.5, "max_pair_tokens": 9, "shards": 3, "max_sentence_characters": 77},
+        **{"min_document_characters": 5, "eval_fraction": 0.25},
+    }
+    assert {name: settings[name] for name in expected} == expected
+    run_corpus(source, f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/plain")
+    settings = json.loads((tmp_path / "plain" / "settings.json").read_text())
+    expected = {
+        **{"text_field": "text", "layout": "auto", "on_bad_bytes": "error", "on_bad_records": "error"},
+        **{"tfds_directory": None, "pair_fields": None, "keep": [], "shards": 1, "eval_fraction": 0.01},
+        **dataclasses.asdict(PairRules()),
+        **{name: value for name, value in dataclasses.asdict(CleaningConfig()).items() if name != "keep"},
+    }
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_documents_are_held_out_by_a_default_or_given_fraction_or_from_a_source(tmp_path, text_file, tiny_vocabulary, run_corpus):
+    (tmp_path / "b.txt").write_text("The bird was not there then.\nIt flew.\n")
+    for flags, fraction in ([], 0.049), (["--eval-fraction=0.02"], 0.02), ([f"--eval-source=text:{tmp_path}/b.txt"], 0.0):
+        output = tmp_path / str(fraction)
+        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={output}", *flags)
+        assert json.loads((output / "manifest.json").read_text())["eval_fraction"] == fraction
+    assert open_corpus(tmp_path / "0.0", "eval").num_documents == 1
+    assert open_corpus(tmp_path / "0.0").num_documents == 300

@@ -3,14 +3,18 @@ finished."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
+import io
 import json
 import logging
 import os
+import pathlib
 import re
 import shutil
+import sys
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +23,6 @@ from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.errors import UserError
-from bert_jax.interface import progress
 from tests.data.conftest import english
 
 DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 is [0-9a-f]{{12}}\.\.\., expected .*; remove "
@@ -130,33 +133,36 @@ def test_a_missing_or_damaged_record_only_causes_another_verification(directory,
     assert record.name == f"{hashlib.sha256(str(directory).encode()).hexdigest()[:20]}.json"  # later versions find it again
 
 
-class Slow:
-    """A `Path.open` whose files wait at every block until `go` is set; `begun` is set when a file is being read."""
+def before_opening(monkeypatch: pytest.MonkeyPatch, action: Callable[[pathlib.Path], object]) -> None:
+    """Calls `action` with every array of a corpus before it is opened, so that the disk is slow or faulty."""
+    opened = pathlib.Path.open
 
-    def __init__(self, monkeypatch):
-        self.begun, self.go = threading.Event(), threading.Event()
-        digest = verification.Verification._sha256
+    def acting(path: pathlib.Path, *arguments, **named):
+        if path.suffix == ".npy":
+            action(path)
+        return opened(path, *arguments, **named)
 
-        def waiting(running, file):
-            self.begun.set()
-            assert self.go.wait(30) or running._stopped.is_set()
-            return digest(running, file)
+    monkeypatch.setattr(pathlib.Path, "open", acting)
 
-        monkeypatch.setattr(verification.Verification, "_sha256", waiting)
+
+def use_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)), raising=False)
 
 
 def test_training_continues_during_verification_and_a_save_waits_for_it(directory, monkeypatch, caplog):
-    slow, beats = Slow(monkeypatch), []
+    begun, go, beats = threading.Event(), threading.Event(), []
     caplog.set_level(logging.INFO, "bert_jax")
+    before_opening(monkeypatch, lambda file: begun.set() or go.wait(30))
     with Verification(directory) as running:
-        assert slow.begun.wait(30)
+        assert begun.wait(30)
         running.check()  # a step: it does not wait
 
         def alive():
             beats.append(1)
-            slow.go.set()
+            go.set()
 
-        assert running._thread.daemon  # it does not delay the end of a program
+        # it does not delay the end of a program
+        assert [thread.daemon for thread in threading.enumerate() if thread.name == "verification"] == [True]
         running.wait(alive)  # a save
         running.wait(alive)
     assert beats
@@ -175,67 +181,73 @@ def test_the_next_step_ends_the_run_once_damage_is_found(directory):
     def steps(running):
         for _ in range(3000):
             running.check()
-            running._finished.wait(0.01)
+            time.sleep(0.01)
 
     with Verification(directory) as running, pytest.raises(UserError, match=DAMAGED.format("train.tokens.npy")):
         steps(running)
 
 
-def test_a_run_that_ends_early_leaves_no_thread_and_the_next_continues_the_verification(directory, monkeypatch):
-    monkeypatch.setattr(verification, "_BLOCK", 64)
-    hashed, digest = [], verification.Verification._sha256
+def test_a_run_that_ends_early_leaves_no_thread_and_the_next_continues_the_verification(directory, monkeypatch, caplog):
+    opened, fourth = [], threading.Event()
 
-    def some(running, file):
-        hashed.append(file.name)
-        if len(hashed) == 4:
-            running._stopped.set()
-        return digest(running, file)
+    def wait_at_the_fourth(file):
+        opened.append(file)
+        if len(opened) == 4:
+            fourth.set()
+            assert running._stopped.wait(30)
 
-    monkeypatch.setattr(verification.Verification, "_sha256", some)
+    caplog.set_level(logging.INFO, "bert_jax")
+    use_cores(monkeypatch, 1)
+    before_opening(monkeypatch, wait_at_the_fourth)
     with Verification(directory) as running:
-        running._thread.join(30)
+        assert fourth.wait(30)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("verification")]
-    assert not running._finished.is_set()
+    assert "the corpus is verified" not in caplog.text
     with Verification(directory) as rest:
         rest.wait()
-    assert len(hashed) == 4 + 16 - 3
+    assert len(opened) == 4 + 16 - 3
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (7, 1), (8, 2), (100, 8)])
 def test_a_few_threads_of_low_priority_read_the_largest_files_first(directory, monkeypatch, cores, threads):
-    made, read = [], []
+    sizes, lowered, all_threads = [], {}, threading.Barrier(threads, timeout=30)
 
-    class Pool(concurrent.futures.ThreadPoolExecutor):
-        def __init__(self, count, name, initializer):
-            made.append(count)
-            initializer()
-            super().__init__(1, name)
+    def meet(file):
+        sizes.append(file.stat().st_size)
+        all_threads.wait()
 
-    monkeypatch.setattr(verification, "available_cores", lambda: cores)
-    monkeypatch.setattr(verification.concurrent.futures, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(os, "setpriority", lambda *arguments: made.append(arguments[2]))
-    sha256 = Verification._sha256
-    monkeypatch.setattr(Verification, "_sha256", lambda self, file: read.append(file.stat().st_size) or sha256(self, file))
+    use_cores(monkeypatch, cores)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: lowered.update({who: niceness}), raising=False)
+    before_opening(monkeypatch, meet)
     with Verification(directory) as running:
         running.wait()
-    assert made == [threads, 10]
-    assert (read, len(read)) == (sorted(read, reverse=True), 16)
+    assert list(lowered.values()) == [10] * threads
+    assert os.getpid() not in lowered
+    in_turns = [size for k in range(0, 16, threads) for size in sorted(sizes[k : k + threads], reverse=True)]
+    assert (in_turns, len(sizes)) == (sorted(sizes, reverse=True), 16)
 
 
-@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 1), (-1.0, 17)])
-def test_verified_files_are_recorded_every_few_seconds_and_at_the_end(directory, monkeypatch, seconds, saves):
-    saved, remember = [], Verification._remember
-    monkeypatch.setattr(verification, "_SAVE_SECONDS", seconds)
-    monkeypatch.setattr(verification.time, "monotonic", lambda: 7.0)
-    monkeypatch.setattr(Verification, "_remember", lambda self: saved.append(1) or remember(self))
-    running = Verification(directory)
-    running._run()
-    running.wait()
-    assert len(saved) == saves
+@pytest.mark.parametrize(("seconds", "recorded"), [(0.3, [0] * 16), (5.0, [k // 2 * 2 for k in range(16)]), (5.1, [*range(16)])])
+def test_verified_files_are_recorded_every_five_seconds_and_at_the_end(directory, cache, monkeypatch, seconds, recorded):
+    clock, found = [0.0], []
+
+    def count() -> int:
+        return sum(len(json.loads(record.read_text())["files"]) for record in cache.glob("*.json"))
+
+    def pass_time(file):
+        clock[0] += seconds
+        found.append(count())
+
+    use_cores(monkeypatch, 1)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    before_opening(monkeypatch, pass_time)
+    with Verification(directory) as running:
+        running.wait()
+    assert (found, count()) == (recorded, 16)
 
 
 def test_a_bug_ends_the_run_too(directory, monkeypatch):
-    monkeypatch.setattr(Verification, "_sha256", lambda self, file: {}["x"])
+    before_opening(monkeypatch, lambda file: {}["x"])
     with Verification(directory) as running, pytest.raises(UserError, match=r"corpus could not be verified: KeyError\('x'\)"):
         running.wait()
 
@@ -248,27 +260,26 @@ def test_a_wrong_file_size_is_found_before_reading(directory):
 
 
 def test_progress_is_shown_in_the_unit_of_the_corpus(directory, monkeypatch):
-    told = []
+    shown = io.StringIO()
 
-    class Progress(progress.Progress):
-        def __init__(self, title, total, unit):
-            told.append((title, total, unit))
+    def wait_for_progress(file):
+        for _ in range(3000):
+            if shown.getvalue():
+                return
+            time.sleep(0.01)
 
-        def update(self, done):  # called only if hashing takes more than half a second, as it may on a busy machine
-            assert 0 <= done <= told[0][1]
-
-        def close(self):
-            told.append("closed")
-
-    monkeypatch.setattr(verification, "Progress", Progress)
+    before_opening(monkeypatch, wait_for_progress)
+    monkeypatch.setattr(sys, "stderr", shown)
     _, size = verify(directory)
-    assert told == [("verifying the corpus:", round(size / 1e3), "kB"), "closed"]
+    first, *others = shown.getvalue().splitlines()
+    assert first == f"verifying the corpus: 0/{size / 1e3:.0f} kB"
+    assert all(re.match(rf"verifying the corpus: \d+/{size / 1e3:.0f} kB", line) for line in others)
 
 
 def test_an_unreadable_file_is_named(directory, monkeypatch):
-    def fail(running, file):
+    def fail(file):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(verification.Verification, "_sha256", fail)
+    before_opening(monkeypatch, fail)
     with Verification(directory) as running, pytest.raises(UserError, match=r"\.npy cannot be read: Input/output error; remove"):
         running.wait()
