@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator
-from types import SimpleNamespace
+import shutil
 from typing import Any
 
 import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.errors import UserError
-from bert_jax.pretraining import start
 from bert_jax.pretraining.start import load_branch_state
+from tests.end_to_end.runs import build_corpus
 from tests.random_rows import TINY
+from tests.training.test_checkpoints_on_meshes import abstract, save_all, state_at
 
 FIRST = {"steps": 12, "length": 16, "batch_size": 4, "max_predictions": 3}
 SECOND = {"steps": 10, "length": 32, "batch_size": 8, "max_predictions": 5}
 MODEL = PretrainingExperiment(model=TINY, phases=(PhaseConfig(steps=1, length=32),)).to_dict()["model"]
-VALUES: dict[str, Any] = {"model": MODEL, "phases": [FIRST, SECOND], "corpus": {"directory": "runs/corpus"}}
-CORPUS: Any = SimpleNamespace(vocabulary="of the corpus")
+VALUES: dict[str, Any] = {"model": MODEL, "phases": [FIRST, SECOND]}
 
 
-@pytest.fixture
-def trunk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Returns the workdir of a run with states of steps 12 and 20; its corpus has the same vocabulary."""
-
-    @contextlib.contextmanager
-    def checkpoints(directory: pathlib.Path, *, read_only: bool) -> Iterator[Any]:
-        assert (directory, read_only) == (tmp_path / "checkpoints", True)
-        yield SimpleNamespace(steps=[12, 20], restore=lambda step, layout: (step, layout))
-
-    def open_splits(directory: str, names: list[str]) -> list[Any]:
-        assert (directory, names) == ("runs/corpus", ["train"])
-        return [CORPUS]
-
-    (tmp_path / "checkpoints").mkdir()
-    config = PretrainingExperiment.from_dict(VALUES).to_dict()
-    (tmp_path / "config.json").write_text(
-        json.dumps(config | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "a"})
-    )
-    monkeypatch.setattr(start, "Checkpoints", checkpoints)
-    monkeypatch.setattr(start, "open_splits", open_splits)
-    return tmp_path
+def write_config(workdir: pathlib.Path, corpus: str) -> None:
+    config = PretrainingExperiment.from_dict(VALUES | {"corpus": {"directory": corpus}}).to_dict()
+    (workdir / "config.json").write_text(json.dumps(config | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "a"}))
 
 
-def branch(state: str, corpus: Any = CORPUS, **changes: Any) -> Any:
-    experiment = PretrainingExperiment.from_dict(VALUES | {"init_state": state} | changes)
-    layout: Any = "layout"
-    return load_branch_state(experiment, corpus, layout)
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Returns the workdir of a run with states of steps 12 and 20, next to its corpus."""
+    workdir = tmp_path_factory.mktemp("trunk") / "run"
+    save_all(workdir / "checkpoints", 12, 20)
+    write_config(workdir, str(build_corpus(workdir.with_name("corpus"), documents=12)))
+    return workdir
 
 
-def refusal(state: str, corpus: Any = CORPUS, **changes: Any) -> str:
+@pytest.fixture(scope="module")
+def corpus(trunk: pathlib.Path) -> Corpus:
+    """Returns the corpus of that run."""
+    return open_splits(trunk.with_name("corpus"))[0]
+
+
+def branch(state: str, corpus: Corpus, **changes: Any) -> int:
+    """Returns the step of the state from which the branch continues."""
+    experiment = PretrainingExperiment.from_dict(VALUES | {"corpus": {"directory": "runs/corpus"}, "init_state": state} | changes)
+    found: Any = load_branch_state(experiment, corpus, abstract(state_at(0)))
+    return int(found["step"])
+
+
+def refusal(state: str, corpus: Corpus, **changes: Any) -> str:
     with pytest.raises(UserError) as error:
         branch(state, corpus, **changes)
     return str(error.value)
@@ -73,8 +71,10 @@ def refusal(state: str, corpus: Any = CORPUS, **changes: Any) -> str:
         (12, {"optimizer": {"weight_decay": 0.5}, "seed": 3}),
     ],
 )
-def test_a_branch_continues_with_other_settings_of_its_future(step: int, changes: dict[str, Any], trunk: pathlib.Path):
-    assert branch(f"{trunk}@{step}", **changes) == (step, "layout")
+def test_a_branch_continues_with_other_settings_of_its_future(
+    step: int, changes: dict[str, Any], trunk: pathlib.Path, corpus: Corpus
+):
+    assert branch(f"{trunk}@{step}", corpus, **changes) == step
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,10 @@ def test_a_branch_continues_with_other_settings_of_its_future(step: int, changes
         ({"teacher": "model"}, "config.teacher is False in that run, but True here"),
     ],
 )
-def test_a_state_of_another_model_or_optimizer_is_refused(changes: dict[str, Any], says: str, trunk: pathlib.Path):
-    assert f"is a state of a different model or optimizer: {says}; use the same" in refusal(f"{trunk}@12", **changes)
+def test_a_state_of_another_model_or_optimizer_is_refused(
+    changes: dict[str, Any], says: str, trunk: pathlib.Path, corpus: Corpus
+):
+    assert f"is a state of a different model or optimizer: {says}; use the same" in refusal(f"{trunk}@12", corpus, **changes)
 
 
 @pytest.mark.parametrize(
@@ -101,33 +103,31 @@ def test_a_state_of_another_model_or_optimizer_is_refused(changes: dict[str, Any
         (12, [FIRST], "is a state after step 12, but config.phases have only 12 steps together; give the phases"),
     ],
 )
-def test_another_past_is_refused(step: int, phases: list[Any], says: str, trunk: pathlib.Path):
-    assert says in refusal(f"{trunk}@{step}", phases=phases)
+def test_another_past_is_refused(step: int, phases: list[Any], says: str, trunk: pathlib.Path, corpus: Corpus):
+    assert says in refusal(f"{trunk}@{step}", corpus, phases=phases)
 
 
-def test_a_missing_state_is_refused_with_the_saved_steps(trunk: pathlib.Path):
-    assert f"{trunk} has no state of step 7 (it has steps 12, 20); name an existing step" in refusal(f"{trunk}@7")
-    (trunk / "checkpoints").rmdir()
-    assert f"{trunk} has no state of step 12; name an existing step" in refusal(f"{trunk}@12")
+def test_a_missing_state_is_refused_with_the_saved_steps(trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path):
+    says = f"{trunk} has no state of step 7 (it has steps 12, 20); name an existing step"
+    assert says in refusal(f"{trunk}@7", corpus)
+    write_config(tmp_path, "runs/corpus")
+    assert f"{tmp_path} has no state of step 12; name an existing step" in refusal(f"{tmp_path}@12", corpus)
 
 
 @pytest.mark.parametrize(
     ("state", "example"), [("runs/a", "runs/a@5000"), ("@12", "runs/mine@5000"), ("runs/a@", "runs/a@5000"), ("a@b", "a@5000")]
 )
-def test_a_state_is_named_by_its_workdir_and_step(state: str, example: str, trunk: pathlib.Path):
-    assert f"config.init_state={state} is not WORKDIR@STEP, e.g. {example}; name a step" in refusal(state)
+def test_a_state_is_named_by_its_workdir_and_step(state: str, example: str, corpus: Corpus):
+    assert f"config.init_state={state} is not WORKDIR@STEP, e.g. {example}; name a step" in refusal(state, corpus)
 
 
-def test_a_state_of_another_vocabulary_is_refused_if_its_corpus_is_there(trunk: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    other: Any = SimpleNamespace(vocabulary="another")
+def test_a_state_of_another_vocabulary_is_refused_if_its_corpus_is_there(
+    trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path
+):
+    other = dataclasses.replace(corpus, vocabulary=dataclasses.replace(corpus.vocabulary, sha256="another"))
     says = "is a state of a run with a different vocabulary than the corpus runs/corpus; build the corpus with --vocab="
-    assert says in refusal(f"{trunk}@12", other)
-
-    def gone(directory: str, names: list[str]) -> list[Any]:
-        raise UserError("there is no corpus")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(start, "is_remote", lambda directory: directory == "runs/corpus")
-        assert branch(f"{trunk}@12", other) == (12, "layout")
-    monkeypatch.setattr(start, "open_splits", gone)
-    assert branch(f"{trunk}@12", other) == (12, "layout")
+    assert f"{says}{trunk.with_name('corpus')}/tokenizer" in refusal(f"{trunk}@12", other)
+    copy = shutil.copytree(trunk, tmp_path / "copy")
+    for directory in (str(tmp_path / "gone"), "gs://bucket/corpus"):
+        write_config(copy, directory)
+        assert branch(f"{copy}@12", other) == 12

@@ -2,57 +2,63 @@
 
 from __future__ import annotations
 
-import types
-from typing import Any
+import os
+import pathlib
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.configs.memory_advice import require_training_memory
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.batches import BatchSource
+from bert_jax.data.corpus.verification import Verifications
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.pretraining import evaluation, splits
-from bert_jax.pretraining.splits import PhaseBatches
-from bert_jax.sharding import device_errors
+from bert_jax.pretraining.evaluation import Evaluation
+from bert_jax.pretraining.splits import PhaseBatches, Splits
+from bert_jax.runtime.interruptions import Preemption, Watchdog
+from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
+from tests.data.corpora import corpus_of, random_documents
+from tests.random_rows import program_for
+
+CORPUS = corpus_of(random_documents(40, seed=0))
+GIBIBYTE = {"SC_PHYS_PAGES": 1 << 18, "SC_PAGE_SIZE": 1 << 12}
 
 
-class Source:
-    """Rows that contain the step and the part of the batch for which they were made."""
+def test_a_phase_starts_at_its_first_row_with_its_own_seed():
+    phases = [{"steps": 3, "length": 32, "batch_size": 8}, {"steps": 4, "length": 64, "batch_size": 4}]
+    values = {"model": {"vocab_size": CORPUS.vocabulary.size}, "phases": phases, "seed": 5}
+    experiment = PretrainingExperiment.from_dict(values)
 
-    def __init__(self, *settings: Any):
-        self.settings = settings
+    def ids(phase: int, step: int, shard: tuple[int, int] = (0, 1), skipped: int = 0) -> np.ndarray:
+        found: np.ndarray = PhaseBatches(experiment, phase, CORPUS, shard, skipped).rows(step)["input_ids"]
+        return found
 
-    def at(self, step: int, shard: Any) -> dict[str, Any]:
-        zeros = np.zeros((1, 2), np.int32)
-        return {"input_ids": zeros + step, "token_type_ids": zeros, "position_ids": zeros, "shard": np.array([shard])}
+    def wanted(phase: int, at: int) -> np.ndarray:
+        seed = experiment.phase_seed(phase)
+        source = BatchSource(CORPUS, experiment.example_config(phase), phases[phase]["batch_size"], seed)
+        found: np.ndarray = source.at(at)["input_ids"]
+        return found
+
+    assert experiment.phase_seed(0) != experiment.phase_seed(1)
+    for phase, step, at in ((0, 0, 0), (0, 2, 2), (1, 3, 0), (1, 6, 3)):
+        np.testing.assert_array_equal(ids(phase, step), wanted(phase, at))
+    np.testing.assert_array_equal(ids(1, 3, (1, 2)), wanted(1, 0)[2:])
+    np.testing.assert_array_equal(ids(1, 5, skipped=9), wanted(1, 2 + 9))
 
 
-def test_a_phase_starts_at_its_first_row_with_its_own_seed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(splits, "BatchSource", Source)
-    lengths = [{"steps": 3, "length": 32, "batch_size": 8}, {"steps": 4, "length": 64, "batch_size": 4}]
-    values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": lengths, "seed": 5}
-    experiment, corpus = PretrainingExperiment.from_dict(values), object()
-    first, second = (PhaseBatches(experiment, index, corpus, (2, 4)) for index in (0, 1))  # type: ignore[arg-type]
-    assert [int(first.rows(step)["input_ids"][0, 0]) for step in (0, 2)] == [0, 2]
-    assert [int(second.rows(step)["input_ids"][0, 0]) for step in (3, 6)] == [0, 3]
-    assert second.rows(3)["shard"].tolist() == [[2, 4]]
-    later = PhaseBatches(experiment, 1, corpus, skipped_batches=9)  # type: ignore[arg-type]
-    assert int(later.rows(5)["input_ids"][0, 0]) == 2 + 9
-    assert later.rows(5)["shard"].tolist() == [[0, 1]], "the whole batch"
-    with pytest.raises(UserError, match=r"input_ids holds 30522, outside \[0, 30522\)"):
-        first.rows(30_522)
-    settings: Any = (first.source, second.source)
-    (train, examples, rows, seed), (*_, other_seed) = settings[1].settings, settings[0].settings
-    assert (train, examples.length, rows) == (corpus, 64, 4)
-    assert seed != other_seed
+def test_a_row_with_an_id_outside_of_the_vocabulary_is_refused():
+    experiment = PretrainingExperiment.from_dict({"model": {"vocab_size": 1_010}, "phases": [{"steps": 3, "length": 32}]})
+    with pytest.raises(UserError, match=r"input_ids holds \d{4}, outside \[0, 1010\)"):
+        PhaseBatches(experiment, 0, CORPUS).rows(0)
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
+    monkeypatch.setattr(os, "sysconf", GIBIBYTE.get)
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     for size, accumulation, fits in ((8, 1, True), (65_536, 1, False), (65_536, 1_024, True)):
         second = {"steps": 4, "length": 64, "batch_size": size, "accumulation": accumulation}
@@ -67,15 +73,14 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypa
         assert "--config.phases.1.accumulation=2" in str(raised.value)
 
 
-def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
-    rows = {"masked_targets": np.zeros((4_096, 20), np.int32), "nsp_labels": np.zeros((4_096, 1), np.int32)}
-    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([rows]))
-    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
-    train: Any = types.SimpleNamespace(token_counts=np.ones(30_522), vocabulary=types.SimpleNamespace(unk_id=1, sep_id=2))
-    splits: Any = types.SimpleNamespace(train=train, eval="held out")
-    values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32}], "evaluation": {"batch_size": 100_000}}
+def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 10, "SC_PAGE_SIZE": 1 << 12}.get)
+    values = {"model": published("tiny") | {"vocab_size": 30_522}, "phases": [{"steps": 3, "length": 32}]}
     experiment = PretrainingExperiment.from_dict(values)
-    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-    plan: Any = types.SimpleNamespace(config=experiment.example_config(0))
-    with pytest.raises(UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs 9\.38 GiB of host memory"):
-        evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+    program = program_for(experiment.trained_objective, optax.sgd(1.0))
+    run = Run(tmp_path, True, Preemption(), Watchdog(tmp_path))
+    plan = PhaseBatches(experiment, 0, CORPUS).source.plan(0)
+    with pytest.raises(
+        UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs .* of host memory, but there"
+    ):
+        Evaluation(experiment, program, 0, Splits(CORPUS, CORPUS, Verifications([])), run, plan)

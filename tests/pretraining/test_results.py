@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 import platform
-import types
 from typing import Any
 
 import jax
@@ -13,12 +14,32 @@ import pytest
 from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.corpus.verification import Verifications
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.model.pretraining import ParameterCounts
+from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.distillation import PROJECTION
-from bert_jax.pretraining import results as module
-from bert_jax.pretraining.results import exported_parts, results, trained_model
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.pretraining.results import exported_parts, load_checkpointed_model, results, trained_model, training_section
+from bert_jax.pretraining.splits import Splits
 from bert_jax.training.spikes import WatchedTrainState
+from bert_jax.training.steps import TrainState
+from tests.data.corpora import corpus_of
+from tests.end_to_end.runs import VOCABULARY
+
+CORPUS = corpus_of([[200]] * 6)
+
+
+def splits_of(train: Corpus = CORPUS) -> Splits:
+    return Splits(train, CORPUS, Verifications([]))
+
+
+def state_with(kind: type[TrainState], **numbers: int) -> TrainState:
+    """Returns a state of one weight with these counts; all others are 0."""
+    fields: Any = {field.name: np.int32(numbers.get(field.name, 0)) for field in dataclasses.fields(kind)}
+    return kind(**fields)
 
 
 @pytest.mark.parametrize(("baseline", "times"), [(0.25, 2.0), (0.0, None)])
@@ -26,34 +47,28 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
     values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": [{"steps": 3}]}
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
     experiment = PretrainingExperiment.from_dict(values)
-    state = types.SimpleNamespace(step=np.int32(3), skipped=np.int32(0))
-    splits = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
-    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, splits, 1.0)
+    scores = {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}
+    found = results(experiment, mesh, state_with(TrainState, step=3), scores, splits_of(), 1.0)
     assert found["times_unigram_accuracy"] == times
 
 
 @pytest.mark.parametrize("policy", ["none", "skip"])
-def test_results_have_the_numbers_of_the_last_state(policy, monkeypatch):
-    def count(model, parts):
-        return ParameterCounts(model.num_layers, 10, 20 * len(parts))
-
-    monkeypatch.setattr(module, "count_parameters", count)
+def test_results_have_the_numbers_of_the_last_state(policy):
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}
     experiment, mesh = PretrainingExperiment.from_dict(values), Mesh(np.asarray(jax.devices()[:2]), ("data",))
-    numbers = {"step": 9, "skipped": 2, "spikes": 4, "rollbacks": 5, "skipped_batches": 6}
-    state = types.SimpleNamespace(**numbers)
-    if policy != "none":
-        fields = {field.name: numbers.get(field.name, 0) for field in dataclasses.fields(WatchedTrainState)}
-        state = WatchedTrainState(**fields)
-    splits = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
+    state = state_with(
+        TrainState if policy == "none" else WatchedTrainState, step=9, skipped=2, spikes=4, rollbacks=5, skipped_batches=6
+    )
+    splits = splits_of(dataclasses.replace(CORPUS, vocabulary=dataclasses.replace(CORPUS.vocabulary, sha256="5e0c")))
     found = results(experiment, mesh, state, {"mlm_accuracy": 0.5}, splits, 12.3456)
+    parameters = count_parameters(experiment.model, experiment.trained_objective.model_parameters())
     assert found == {
         "steps": 9,
         "skipped_steps": 2,
         **({} if policy == "none" else {"spikes": 4, "rollbacks": 5, "skipped_batches": 6}),
-        "parameters": 2,
-        "fixed_parameters": 10,
-        "padded_parameters": 100,
+        "parameters": parameters.trained,
+        "fixed_parameters": 0,
+        "padded_parameters": parameters.padded,
         "eval": {"mlm_accuracy": 0.5},
         "times_unigram_accuracy": None,
         "vocabulary_sha256": "5e0c",
@@ -66,7 +81,7 @@ def test_results_have_the_numbers_of_the_last_state(policy, monkeypatch):
 
 def test_the_projection_of_a_distillation_is_not_exported():
     experiment = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]})
-    tokenizer = types.SimpleNamespace()
+    tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     found = trained_model(experiment, {"mlm_head": 1, PROJECTION: 2}, tokenizer)
     assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)
 
@@ -82,7 +97,7 @@ def test_the_projection_of_a_distillation_is_not_exported():
     ],
 )
 def test_a_model_is_exported_with_the_parts_of_its_class(exported, temporary, parts):
-    objective: Any = types.SimpleNamespace(exported=exported, temporary=temporary)
+    objective = type("Mine", (MlmNsp,), {"exported": exported, "temporary": temporary})()
     config = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]}).model
     assert exported_parts(objective, config) == {"embeddings", "encoder", *parts}
 
@@ -90,21 +105,19 @@ def test_a_model_is_exported_with_the_parts_of_its_class(exported, temporary, pa
 def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     phases = [{"steps": 3, "batch_size": 4, "length": 64}, {"steps": 2, "batch_size": 2, "length": 128}]
     values = {"model": published("tiny"), "phases": phases, "corpus": {"directory": "runs/mine"}, "init_from": "lab/base"}
-    train = types.SimpleNamespace(num_tokens=1200, num_documents=7, directory=tmp_path)
+    train = dataclasses.replace(CORPUS, directory=tmp_path)
     experiment = PretrainingExperiment.from_dict(values)
     scores = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25}
-    found = module.training_section(
-        experiment, types.SimpleNamespace(train=train), scores
-    )  # without settings and without the initial model
-    assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
+    found = training_section(experiment, splits_of(train), scores)  # without settings and without the initial model
+    assert found.data == "Pretrained on 1,200 tokens in 6 documents of mine."
     assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
     files: Any = {"optimizer.name": {"path": "/house/of/ada/mine.py", "sha256": "0123456789abcdef"}}
-    with_files = module.training_section(experiment, types.SimpleNamespace(train=train), scores, files)  # type: ignore[arg-type]
+    with_files = training_section(experiment, splits_of(train), scores, files)
     assert with_files.steps == f"{found.steps} With the user's files: config.optimizer.name mine.py (0123456789ab)."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
-    assert module.training_section(experiment, types.SimpleNamespace(train=train), scores).language == "en"
+    assert training_section(experiment, splits_of(train), scores).language == "en"
 
 
 @pytest.mark.parametrize("init_from", ["start", ""])
@@ -115,7 +128,14 @@ def test_the_card_names_the_licence_and_language_of_the_model_that_training_star
     (tmp_path / "start" / "model.safetensors").touch()
     (tmp_path / "start" / "README.md").write_text("---\nlicense: mit\nlanguage: de\n---\nOurs.\n")
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "init_from": init_from}
-    train = types.SimpleNamespace(num_tokens=1, num_documents=1, directory=None)
     experiment = PretrainingExperiment.from_dict(values)
-    found = module.training_section(experiment, types.SimpleNamespace(train=train), {})  # type: ignore[arg-type]
+    found = training_section(experiment, splits_of(), {})
     assert (found.license, found.language) == (("mit", "de") if init_from else ("", ""))
+
+
+def test_a_run_without_checkpoints_has_no_model_of_a_step_on_any_number_of_devices(tmp_path: pathlib.Path):
+    experiment = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}], "mesh": {"tensor": 64}})
+    (tmp_path / "config.json").write_text(json.dumps(experiment.to_dict() | {"written_by": "bert_jax 1 pretrain"}))
+    with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step; .*keep_at='\[7\]'"):
+        load_checkpointed_model(tmp_path, 7)
+    assert not (tmp_path / "checkpoints").exists()
