@@ -53,7 +53,7 @@ def get_config():
                       "schedule": "constant"}},
         "phases": phases,
         "evaluation": {{"every": 11, "rows": 20, "batch_size": 8}},
-        "checkpoints": {{"every": 5, "keep_at": [12]}},
+        "checkpoints": {{"every": 5, "keep_at": [12, 16]}},
         "log_every": 1,
     }}
 '''
@@ -117,11 +117,11 @@ def test_decay_phases_branch_off_and_are_averaged(experiment: pathlib.Path, trun
 
 
 def test_a_model_of_an_earlier_step_has_the_rotary_base_of_its_phase(trunk: Ended, tmp_path: pathlib.Path):
-    for step, base in ((12, 100.0), (22, 2000.0)):
+    for step, base in ((16, 100.0), (22, 2000.0)):  # the second phase ends after step 16
         convert([f"--from={trunk.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
         exported = tmp_path / str(step)
         assert config_from_json(read_model_config(exported), str(exported)).rotary_theta == base
-    says = "step 12 of .*trunk and step 20 of .*trunk cannot be averaged: rotary_theta is 100.0 and 2000.0; name models of the"
+    says = "step 16 of .*trunk and step 20 of .*trunk cannot be averaged: rotary_theta is 100.0 and 2000.0; name models of the"
     with pytest.raises(UserError, match=says):
         convert([f"--from={trunk.workdir}", "--last=3", f"--to={tmp_path / 'mean'}"])
 
@@ -139,9 +139,9 @@ def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path
 ):
     there = str(trunk.workdir)
-    assert checkpoints(trunk.workdir) == [12, 20, 22]
+    assert checkpoints(trunk.workdir) == [12, 16, 20, 22]
     assert refusal(experiment, f"{there}@7").endswith(
-        f"{there} has no state of step 7 (it has steps 12, 20, 22); name an existing step, or train that run with "
+        f"{there} has no state of step 7 (it has steps 12, 16, 20, 22); name an existing step, or train that run with "
         "--config.checkpoints.keep_at='[7]'"
     )
     assert "is not WORKDIR@STEP, e.g. " in refusal(experiment, there)

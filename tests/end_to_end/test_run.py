@@ -123,13 +123,13 @@ def test_a_run_from_a_trained_model_starts_near_its_loss(brief: pathlib.Path, un
 
 
 def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended):
-    """Step 22 is replayed from a checkpoint. The weights for step 18 are lost, so it uses those of the earliest checkpoint, or
-    fails if there is none. `test_left_to_right.py` replays a step from the beginning."""
+    """Step 22 is replayed from a checkpoint. The weights for step 5, the first after a checkpoint was due, are lost, so it uses
+    those of the earliest checkpoint, or fails if there is none. `test_left_to_right.py` replays a step from the beginning."""
     bare = uninterrupted.workdir.with_name("bare")
     shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
     before = contents(uninterrupted.workdir)
-    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in (22, 18)]
-    end, earliest, lost = forked.run(uninterrupted.workdir.parent, *asked, ("pretrain", f"--workdir={bare}", "--replay=18"))
+    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in (22, 5)]
+    end, earliest, lost = forked.run(uninterrupted.workdir.parent, *asked, ("pretrain", f"--workdir={bare}", "--replay=5"))
     assert contents(uninterrupted.workdir) == before
     assert end.status == 0, end.output
     assert "retraining from step 20 to step 21" in end.output
@@ -143,4 +143,4 @@ def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupte
     assert "encoder/layers/1/attention/query/kernel" in end.output
     assert "with the weights of step 20, the earliest that remain" in earliest.output
     assert lost.status == 2
-    assert f"error: {bare} holds no checkpoint, so the weights of step 17 are lost" in lost.output
+    assert f"error: {bare} holds no checkpoint, so the weights of step 4 are lost" in lost.output

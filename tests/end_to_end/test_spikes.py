@@ -74,9 +74,12 @@ def control(brief: pathlib.Path) -> Commands:
 
 def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief: pathlib.Path, control: Commands, tmp_path: pathlib.Path):
     """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: the run rolls back to the checkpoint of step 8 and continues with
-    batch 12."""
-    (end,) = forked.run(tmp_path, command(brief, tmp_path / "bad", *FLAGS), prepare=spoil)
-    assert end.status == 0, end.output
+    batch 12. The replay of a later step reads the batch of the run too."""
+    replay = ("pretrain", f"--workdir={tmp_path / 'bad'}", f"--replay={BRIEF_STEPS}")
+    end, replayed = forked.run(tmp_path, command(brief, tmp_path / "bad", *FLAGS), replay, prepare=spoil)
+    assert end.status == replayed.status == 0, end.output + replayed.output
+    (loss,) = (one["train/mlm_loss"] for one in records(tmp_path / "bad") if one["step"] == BRIEF_STEPS and "train/loss" in one)
+    assert f"MLM loss {loss:.6g}," in replayed.output
     said = "spiked in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"
     assert said in end.output
     found = results(tmp_path / "bad")

@@ -5,27 +5,34 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-import types
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.batches import BatchSource
+from bert_jax.data.corpus.verification import Verifications
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import ParameterCounts
+from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.flops import model_row_flops
-from bert_jax.pretraining import pretraining_log
+from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
+from bert_jax.pretraining.splits import PhaseBatches, Splits, fingerprint
 from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
+from bert_jax.runtime.interruptions import Preemption, Watchdog
+from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training import curves
 from bert_jax.training.log import Throughput
+from tests.data.corpora import corpus_of, random_documents
+from tests.random_rows import program_for
 
 FORMATS = ("png", "svg")
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
@@ -34,7 +41,7 @@ SUMS = {"rows": 16, "tokens": 400, "steps": 2, "skipped": 0, "grad_norm": 3, "le
 SUMS |= {"mlm_loss": 60, "mlm_correct": 5, "mlm_targets": 20, "nsp_loss": 8, "nsp_correct": 12, "nsp_examples": 16}
 SCORES = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25, "mlm_loss": 2.0, "unigram_loss": 3.5, "perplexity": 7.4}
 PAIRS = {"nsp_accuracy": 0.75, "nsp_majority_accuracy": 0.625}
-SPLIT = types.SimpleNamespace(num_tokens=1_234_567, num_documents=1_000)
+SPLITS = Splits(corpus_of(random_documents(60, seed=1)), corpus_of([[20, 30]] * 7), Verifications([]))
 
 
 class Clock:
@@ -47,26 +54,11 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Records the figures that are drawn: file, and the settings next to it."""
-    drawn: list[Any] = []
-
-    def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
-        assert "learning_rate" not in scores
-        drawn.append((metrics, file, settings))
-
-    monkeypatch.setattr(curves, "draw_curves", draw)
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Records the figures that are drawn, and saves blank ones."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     return drawn
-
-
-@pytest.fixture(autouse=True)
-def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Returns a number of parameters without tracing the model."""
-
-    def count(model: ModelConfig, parts: Any) -> ParameterCounts:
-        return ParameterCounts(model.num_layers * 1_000 + len(parts))
-
-    monkeypatch.setattr(pretraining_log, "count_parameters", count)
 
 
 @pytest.fixture(autouse=True)
@@ -76,33 +68,28 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def log_of(
-    workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, devices: int = 2,
-    **values: Any,
-) -> PretrainingLog:
+    workdir: pathlib.Path, step: int = 0, *, config: str = "", teacher: ModelConfig | None = None, devices: int = 2,
+    of_run: dict[str, Any] | None = None, **values: Any,
+) -> PretrainingLog:  # fmt: skip
     workdir.mkdir(exist_ok=True)
     taught = {"teacher": "models/teacher"} if teacher else {}
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
-    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:devices]), teacher=teacher)
-    run: Any = types.SimpleNamespace(
-        workdir=workdir,
-        is_first=is_first,
-        goodput=GoodputRecorder(),
-        require_in_place=lambda: None,
-        rejected_kernels={},
-        figure_formats=FORMATS,
-    )
-    splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(experiment, program, run, splits, step, config)
+    program = program_for(experiment.trained_objective, optax.sgd(1.0))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    program = dataclasses.replace(program, mesh=mesh, teacher=Teacher(teacher, {}) if teacher else None)
+    watched = {"preemption": Preemption(), "watchdog": Watchdog(workdir), "figure_formats": FORMATS}
+    run = Run(**{"workdir": workdir, "is_first": True, **watched, **(of_run or {})})
+    return PretrainingLog(experiment, program, run, SPLITS, step, config)
 
 
 @pytest.fixture
-def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def banded(tmp_path: pathlib.Path) -> str:
     """Writes an experiment file next to a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three
     seeds."""
-    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, eval_split: "the corpus" if train is SPLIT else "another")
+    corpus = fingerprint(SPLITS.train, SPLITS.eval)
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
-    curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLIT.num_tokens, "the corpus", bands)
+    curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLITS.train.num_tokens, corpus, bands)
     (tmp_path / "curves").mkdir()
     (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
     return str(tmp_path / "pretrain" / "mine.py")
@@ -142,9 +129,15 @@ def test_an_incomparable_run_is_reported_with_the_reason(tmp_path: pathlib.Path,
     assert lines.messages[-1].startswith("held out after step 5: ")
 
 
-def source_of(random_next: float = 0.52) -> Any:
-    plan = types.SimpleNamespace(summary=lambda: {"random_next_fraction": random_next, "padding_fraction": 0.03})
-    return types.SimpleNamespace(plan=lambda epoch: plan if epoch == 0 else None, rows_per_epoch=5_000)
+def source_of(log: PretrainingLog, phase: int) -> BatchSource:
+    """Returns the source of the batches of a phase."""
+    return PhaseBatches(log._experiment, phase, SPLITS.train).source
+
+
+def titles(figure: Figure) -> list[str]:
+    """Returns the title of a figure and those of its panels."""
+    panels = (axes.get_title(loc="left").partition(" (")[0] for axes in figure.axes)
+    return [figure.get_suptitle(), *sorted(filter(None, panels))]
 
 
 def window(**changed: float) -> dict[str, np.float32]:
@@ -152,10 +145,11 @@ def window(**changed: float) -> dict[str, np.float32]:
 
 
 def test_the_start_shows_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
-    with log_of(tmp_path):
+    with log_of(tmp_path) as log:
         model, corpus, devices, _, begin = lines.messages
-    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,005 parameters, ")
-    assert corpus == "corpus: 1,234,567 tokens in 1,000 documents to train on, 7 documents held out"
+    counted = count_parameters(log._experiment.model, log._objective.model_parameters()).in_words
+    assert model.startswith(f"model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: {counted}, ")
+    assert corpus == f"corpus: {SPLITS.train.num_tokens:,} tokens in 60 documents to train on, 7 documents held out"
     assert devices.startswith("devices: 2 x cpu, mesh data 2 x ")
     assert begin == "starting from random weights (step 0)"
 
@@ -194,35 +188,32 @@ def test_a_rollback_drops_the_records_of_repeated_steps(tmp_path: pathlib.Path):
 def test_a_phase_is_logged_with_its_rows_and_its_own_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         before = log.throughput
-        log.phase(1, source_of())
+        log.phase(1, source_of(log, 1))
         assert log.throughput is not before
-    says = "phase 2 of 2: 4 steps of 4 rows x 64 tokens; an epoch is 5,000 rows, 52 % random next sentences, 3 % padding"
+    source = source_of(log, 1)
+    plan = source.plan(0).summary()
+    epoch = f"{source.rows_per_epoch} rows, {100 * plan['random_next_fraction']:.0f} % random next sentences"
+    says = f"phase 2 of 2: 4 steps of 4 rows x 64 tokens; an epoch is {epoch}, {100 * plan['padding_fraction']:.0f} % padding"
     assert lines.messages[-1] == says
 
 
-@pytest.mark.parametrize(
-    ("random_next", "is_constant"),
-    [(0.0, True), (0.009, True), (0.01, False), (0.02, False), (0.99, False), (1.0, True)],
-)
+@pytest.mark.parametrize(("pairs", "is_constant"), [("original", False), ("none", False), ("single", True)])
 def test_pairs_with_only_one_label_give_a_warning(
-    random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
+    pairs: str, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
 ):
-    with log_of(tmp_path) as log:
-        log.phase(0, source_of(random_next))
-        said = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
-        assert len(said) == is_constant
-        assert all(text.startswith("WARNING: ") and "config.examples.pairs=none" in text for text in said)
-        examples = dataclasses.replace(log._experiment.examples, pairs="none")
-        log._experiment = dataclasses.replace(log._experiment, examples=examples)
-        lines.clear()
-        log.phase(0, source_of(random_next))
-        assert [record.levelno for record in lines.records] == [logging.INFO]
-        assert "random" not in lines.messages[0]
+    """The second text of a document with a single sentence is always random."""
+    documents = corpus_of([[20 + i] for i in range(60)]) if pairs == "single" else SPLITS.train
+    with log_of(tmp_path, examples={"pairs": "none" if pairs == "none" else "original"}) as log:
+        log.phase(0, PhaseBatches(log._experiment, 0, documents).source)
+    said = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
+    assert len(said) == is_constant
+    assert all(text.startswith("WARNING: 100 % of the") and "config.examples.pairs=none" in text for text in said)
+    assert ("random next sentences" in "".join(lines.messages)) == (pairs != "none")
 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path, devices=1) as log:
-        log.phase(1, source_of())
+        log.phase(1, source_of(log, 1))
         clock = Clock()
         log.throughput = Throughput(GoodputRecorder(clock), clock)
         clock.now += 2.0
@@ -253,29 +244,29 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
 
 
 def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
-    teacher = types.SimpleNamespace(config=ModelConfig(**SIZES | {"num_layers": 6}))
+    teacher = ModelConfig(**SIZES | {"num_layers": 6})
     speeds = []
     for index, taught in enumerate((None, teacher)):
         with log_of(tmp_path / f"{index}", teacher=taught) as log:
-            log.phase(1, source_of())
+            log.phase(1, source_of(log, 1))
             clock = Clock()
             log.throughput = Throughput(GoodputRecorder(clock), clock)
             clock.now += 2.0
             log.training(5, window())
         speeds.append(read_metrics(tmp_path / f"{index}" / METRICS)[0])
     (alone, taught), lengths = speeds, log._experiment.phases[1]
-    more = 16 * model_row_flops(teacher.config, 64, lengths.max_predictions) / 3 / 2
+    more = 16 * model_row_flops(teacher, 64, lengths.max_predictions) / 3 / 2
     assert taught["train/flops_per_second"] - alone["train/flops_per_second"] == pytest.approx(more)
     assert taught["train/seconds_left"] == pytest.approx(alone["train/seconds_left"])
 
 
 def test_other_masks_of_the_held_out_rows_are_logged(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path, examples={"masked_fraction": 0.3}) as log:
-        log.phase(0, source_of())
+        log.phase(0, source_of(log, 0))
     assert "3 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %); an epoch is" in lines.messages[-1]
     left_to_right = {**SIZES, "direction": "left_to_right"}
     with log_of(tmp_path, model=left_to_right, examples={"pairs": "none", "masked_fraction": 0.3}) as log:
-        log.phase(0, source_of())
+        log.phase(0, source_of(log, 0))
     assert "3 steps of 8 rows x 32 tokens; an epoch is" in lines.messages[-1], "nothing is masked"
 
 
@@ -283,8 +274,7 @@ def test_a_moved_workdir_gets_no_records(tmp_path: pathlib.Path):
     def moved() -> None:
         raise UserError("it was moved")
 
-    with log_of(tmp_path) as log:
-        vars(log._run)["require_in_place"] = moved
+    with log_of(tmp_path, of_run={"require_in_place": moved}) as log:
         for write in (lambda: log.training(1, window()), lambda: log.evaluation(1, SCORES)):
             with pytest.raises(UserError, match=r"^it was moved$"):
                 write()
@@ -310,7 +300,7 @@ def test_spikes_give_a_warning(tmp_path: pathlib.Path, lines: pytest.LogCaptureF
 
 
 def test_an_evaluation_is_logged_with_baselines_and_drawn_after_step_0(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, figures: list[Any]
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, figures: list[Figure]
 ):
     with log_of(tmp_path) as log:
         log.evaluation(0, SCORES)
@@ -322,9 +312,8 @@ def test_an_evaluation_is_logged_with_baselines_and_drawn_after_step_0(
         assert lines.messages[-1] == f"held out after step 1,000: {says}, {pairs}"
         assert log.scores == SCORES | PAIRS
     assert read_metrics(tmp_path / METRICS)[-1]["eval/nsp_accuracy"] == 0.75
-    ((metrics, file, settings),) = figures
-    assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
-    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")], "formats": FORMATS}
+    assert [*map(titles, figures)] == [[tmp_path.name, "MLM accuracy", "MLM loss", "NSP accuracy"]] * len(FORMATS)
+    assert {path.name for path in tmp_path.iterdir()} >= {"curves.png", "curves.svg"}
 
 
 def test_an_evaluation_logs_word_perplexity_or_the_loss_without_baseline(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
@@ -343,11 +332,11 @@ def test_a_missing_package_of_a_sink_is_an_error_of_every_process(
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^config\.log\.sinks names wandb, whose package is not installed"):
-        log_of(tmp_path, is_first=is_first, log={"sinks": ["wandb"]})
+        log_of(tmp_path, of_run={"is_first": is_first}, log={"sinks": ["wandb"]})
 
 
-def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Any]):
-    with log_of(tmp_path, is_first=False) as log:
+def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Figure]):
+    with log_of(tmp_path, of_run={"is_first": False}) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
         log.rolled_back(0)
@@ -360,14 +349,14 @@ def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.
     assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 
-def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, figures: list[Any]):
+def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, figures: list[Figure]):
     with log_of(tmp_path):
         pass
     assert not figures, "nothing was trained"
     with log_of(tmp_path) as log:
         log.training(1, window())
-    assert [file for _, file, _ in figures] == [tmp_path / "curves.png"]
+    assert len(figures) == len(FORMATS)
     with log_of(tmp_path) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
-    assert len(figures) == 2, "drawn by the evaluation, and not again"
+    assert len(figures) == 2 * len(FORMATS), "drawn by the evaluation, and not again"
