@@ -95,21 +95,18 @@ def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
         ({"positions": "experiments/extensions/alibi.py:Alibi"}, False),  # which changes the scores
     ],
 )
-def test_long_rows_on_one_cpu_have_the_attention_of_other_devices(
-    fields: dict[str, Any], by_head: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_rows_on_one_cpu_have_the_attention_of_other_devices(fields: dict[str, Any], by_head: bool):
     """One head after the other, unless a mask or the scores depend on more than the texts."""
-    config = dataclasses.replace(TINY, num_layers=1, **fields)
-    params, batch, used = random_parameters(config), random_batch(rows=2), []
-    right = attention.attention_by_head
-    monkeypatch.setattr(attention, "LONG", 16)
-    monkeypatch.setattr(attention, "attention_by_head", lambda *inputs: used.append(inputs) or right(*inputs))
+    length = attention.LONG
+    config = dataclasses.replace(TINY, num_layers=1, max_position=length, **fields)
+    params, batch = random_parameters(config), random_batch(rows=2, length=length)
+    on_cpu = Resolved(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)}, target=Target("cpu", True))
 
-    def encoded(config: ModelConfig) -> np.ndarray:
-        return jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode")[0])(params, batch)
+    def program(config: ModelConfig) -> Any:
+        return jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode")[0]).trace(params, batch)
 
-    wanted = encoded(config)
-    assert not used
-    found = encoded(Resolved(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)}, target=Target("cpu", True)))
-    assert bool(used) == by_head
+    ours, others = program(on_cpu), program(config)
+    scores = f"f32[2,{TINY.num_heads},{length},{length}]"
+    assert [scores in str(each.jaxpr) for each in (ours, others)] == [not by_head, True]
+    found, wanted = (each.lower().compile()(params, batch) for each in (ours, others))
     np.testing.assert_allclose(found, wanted, atol=1e-5)
