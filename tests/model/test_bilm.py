@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
-from bert_jax.model import bilm, natural_objective
+from bert_jax.model import natural_objective
 from bert_jax.model.bert import Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.characters import CharacterCnn, piece_symbols
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import sigmoid
-from tests.model.lowbias32 import hashed
-from tests.random_rows import objective_for, tokens_of
+from tests.random_rows import objective_for
 
 BILM = ModelConfig(
     vocab_size=20, vocab_multiple=8, hidden_size=8, num_layers=2, intermediate_size=6, max_position=12, encoder="bilm",
@@ -208,15 +206,3 @@ def test_layers_may_be_given_as_a_list_as_in_prediction():
     params, batch = random_params(BILM), rows()
     encode = jax.jit(lambda p, b: Bert(BILM).apply({"params": p}, Tokens.of(b), method="encode")[0])
     assert np.array_equal(encode(params, batch), encode(unstacked_layers(params), batch))
-
-
-def test_dropout_before_each_layer_has_its_own_seed(monkeypatch: pytest.MonkeyPatch):
-    seen: list[Dropout] = []
-    monkeypatch.setattr(bilm, "dropout", lambda x, settings: seen.append(settings) or x)
-    layers = bilm.BiLstm(dataclasses.replace(BILM, hidden_dropout=0.3))
-    for layer in (0, 1):
-        layers._dropped(jnp.zeros((1, 1, 8)), tokens_of([[1]]), jnp.uint32(7), layer)
-    layers._dropped(jnp.zeros((1, 1, 8)), tokens_of([[1]]), None, 0)
-    assert [settings.rate for settings in seen] == [0.3] * 3
-    assert [int(settings.seed) for settings in seen[:2]] == [hashed(7 + 1), hashed(7 + 2)]
-    assert seen[2].seed is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,18 +16,16 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
-from bert_jax.model import cove
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.cove import CoveTranslator
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.model.layers import Dropout
+from bert_jax.model.layers import Dropout, dropout, hash_word
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits, sigmoid
-from tests.model.lowbias32 import hashed
 from tests.model.test_bilm import log_softmax, lstm_in_numpy
 from tests.random_rows import objective_for
 
@@ -65,9 +64,7 @@ def batch_of(length: int = 12) -> dict[str, np.ndarray]:
 def pairs_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """Returns (row, columns of the source, columns of the target) of each pair."""
     slots = [(row, n + 1) for row, pairs in enumerate(PAIRS) for n in range(len(pairs))]
-    return [
-        (row, *(np.nonzero(batch[f"{prefix}sequence_ids"][row] == n)[0] for prefix in ("", DECODER))) for row, n in slots
-    ]
+    return [(row, *(np.nonzero(batch[f"{prefix}sequence_ids"][row] == n)[0] for prefix in ("", DECODER))) for row, n in slots]
 
 
 def encoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> np.ndarray:
@@ -197,14 +194,24 @@ def test_parameters_survive_a_round_trip_and_layers_may_be_a_list(config):
     np.testing.assert_array_equal(stacked, listed)
 
 
-def test_dropout_follows_the_seed_in_encoder_and_decoder():
+def test_dropout_follows_the_seed_in_encoder_and_decoder_whose_words_and_outputs_have_seeds_of_their_own():
     config = dataclasses.replace(COVE, hidden_dropout=0.5)
     params, batch = random_params(config), batch_of()
-    first, again, other = (outputs_of(config, params, batch, jnp.uint32(seed)) for seed in (1, 1, 2))
+
+    @jax.jit
+    def computed(params: Any, batch: Any, seed: Any) -> tuple[Any, Any]:
+        model = CoveTranslator(config).bind({"params": params})
+        outputs, source, target = model(batch, seed), Tokens.of(batch), Tokens.for_decoder(batch)
+        of_words, of_output = (Dropout(0.5, hash_word((seed ^ int.from_bytes(b"cove", "big")) + n)) for n in (0, 1))
+        words = dropout(model.embeddings(target, None), of_words)
+        return outputs, dropout(model.decoder(words, target, outputs["last"], source), of_output)
+
+    (first, decoded), (again, _), (other, _) = (computed(params, batch, jnp.uint32(seed)) for seed in (1, 1, 2))
     for name in ("last", "decoder_last"):
         assert np.array_equal(first[name], again[name])
         assert not np.array_equal(first[name], other[name])
     assert 0.3 < np.mean(np.asarray(first["decoder_last"])[batch["decoder_sequence_ids"] > 0] == 0) < 0.7
+    np.testing.assert_allclose(first["decoder_last"], decoded, atol=ROUNDING)
 
 
 def test_targets_outside_of_their_table_are_refused():
@@ -212,21 +219,6 @@ def test_targets_outside_of_their_table_are_refused():
     target = dataclasses.replace(source, ids=np.full_like(source.ids, COVE.vocab_size))
     with pytest.raises(UserError, match="input_ids holds 20, outside"):
         CoveTranslator(COVE).apply({"params": random_params(COVE)}, target, np.zeros((3, 12, 8)), source, method="decode")
-
-
-def test_words_and_outputs_of_the_decoder_have_dropout_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch):
-    seen: list[Dropout] = []
-    monkeypatch.setattr(cove, "dropout", lambda x, settings: (seen.append(settings) if settings.seed is not None else None) or x)
-    model = CoveTranslator(dataclasses.replace(COVE, hidden_dropout=0.5))
-
-    @jax.jit
-    def seeds(params, batch):
-        model.apply({"params": params}, batch, jnp.uint32(7))
-        return [settings.seed for settings in seen]
-
-    step = 7 ^ int.from_bytes(b"cove", "big")
-    assert [int(seed) for seed in seeds(random_params(COVE), batch_of())] == [hashed(step), hashed(step + 1)]
-    assert [settings.rate for settings in seen] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

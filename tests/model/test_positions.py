@@ -15,7 +15,6 @@ import pytest
 
 from bert_jax.data import INPUTS
 from bert_jax.errors import UserError
-from bert_jax.model import positions
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.positions import fixed_table, make_positions, positions_class, sinusoids
@@ -72,9 +71,8 @@ class Reversed:
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch: pytest.MonkeyPatch, scan_layers: bool):
-    monkeypatch.setattr(positions, "positions_class", lambda config: Reversed)
-    config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers)
+def test_custom_positions_act_equally_on_all_and_on_selected_columns(scan_layers: bool):
+    config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers, positions=f"{__file__}:Reversed")
     params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())
     columns = jnp.array([[3, 0, 7]] * len(tokens.ids))
     whole, states = jax.jit(lambda p, t: Bert(config).apply({"params": p}, t, method="encode"))(params, tokens)
