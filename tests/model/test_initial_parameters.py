@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import bilm, characters, layers, lstm
 from bert_jax.model.characters import CharacterCnn, character_products
 from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.lstm import Lstm
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.objectives import model as of_objectives
 from bert_jax.objectives.cross_view import CrossView
+from bert_jax.objectives.model import dense
 
 BERT = ModelConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position=30, initializer_range=0.3
@@ -27,52 +26,71 @@ BERT = ModelConfig(
 BILM = dataclasses.replace(BERT, encoder="bilm", intermediate_size=36)
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[int, ...], set[float]]]:
-    """Returns the deviations with which arrays of a shape are drawn."""
-    seen: dict[tuple[int, ...], set[float]] = {}
-
-    def truncated_normal(stddev: float) -> Callable[..., Any]:
-        def init(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
-            seen.setdefault(shape, set()).add(stddev)
-            return jnp.zeros(shape, dtype)
-
-        return init
-
-    for module in (bilm, characters, lstm, layers, of_objectives):
-        monkeypatch.setattr(module, "truncated_normal", truncated_normal)
-    layers.initial_weights.cache_clear()
-    yield seen
-    layers.initial_weights.cache_clear()
+@pytest.fixture(autouse=True)
+def all_draws_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parameters are drawn as ones, so each has the value of its deviation."""
+    monkeypatch.setattr(jax.random, "truncated_normal", lambda key, lower, upper, shape, dtype: jnp.ones(shape, dtype))
 
 
-def test_bert_draws_every_kernel_and_table_with_its_initializer_range(drawn):
-    jax.eval_shape(lambda: initial_parameters(BERT, jax.random.key(0)))
-    tables, attention = {(50, 24), (30, 24), (2, 24)}, {(24, 3, 8), (3, 8, 24)}
-    assert drawn == {shape: {0.3} for shape in tables | attention | {(24, 40), (40, 24), (24, 24), (24, 2)}}
+def deviations(initial: Callable[[], Any]) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Returns the shape and the deviation of each array that is drawn, by its path; layers are stacked."""
+    found = {}
+    for path, array in jax.tree.leaves_with_path(nn.unbox(jax.jit(initial)())):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name.rpartition("/")[2] not in ("bias", "scale", "symbols"):
+            (value,) = np.unique(array)
+            found[name.removesuffix("/kernel").removesuffix("/embedding")] = (array.shape, round(float(value), 6))
+    return found
 
 
-def test_an_untied_decoder_is_drawn_like_the_word_embeddings(drawn):
+def root(inputs: int) -> float:
+    return round(inputs**-0.5, 6)
+
+
+def drawn(config: ModelConfig, **settings: Any) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Returns the deviations of the arrays of a model."""
+    return deviations(lambda: initial_parameters(config, jax.random.key(0), **settings))
+
+
+def test_bert_draws_every_kernel_and_table_with_its_initializer_range():
+    attention = {f"attention/{name}": (2, 24, 3, 8) for name in ("query", "key", "value")} | {"attention/output": (2, 3, 8, 24)}
+    layers = attention | {"feed_forward/intermediate": (2, 24, 40), "feed_forward/output": (2, 40, 24)}
+    tables = {"word": (50, 24), "position": (30, 24), "token_type": (2, 24)}
+    shapes: dict[str, tuple[int, ...]] = {f"embeddings/{name}_embeddings": shape for name, shape in tables.items()}
+    shapes |= {f"encoder/layers/{name}": shape for name, shape in layers.items()}
+    shapes |= {"mlm_head/transform": (24, 24), "pooler/dense": (24, 24), "nsp_head/dense": (24, 2)}
+    assert drawn(BERT) == {name: (shape, 0.3) for name, shape in shapes.items()}
+
+
+def test_an_untied_decoder_is_drawn_like_the_word_embeddings():
     config = dataclasses.replace(BILM, direction="left_to_right", tied_decoder=False, vocab_multiple=16)
-    jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=False))
-    assert drawn == {(64, 24): {0.3}, (1, 24, 4, 36): {24**-0.5}, (1, 36, 24): {36**-0.5}}
+    table, kernel = ((64, 24), 0.3), ((2, 1, 24, 4, 36), root(24))
+    assert drawn(config, next_sentence=False) == {
+        "embeddings/word_embeddings": table,
+        "encoder/layers/input": kernel,
+        "encoder/layers/recurrence": kernel,
+        "encoder/layers/projection": ((2, 1, 36, 24), root(36)),
+        "softmax/decoder": table,
+    }
 
 
-def test_an_lstm_draws_with_one_over_the_root_of_its_inputs(drawn):
-    jax.eval_shape(lambda: initial_parameters(BILM, jax.random.key(0), next_sentence=False))
-    assert drawn == {(50, 12): {0.3}, (2, 12, 4, 36): {12**-0.5}, (2, 36, 12): {36**-0.5}}
-    drawn.clear()
-    jax.eval_shape(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
-    assert drawn == {(7, 2, 4, 5): {7**-0.5}, (2, 5, 4, 5): {5**-0.5}, (10, 2, 4, 5): {10**-0.5}}
+def test_an_lstm_draws_with_one_over_the_root_of_its_inputs():
+    kernel = ((2, 2, 12, 4, 36), root(12))
+    assert drawn(BILM, next_sentence=False) == {
+        "embeddings/word_embeddings": ((50, 12), 0.3),
+        "encoder/layers/input": kernel,
+        "encoder/layers/recurrence": kernel,
+        "encoder/layers/projection": ((2, 2, 36, 12), root(36)),
+    }
+    lstm = deviations(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
+    assert {*lstm.values()} == {((7, 2, 4, 5), root(7)), ((2, 5, 4, 5), root(5)), ((10, 2, 4, 5), root(10))}
 
 
-def test_a_layer_of_an_objective_is_drawn_like_bert_and_a_view_by_the_root_of_its_width(drawn):
-    jax.eval_shape(lambda: of_objectives.dense(7, 3, jax.random.key(0)))
-    assert drawn == {(7, 3): {0.02}}
-    drawn.clear()
+def test_a_layer_of_an_objective_is_drawn_like_bert_and_a_view_by_the_root_of_its_width():
+    assert deviations(lambda: dense(7, 3, jax.random.key(0))) == {"kernel": ((7, 3), 0.02)}
     views = CrossView(BILM, TokenHead(labels=("a", "b", "c")))
-    jax.eval_shape(lambda: views.training_parameters(jax.random.key(0)))
-    assert drawn == {(12, 12): {12**-0.5}, (12, 3): {12**-0.5}}
+    found = deviations(lambda: views.training_parameters(jax.random.key(0)))
+    assert {*found.values()} == {((12, 12), root(12)), ((12, 3), root(12))}
 
 
 def test_context_vectors_start_at_zero_as_in_word2vec():
@@ -87,19 +105,19 @@ SIZES = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
 """Filters by their width, in symbols of 16 numbers; 256 in all."""
 
 
-def test_character_convolutions_have_their_sizes_and_initial_deviation(drawn):
+def test_character_convolutions_have_their_sizes_and_initial_deviation():
     config = dataclasses.replace(BILM, character_cnn=True, tied_decoder=False)
-    found = jax.eval_shape(lambda: CharacterCnn(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+
+    def initial() -> Any:
+        return CharacterCnn(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+
     kernels = {f"filters_{width}": (16 * width, filters) for width, filters in SIZES.items()}
     kernels |= {"highway_0": (256, 2, 256), "highway_1": (256, 2, 256), "projection": (256, 12)}
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (259, 16)}
-    for name, kernel in kernels.items():
-        shapes |= {f"{name}/kernel": kernel, f"{name}/bias": kernel[1:]}
-    leaves = jax.tree_util.tree_leaves_with_path(found)
-    assert {jax.tree_util.keystr(path[:-1], simple=True, separator="/"): x.shape for path, x in leaves} == shapes | {
-        "symbols": (50, 20)
-    }
-    assert drawn == {(259, 16): {0.25}} | {kernel: {kernel[0] ** -0.5} for kernel in kernels.values()}
+    found = nn.unbox(jax.eval_shape(initial))
+    assert {name: found[name]["bias"].shape for name in kernels} == {name: kernel[1:] for name, kernel in kernels.items()}
+    assert found["symbols"].shape == (50, 20)
+    wanted = {name: (kernel, root(kernel[0])) for name, kernel in kernels.items()}
+    assert deviations(initial) == {"embedding": ((259, 16), 0.25)} | wanted
 
 
 def test_the_multiply_adds_of_a_piece_are_filters_highways_and_projection():
