@@ -163,6 +163,7 @@ def test_slices_requested_separately_by_skypilot_are_joined(metadata: dict[str, 
 
 
 def test_a_single_slice_of_skypilot_is_not_joined(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    Clock(monkeypatch)  # a wrong call to another host would be tried again for five minutes
     second_worker(metadata)
     alone = on_tpu(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")
     assert alone is not None
@@ -243,6 +244,7 @@ def connected(port: int) -> socket.socket:
 
 
 def test_a_host_without_chips_or_without_metadata_is_no_slice(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    Clock(monkeypatch)
     assert hosts.slice_variables() is None
     for name, value in (("worker-network-endpoints", "h0,h1"), ("agent-worker-number", "1")):
         metadata.clear()
