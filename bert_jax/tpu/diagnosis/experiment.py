@@ -142,19 +142,24 @@ def fit_checks(
     because these disagree with the plain path on these devices. Every process has to call this function."""
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
     found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
-    return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
+    return [
+        fit_check(processes, case, case.lower(jax.devices()), overrides, flops, workdir, estimated=estimated) for case in found
+    ]
 
 
-def _check(
+def fit_check(
     processes: Processes,
     case: Case,
+    program: StepProgram,
     overrides: Sequence[tuple[str, str]],
     flops: float,
     workdir: AnyPath | None,
+    *,
     estimated: bool,
 ) -> Check:
+    """Returns the check of one step, `program`, which is lowered for these devices. The other arguments are those of
+    `fit_checks`."""
     name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
-    program = case.lower(jax.devices())
     if workdir is not None and isinstance(program.state, TrainState):
         try:
             require_room(workdir, sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.state)))
