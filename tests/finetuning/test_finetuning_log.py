@@ -5,34 +5,28 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-import types
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.batches import LabelledBatches
-from bert_jax.data.rows import row_shape
 from bert_jax.errors import UserError
-from bert_jax.finetuning import finetuning_log
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
-from bert_jax.objectives.labels import Labels
+from bert_jax.finetuning.job import Job
 from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.published import published
 from bert_jax.tasks.scores import Baseline
 from bert_jax.training.log import Throughput
-from tests.random_features import HEADS, LAYOUTS, random_features
+from tests.finetuning.jobs import BASELINES, CONFIG, job_in, model, run_in, task_of
+from tests.random_features import HEADS
 from tests.random_rows import TINY
 
-FORMATS = ("png", "svg")
-BASELINES = {"dev": Baseline({"f1": 0.75}, {"'a' for all, best on dev": 0.75})}
-TASK: Any = types.SimpleNamespace(name="toy", head=HEADS["sequence"], metric="f1", splits={"train": "abc", "dev": "ab"})
+TASK = task_of(train=3, dev=2)
 
 
 class Clock:
@@ -52,41 +46,15 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-def said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FinetuningLog]:
-    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: None)
-    with FinetuningLog(job_in(tmp_path), 0) as log:
+def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
+    with FinetuningLog(job_of(tmp_path), 0) as log:
         yield log
 
 
-def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
-    patient: list[str] = []
-    watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
-    run: Any = types.SimpleNamespace(
-        workdir=tmp_path,
-        is_first=True,
-        watchdog=watchdog,
-        require_in_place=lambda: None,
-        rejected_kernels={},
-        figure_formats=FORMATS,
-    )
-    features = random_features("sequence", 8)
-    shape = row_shape(features, LAYOUTS["sequence"])
-    batches = LabelledBatches(features, shape, 4, 0, epochs=2, row_multiple=1, pad_id=0)
-    parts: dict[str, Any] = {
-        "experiment": FinetuningExperiment.from_dict({"init_from": "m"}),
-        "run": run,
-        "directory": tmp_path,
-        "prefix": "",
-        "goodput": GoodputRecorder(),
-        "mesh": make_mesh(MeshConfig(), jax.devices()[:1]),
-        "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
-        "config": TINY,
-        "program": types.SimpleNamespace(objective=Labels(TINY, HEADS["sequence"])),
-        "batches": batches,
-        "row_flops": 1e6,
-        "last_step": 4,
-    }
-    return types.SimpleNamespace(**parts | changed)
+def job_of(tmp_path: pathlib.Path, directory: pathlib.Path | None = None, **changed: Any) -> Job:
+    """Returns a run of two epochs of two steps."""
+    changed["training"] = {"batch_size": 10, "epochs": 2} | changed.get("training", {})
+    return job_in(tmp_path, directory, **{"task": TASK, **changed})
 
 
 def window(**sums: float) -> dict[str, np.ndarray]:
@@ -98,9 +66,13 @@ def window(**sums: float) -> dict[str, np.ndarray]:
 def test_compiling_is_logged_and_does_not_count_in_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
     said.throughput = Throughput(GoodputRecorder(clock), clock, unit="examples")
+    watchdog = said._job.run.watchdog
+    for step in (1, 2):
+        watchdog.step_done(step)
+    assert watchdog.limit() == 600.0
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
         assert told()[-1] == "compiling the training step for 12 rows of 128 tokens"  # before, not after
-        assert said._job.run.watchdog.patient == ["compiling"]
+        assert watchdog.limit() == 3600.0
         clock.now += 136.0
     assert told()[-1].startswith("compiled the training step for 12 rows of 128 tokens in ")
     clock.now += 2.0
@@ -116,10 +88,8 @@ def test_every_dev_line_shows_the_main_score_with_its_baseline(said: FinetuningL
 
 
 def test_the_end_shows_test_scores_with_published_ones(tmp_path: pathlib.Path, told):
-    task = types.SimpleNamespace(name="sick/entailment", metric="accuracy")
-    job = job_in(tmp_path)
-    job.data.task = task
-    with FinetuningLog(job, 0) as log:
+    task = task_of("sick/entailment", metric="accuracy")
+    with FinetuningLog(job_of(tmp_path, task=task), 0) as log:
         log.tests({"test": {"precision": 0.75, "recall": 0.5, "accuracy": 0.625}})
     own, heading, langpro, *others = told()[-22:]
     assert own == "test: precision 0.75  recall 0.5  accuracy 0.625"
@@ -135,25 +105,25 @@ def test_the_start_describes_the_baseline(told):
 
 
 def test_the_start_shows_the_steps_or_the_resumed_step(tmp_path: pathlib.Path, told):
-    with FinetuningLog(job_in(tmp_path, prefix="seed-1  "), 0) as log:
-        says = f"seed-1  4 steps of 32 examples in rows of {log._job.data.shape.length} tokens; an epoch is 2 steps"
+    with FinetuningLog(job_of(tmp_path, tmp_path / "seed-1"), 0) as log:
+        says = f"seed-1  4 steps of 10 examples in rows of {log._job.data.shape.length} tokens; an epoch is 2 steps"
         assert told()[0] == says
         assert len(told()) == 2
         log.evaluation(3, {"dev": {"f1": 0.5}})
         log.evaluation(4, {"dev": {"f1": 0.5}})
-    with FinetuningLog(job_in(tmp_path), 1_500) as log:
+    with FinetuningLog(job_of(tmp_path), 1_500) as log:
         assert "resuming from step 1,500" in told()
-    with FinetuningLog(job_in(tmp_path), 3):
-        assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == [3]
-    with FinetuningLog(job_in(tmp_path), 0):
-        assert read_metrics(tmp_path / METRICS) == []
+    directory = tmp_path / "seed-1"
+    with FinetuningLog(job_of(tmp_path, directory), 3):
+        assert [record["step"] for record in read_metrics(directory / METRICS)] == [3]
+    with FinetuningLog(job_of(tmp_path, directory), 0):
+        assert read_metrics(directory / METRICS) == []
 
 
 def test_the_start_shows_how_attention_is_computed(tmp_path: pathlib.Path, told):
     for fields in ({}, {"encoder": "bilm"}):
-        config = dataclasses.replace(TINY, **fields)
-        program = types.SimpleNamespace(objective=Labels(config, HEADS["sequence"]))
-        with FinetuningLog(job_in(tmp_path, config=config, program=program), 0):
+        job = job_of(tmp_path, start=model(dataclasses.replace(CONFIG, **fields)), head={"pooling": "concat"})
+        with FinetuningLog(job, 0):
             pass
     assert len([line for line in told() if line.startswith("attention: plain")]) == 1
 
@@ -161,8 +131,7 @@ def test_the_start_shows_how_attention_is_computed(tmp_path: pathlib.Path, told)
 @pytest.mark.parametrize(("epochs", "gradual", "frozen"), [(1, True, 3), (3, True, 1), (4, True, 0), (1, False, 0)])
 def test_layers_that_stay_frozen_are_reported(tmp_path: pathlib.Path, told, epochs: int, gradual: bool, frozen: int):
     training = {"epochs": epochs, "gradual_unfreezing": gradual}
-    experiment = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
-    with FinetuningLog(job_in(tmp_path, experiment=experiment), 0):
+    with FinetuningLog(job_of(tmp_path, start=model(TINY), training=training), 0):
         lines = [line for line in told() if line.startswith("gradual unfreezing")]
     assert bool(lines) == bool(frozen)
     assert (
@@ -211,7 +180,7 @@ def test_the_loss_of_the_views_is_the_mean_over_unlabelled_words(said: Finetunin
 def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.Path):
     directory = tmp_path / "runs" / "seed-1"
     for starts in (1, 2):
-        with FinetuningLog(job_in(tmp_path, directory=directory), 0) as log:
+        with FinetuningLog(job_of(tmp_path, directory), 0) as log:
             log.training(1, window())
             assert len(read_goodput(directory / GOODPUT_FILE)) == 2 * starts - 1
         assert len(read_goodput(directory / GOODPUT_FILE)) == 2 * starts
@@ -219,46 +188,50 @@ def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.P
     assert not log._goodput._thread.is_alive()
 
 
-def test_every_dev_split_is_recorded_and_curves_are_drawn_occasionally(
-    said: FinetuningLog, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    drawn: list[Any] = []
+def test_every_dev_split_is_recorded_and_curves_are_drawn_occasionally(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    baselines = BASELINES | {"dev_other": Baseline({"f1": 0.5}, {"'b' for all": 0.5})}
+    figures, drawn = list[Figure](), list[float]()
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: (figures.append(figure), drawn.append(clock.now)))
     clock = Clock()
-    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append((clock.now, files, settings)))
-    monkeypatch.setattr(finetuning_log.time, "monotonic", clock)
-    said._drawn = 0.0
-    said._job.data.baselines = BASELINES | {"dev_other": Baseline({"f1": 0.5}, {"'b' for all": 0.5})}
-    for clock.now in (9.0, 10.0, 11.0, 15.0, 22.0):
-        said.evaluation(2, {"dev": {"f1": 0.8125}, "dev_other": {"f1": 0.25, "accuracy": 0.5}})
+    monkeypatch.setattr(time, "monotonic", clock)
+    run = run_in(tmp_path, figure_formats=("png",))
+    with FinetuningLog(job_of(tmp_path, run=run, baselines=baselines), 0) as log:
+        for clock.now in (9.0, 10.0, 11.0, 15.0, 22.0):
+            log.evaluation(2, {"dev": {"f1": 0.8125}, "dev_other": {"f1": 0.25, "accuracy": 0.5}})
     record = read_metrics(tmp_path / METRICS)[-1]
     assert (record["dev/f1"], record["dev_other/f1"], record["dev_other/accuracy"]) == (0.8125, 0.25, 0.5)
-    assert [when for when, *_ in drawn] == [11.0, 22.0]
-    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named, "formats": FORMATS}
-    assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
+    assert drawn == [11.0, 22.0]
+    assert figures[0]._suptitle is not None
+    assert figures[0]._suptitle.get_text() == f"toy: {tmp_path.name}"
+    score = figures[0].axes[1]
+    assert score.get_title(loc="left") == "dev f1"
+    assert [0.75, 0.75] in [list(line.get_ydata()) for line in score.get_lines()]
 
 
-def test_an_evaluation_in_a_workdir_that_was_moved_writes_nothing(said: FinetuningLog, tmp_path: pathlib.Path):
+def test_an_evaluation_in_a_workdir_that_was_moved_writes_nothing(tmp_path: pathlib.Path):
     def moved() -> None:
         raise UserError("the workdir was moved")
 
-    said._job.run.require_in_place = moved
-    with pytest.raises(UserError, match="the workdir was moved"):
-        said.evaluation(2, {"dev": {"f1": 0.8125}})
+    run = run_in(tmp_path, require_in_place=moved)
+    with FinetuningLog(job_of(tmp_path, run=run), 0) as log, pytest.raises(UserError, match="the workdir was moved"):
+        log.evaluation(2, {"dev": {"f1": 0.8125}})
     assert not any("dev/f1" in record for record in read_metrics(tmp_path / METRICS))
 
 
 def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    drawn: list[Any] = []
-    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append(files))
-    with FinetuningLog(job_in(tmp_path), 0):
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: None)
+    run, path = run_in(tmp_path, figure_formats=("png",)), tmp_path / "curves.png"
+    with FinetuningLog(job_of(tmp_path, run=run), 0):
         pass
-    assert not drawn, "nothing was trained"
-    with FinetuningLog(job_in(tmp_path), 0) as log:
+    assert not path.exists(), "nothing was trained"
+    with FinetuningLog(job_of(tmp_path, run=run), 0) as log:
         log.training(1, window())
-    with FinetuningLog(job_in(tmp_path), 1) as log:
+    path.unlink()
+    with FinetuningLog(job_of(tmp_path, run=run), 1) as log:
         log.evaluation(1, {"dev": {"f1": 0.5}})
         log.draw()
-    assert drawn == [(tmp_path / METRICS, tmp_path / "curves.png")] * 2
+        path.unlink()
+    assert not path.exists(), "it shows the last evaluation already"
 
 
 def test_degenerate_predictions_are_reported_with_a_remedy(said: FinetuningLog, told):
@@ -267,16 +240,7 @@ def test_degenerate_predictions_are_reported_with_a_remedy(said: FinetuningLog, 
 
 
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path):
-    watchdog = types.SimpleNamespace(alive=lambda doing: None)
-    run = types.SimpleNamespace(
-        workdir=tmp_path,
-        is_first=False,
-        watchdog=watchdog,
-        require_in_place=lambda: None,
-        rejected_kernels={},
-        figure_formats=FORMATS,
-    )
-    with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
+    with FinetuningLog(job_of(tmp_path, run=run_in(tmp_path, is_first=False, figure_formats=("png",))), 0) as log:
         log.training(1, window())
         log.evaluation(1, {"dev": {"f1": 0.5}})
         log.draw()
@@ -302,8 +266,7 @@ def test_the_start_shows_the_origin_of_the_weights_the_task_and_a_few_labels(tol
 
 @pytest.mark.parametrize("kind", ["regression", "span"])
 def test_the_start_shows_no_labels_for_values_and_spans(told, kind: str):
-    task: Any = types.SimpleNamespace(name="toy", head=HEADS[kind], metric="f1", splits={"train": "abc"})
-    log_start(FinetuningExperiment.from_dict({"init_from": "m"}), task, TINY, BASELINES)
+    log_start(FinetuningExperiment.from_dict({"init_from": "m"}), task_of(head=HEADS[kind]), TINY, BASELINES)
     assert not [line for line in told() if line.startswith("labels")]
 
 
