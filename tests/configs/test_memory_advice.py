@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.configs.files import split_overrides
@@ -20,6 +21,8 @@ from bert_jax.configs.memory_advice import (
     state_advice,
 )
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.batches import LabelledBatches
+from bert_jax.data.rows import Feature, LabelLayout, row_shape
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -34,6 +37,13 @@ def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> P
 def flags(remedies: Any) -> dict[str, str]:
     """Returns the settings named in remedies."""
     return dict(split_overrides([word for remedy in remedies for word in remedy.split() if "=" in word])[0])
+
+
+def batches_of(rows: int) -> LabelledBatches:
+    """Returns batches of this many rows, with a text in each."""
+    ids, types = np.full(128, 7, np.int32), np.zeros(128, np.int32)
+    texts = [Feature(number, (ids,), (types,), np.array(0)) for number in range(rows)]
+    return LabelledBatches(texts, row_shape(texts, LabelLayout()), rows, 0, epochs=1, row_multiple=1, pad_id=0)
 
 
 def test_advice_names_the_batch_and_the_settings_that_reduce_memory():
@@ -94,8 +104,7 @@ def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
 ):
     training = {"batch_size": batch_size, "accumulation": accumulation}
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
-    given: Any = Rows(rows)
-    found = flags(finetuning_advice(task, given, 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
+    found = flags(finetuning_advice(task, batches_of(rows), 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
     assert {key.removeprefix("training."): value for key, value in found.items() if key.startswith("training.")} == advised
 
 
@@ -145,17 +154,9 @@ def test_the_least_memory_of_a_step_is_that_of_hidden_states_and_logits():
     assert [*layers, kept_layers(static)] == [3, 1, 1]
 
 
-class Rows:
-    """Batches of at most this many rows."""
-
-    def __init__(self, rows: int):
-        self.row_counts = (1, rows)
-
-
 def test_task_advice_names_the_rows_and_the_keys_of_fine_tuning():
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
-    rows: Any = Rows(24)
-    memory = finetuning_advice(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
+    memory = finetuning_advice(task, batches_of(24), 384, make_mesh(task.mesh, jax.devices()[:2]))
     assert memory.batch == "24 rows of 384 tokens per step, 12 per device (config.training.batch_size=32, accumulation=1)"
     assert list(memory.remedies) == [
         "--config.training.accumulation=2",
@@ -170,8 +171,7 @@ def test_task_advice_names_the_rows_and_the_keys_of_fine_tuning():
 def test_few_remedies_remain_for_one_row_per_device_and_a_frozen_encoder():
     values = {"init_from": "m", "training": {"batch_size": 1, "freeze_encoder": True}}
     task = FinetuningExperiment.from_dict(values)
-    rows: Any = Rows(1)
     mesh = make_mesh(task.mesh, jax.devices()[:1])
-    (remedy,) = finetuning_advice(task, rows, 128, mesh).remedies
+    (remedy,) = finetuning_advice(task, batches_of(1), 128, mesh).remedies
     assert remedy.startswith("--config.task.length below 128")
     assert list(scoring_advice(task, 64, 128, mesh).remedies) == [remedy]
