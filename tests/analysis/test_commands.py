@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from bert_jax.analysis.attention import command as attention
 from bert_jax.analysis.command import write_windows
 from bert_jax.analysis.compare import command as compare
 from bert_jax.analysis.coreference import command as coreference
+from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.analysis.dependencies import command as dependencies
 from bert_jax.analysis.dependencies.figures import write_fits
 from bert_jax.analysis.flags import flag_parser
@@ -22,9 +22,12 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads import command as heads
 from bert_jax.analysis.probe import command as probe
 from bert_jax.errors import UserError
+from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.streams import read_records
 from tests.analysis import made_up
+from tests.analysis.coreference.test_antecedents import GAP
+from tests.analysis.coreference.written import PARIS, write
 from tests.analysis.test_probe_figures import FOUND as PROBES
 from tests.looked_at import assert_lines_as_looked_at
 
@@ -179,19 +182,19 @@ def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.
         assert ("does not beat: nearest, same" in capsys.readouterr().out) == (gain == 0)
 
 
-def test_mentions_that_the_scores_do_not_cover_are_counted():
+def test_mentions_that_the_scores_do_not_cover_are_counted(tmp_path: pathlib.Path):
     found, _ = of_documents()
     outside = "1,132 mentions left out: their antecedents are outside their window"
     neither = "28 pronouns referring to neither name: counted only in the group that allows the answer 'neither'"
-    file: Any = types.SimpleNamespace(asks_once=True, notes=("a note",))
-    assert coreference._left_out(file, found) == [outside, neither, "a note"]
-    file.asks_once = False
-    assert coreference._left_out(file, found) == [outside, "a note"]
+    assert coreference._left_out(open_texts(write(tmp_path, GAP)), found) == [outside, neither]
+    assert coreference._left_out(open_texts(write(tmp_path, PARIS)), found) == [outside]
 
 
 def test_the_windows_of_sliding_layers_are_listed_and_described(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    def config(radius: int, *layers: str) -> Any:
-        return types.SimpleNamespace(num_layers=len(layers), num_heads=2, sliding_radius=radius, layer_type=layers.__getitem__)
+    def config(radius: int, *layers: str) -> ModelConfig:
+        return ModelConfig(
+            vocab_size=9, hidden_size=4, num_layers=len(layers), num_heads=2, layer_types=layers, sliding_radius=radius
+        )
 
     assert write_windows(Folder(tmp_path), config(2, "full", "sliding", "sliding"))
     rows = [line.split("\t") for line in (tmp_path / "windows.tsv").read_text().splitlines()]
@@ -227,7 +230,7 @@ ALIGNED = """\
 
 
 def test_an_alignment_has_a_column_of_weights_for_each_source_word_if_it_fits(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ):
     found = made_up.translation()
     rows = dataclasses.replace(found.cross.rows, words=("b\u0301c", "\u4e2d\u56fd", "</s>"))
@@ -236,13 +239,19 @@ def test_an_alignment_has_a_column_of_weights_for_each_source_word_if_it_fits(
     attention._print_alignment(found, found.alignment(2))
     said = capsys.readouterr().out
     assert said == ALIGNED
-    assert attention.WIDEST == 100
     header, *lines = said.splitlines()
-    width = len(header) + 1  # a wide letter takes two columns
-    for widest, shown in ((width, [header, *lines]), (width - 1, [line[: line.index("0.") + 4] for line in lines])):
-        monkeypatch.setattr(attention, "WIDEST", widest)
-        attention._print_alignment(found, found.alignment(2))
-        assert capsys.readouterr().out.splitlines() == shown
+    more = 100 - (len(header) + 1)  # a wide letter takes two columns
+    for longer, fits in ((more, True), (more + 1, False)):
+        words = ("[CLS]", "the", "\u4e2d", "a" * (2 + longer), "[SEP]")  # the column of "a" is two wide
+        cross = dataclasses.replace(found.cross, columns=dataclasses.replace(columns, words=words))
+        wider = dataclasses.replace(found, cross=cross)
+        attention._print_alignment(wider, wider.alignment(2))
+        said = capsys.readouterr().out.splitlines()
+        if fits:
+            assert len(said[0]) + 1 == 100
+            assert [line.split() for line in said[1:]] == [line.split() for line in lines]
+        else:
+            assert said == [line[: line.index("0.") + 4] for line in lines]
 
 
 # ---------------------------------------------------------------------------------------------------------------- what they share

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-import types
+import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,14 +20,16 @@ from bert_jax.analysis.compare.masked import MaskedWords, twins
 from bert_jax.analysis.compare.measure import Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.windows import Kind, Word
-from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import in_words, sources, weights_of, word_vectors_of
 from tests.data.tokenizers.test_json_tokenizer import plain
 from tests.interop.tiny import SPECIALS, as_model, make_model, make_vocabulary
-from tests.prediction.reference import engine_on, pretrained_outputs
+from tests.prediction.reference import engine_on, first_devices, pretrained_outputs
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab of Paris " * 8, "is the river"]
 ORDER = np.array([[2, 0, 3, 1], [1, 3, 0, 2]])
@@ -228,12 +230,11 @@ def test_large_models_are_compared_at_evenly_spaced_layers():
     assert len(own) == 11
     small = dataclasses.replace(large, num_layers=12, hidden_size=768)
     assert compared_layers(small, small) == (tuple(range(13)),) * 2
-
-    def sized(layers: int, width: int) -> ModelConfig:
-        return types.SimpleNamespace(num_layers=layers, hidden_size=width)  # type: ignore[return-value]
-
-    assert compared_layers(sized(3, 4_096), sized(3, 2_048)) == ((0, 1, 2, 3),) * 2  # 16 products of 2^25 bytes
-    assert compared_layers(sized(24, 16_384), sized(0, 16_384)) == ((0, 8, 16, 24), (0,))  # at least four products
+    wide, half = (dataclasses.replace(large, num_layers=3, hidden_size=width) for width in (4_096, 2_048))
+    assert compared_layers(wide, half) == ((0, 1, 2, 3),) * 2  # 16 products of 2^25 bytes
+    widest = dataclasses.replace(large, hidden_size=16_384)
+    static = dataclasses.replace(widest, encoder="static", num_layers=0)
+    assert compared_layers(widest, static) == ((0, 8, 16, 24), (0,))  # at least four products
 
 
 def test_windows_fill_the_shorter_position_table(analyser):
@@ -245,41 +246,29 @@ def test_windows_fill_the_shorter_position_table(analyser):
         list(paired_windows(analyser.engine, analyser.engine, " "))
 
 
-class BySpaces:
-    """A tokenizer that splits words only at white space, as SentencePiece does."""
-
-    def __init__(self, tokenizer: Tokenizer):
-        self._own, self.vocabulary = tokenizer, types.SimpleNamespace(kind="sentencepiece")
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._own, name)
-
-    def word_spans(self, text: str) -> list[tuple[int, int]]:
-        return [match.span() for match in re.finditer(r"\S+", text)]
+def untrained(vocabulary: pathlib.Path, **fields: Any) -> Engine:
+    """Returns an engine for a random model with the vocabulary in this directory."""
+    with first_devices():
+        return Engine(as_model(*make_model(vocabulary, **fields), vocabulary))
 
 
 def test_words_come_from_the_model_that_splits_less_and_have_a_space_before_them_if_it_counts(analyser, tmp_path):
-    def engine(tokenizer: object) -> types.SimpleNamespace:
-        return types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=tokenizer), config=analyser.engine.config)
-
-    by_spaces = engine(BySpaces(analyser.engine.model.tokenizer))
+    train_sentencepiece([TEXTS], 40, False).save(tmp_path / "spaces")
+    by_spaces = untrained(tmp_path / "spaces")
     for engines in ((by_spaces, analyser.engine), (analyser.engine, by_spaces)):
         (pair,) = paired_windows(*engines, "the cab, of")
         assert [word.text for word in pair.own.words[1:-1]] == ["the", "cab,", "of"]
-    tokenizer = load_tokenizer(plain(tmp_path, list(SPECIALS)))
-    (pair,) = paired_windows(analyser.engine, engine(tokenizer), "for for, is")
-    expected = [tuple(tokenizer.encode(text)) for text in ("for", " for", ",", " is")]
+    by_bytes = untrained(plain(tmp_path, list(SPECIALS)))
+    (pair,) = paired_windows(analyser.engine, by_bytes, "for for, is")
+    expected = [tuple(by_bytes.model.tokenizer.encode(text)) for text in ("for", " for", ",", " is")]
     assert [word.ids for word in pair.other.words[1:-1]] == expected
     assert expected[0] != expected[1]
 
 
-def test_masked_words_are_predicted_only_by_models_that_read_both_sides():
-    def refuse(direction: str, what: str) -> None:
-        raise UserError(f"it does not read {direction} sides")
-
-    one = types.SimpleNamespace(require_direction=refuse)
-    with pytest.raises(UserError, match="it does not read both sides"):
-        MaskedWords((one, one), 0.5, 0, 0)  # type: ignore[arg-type]
+def test_masked_words_are_predicted_only_by_models_that_read_both_sides(analyser, vocabulary):
+    one = untrained(vocabulary, direction="left_to_right")
+    with pytest.raises(UserError, match="reads from left to right, so it cannot predict masked words; name a model trained"):
+        MaskedWords((analyser.engine, one), 0.5, 0, 0)
 
 
 def test_a_difference_has_the_context_of_its_window_in_any_group(analyser):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import types
+import json
 
 import numpy as np
 import pytest
@@ -8,8 +8,10 @@ import pytest
 from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import Kind, read_window, read_windows, text_words, written_words
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, weights_of
+from tests.data.tokenizers.test_json_tokenizer import SPECIALS, plain
 
 
 def test_words_have_their_pieces_and_kinds_and_a_written_mask_is_a_mask(analyser):
@@ -49,22 +51,17 @@ def test_a_window_may_fill_the_position_table(analyser):
         read_window(analyser.engine, "the " * 39)
 
 
-def test_a_mask_takes_the_space_before_it_and_other_special_tokens_do_not():
-    read: list[str] = []
-
-    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        read.append(text)
-        return [], []
-
-    tokenizer = types.SimpleNamespace(
-        pieces=["[MASK]", "[SEP]"], special_ids={0, 1}, mask_id=0, mask_takes_space=True, encode_with_offsets=encode,
-        word_spans=lambda text: [],
-    )  # fmt: skip
-    for takes_space, before in ((True, "a"), (False, "a ")):
-        read.clear()
-        tokenizer.mask_takes_space = takes_space
-        words = text_words(tokenizer, "a [MASK] b [SEP] c ")
-        assert ([word.text for word in words], read) == (["[MASK]", "[SEP]"], [before, " b ", " c "])
+@pytest.mark.parametrize("takes_space", [False, True])
+def test_a_mask_takes_the_space_before_it_and_other_special_tokens_do_not(tmp_path, takes_space):
+    file = plain(tmp_path, list(SPECIALS)) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    (mask,) = [token for token in content["added_tokens"] if token["content"] == "[MASK]"]
+    mask["lstrip"] = takes_space
+    file.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path)
+    words = text_words(tokenizer, "a [MASK] b [SEP]")
+    assert [word.text for word in words] == ["a", "[MASK]", "b", "[SEP]"]
+    assert [word.ids for word in words[::2]] == [tuple(tokenizer.encode(text)) for text in ("a" if takes_space else "a ", " b ")]
 
 
 def test_words_that_the_tokenizer_would_split_otherwise_start_at_pieces_that_continue_no_word(analyser):

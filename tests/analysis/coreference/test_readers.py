@@ -6,7 +6,6 @@ import pathlib
 
 import pytest
 
-from bert_jax.analysis.coreference import readers
 from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import find, find_traits, last_noun, mention_kind, phrase_head, read_parse
 from bert_jax.analysis.coreference.readers import Conll2012File, CorefudFile, GapFile, open_texts, read_brackets
@@ -402,14 +401,14 @@ def test_unseparated_sentences_of_conll_2012_are_reported(tmp_path):
     assert document.words == ("a", "b")
 
 
-def test_a_sentence_of_conll_2012_has_limited_words_and_increasing_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MOST_WORDS", 2)
+def test_a_sentence_of_conll_2012_has_limited_words_and_increasing_numbers(tmp_path):
     one = ["a NN * * (1)", "b NN * * -"]
-    (document,), problems = read(tmp_path, conll2012(one, [*one, "c NN * * -"], one).replace("bc/x  0  1  b", "bc/x  0  0  b", 1))
+    many = [*one, *["c NN * * -"] * 9_999]
+    (document,), problems = read(tmp_path, conll2012(one, many, one).replace("bc/x  0  1  b", "bc/x  0  0  b", 1))
     assert document.words == ("a", "b")
     assert [problem.partition(";")[0] for problem in problems] == [
         "line 3: the word 0 follows the word 0",
-        "line 5: a sentence of 3 words, more than 2",
+        "line 5: a sentence of 10,001 words, more than 10,000",
     ]
 
 
