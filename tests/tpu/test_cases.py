@@ -1,18 +1,21 @@
-"""The steps that a command line asks for: which steps, how many executions, with which flags; and what each lowers."""
+"""The steps that a command line asks for: which steps, how many executions, with which flags."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-import types
-from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
+from bert_jax.data.corpus.store import MANIFEST
 from bert_jax.errors import UserError
-from bert_jax.tpu import programs as module
+from bert_jax.storage.objects import write
 from bert_jax.tpu.costs.flags import parse_flags
-from bert_jax.tpu.programs import Case, cases, vocabulary_size
+from bert_jax.tpu.programs import Case, StepProgram, cases
+from tests.end_to_end.runs import build_corpus
 
 BASE = "experiments/pretrain/bert_base.py"
 MRPC = "--config=experiments/finetune/glue.py:mrpc"
@@ -79,12 +82,17 @@ def test_all_phases_are_examined_unless_one_is_named():
     assert (case.config, case.phase, case.kind, case.examples) == (MRPC.partition("=")[2], 0, "finetune", 7)
 
 
+def described(rows: int) -> StepProgram:
+    """Returns a step of four devices with this many rows, without its operations."""
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    return StepProgram(jax.jit(lambda: 0).lower(), mesh, {}, {}, rows, 128, 3.0)
+
+
 def steps_of(rows: int, *flags: str) -> tuple[int | None, str]:
     """Returns (steps, the work that they cover) of the only step that a command line asks for, on a program with this many
     rows."""
     (case,) = wanted("--topology=v5e:2x2", *flags)
-    mesh = types.SimpleNamespace(shape={"data": 4})
-    step = case.step(types.SimpleNamespace(mesh=mesh, rows=rows, length=128, flops=1.0))  # type: ignore[arg-type]
+    step = case.step(described(rows))
     return step.steps, step.covers
 
 
@@ -103,35 +111,16 @@ def test_rows_give_the_steps_of_a_pass():
 
 
 def test_a_step_is_named_after_its_experiment_and_program():
-    program = types.SimpleNamespace(mesh=types.SimpleNamespace(shape={"data": 4}), rows=16, length=128, flops=3.0)
     names = {}
     for flags in ((f"--config={BASE}", "--phase=1"), (f"--config={BASE}", "--phase=0", "--step=eval"), (MRPC,),
                   ("--config=experiments/finetune/grid.py:rte",)):  # fmt: skip
         (case,) = wanted(*flags, TOPOLOGY)
-        step = case.step(program)  # type: ignore[arg-type]
+        step = case.step(described(16))
         names[step.name] = step.config
         assert (step.kind, step.mesh, step.rows, step.length, step.flops) == (case.kind, {"data": 4}, 16, 128, 3.0)
     grid = "experiments/finetune/grid.py:rte"
     assert names == {"phase 1, train step": BASE, "phase 0, eval step": BASE, "finetune step": MRPC.partition("=")[2],
                      "finetune step (1 of 18 runs)": grid}  # fmt: skip
-
-
-def test_each_kind_of_step_has_its_own_lowering(monkeypatch: pytest.MonkeyPatch):
-    for name in ("finetuning_step", "evaluation_step", "pretraining_step"):
-        monkeypatch.setattr(module, name, lambda *given, name=name: (name, *given))
-    monkeypatch.setattr(module, "model_config_to_finetune", lambda model: f"the {model} model")
-    devices: Any = ["a device"]
-    train, evaluation, task = (
-        wanted(*flags, TOPOLOGY)[0]
-        for flags in (
-            (f"--config={BASE}", "--phase=1"),
-            (f"--config={BASE}", "--phase=1", "--step=eval"),
-            (MRPC, "--model=large"),
-        )
-    )
-    assert train.lower(devices) == ("pretraining_step", train.experiment, 1, devices)
-    assert evaluation.lower(devices) == ("evaluation_step", evaluation.experiment, 1, devices)
-    assert task.lower(devices) == ("finetuning_step", task.experiment, "the large model", devices)
 
 
 def test_microbatches_come_from_the_phase_or_the_task():
@@ -146,43 +135,33 @@ def test_microbatches_come_from_the_phase_or_the_task():
     assert train.changed({"seed": 7}).experiment.seed == 7
 
 
-def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "find_model_directory", lambda path: pathlib.Path(path) / "found")
+MODEL = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"
+
+
+def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(tmp_path: pathlib.Path):
+    (tmp_path / "model").symlink_to(MODEL)
     here = f"--config.init_from={tmp_path}"
     assert [wanted(MRPC, TOPOLOGY, *flags)[0].model for flags in ((), ("--config.init_from=OWNER/NAME",), (here,))] == [
-        "base", "base", f"{tmp_path}/found",
+        "base", "base", f"{tmp_path}/model",
     ]  # fmt: skip
     assert wanted(MRPC, TOPOLOGY, here, "--model=tiny")[0].model == "tiny"
     assert wanted(MRPC, TOPOLOGY, here)[0].experiment.init_from == str(tmp_path)
 
 
-def test_the_vocabulary_size_comes_from_a_local_corpus(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        module, "open_corpus", lambda path: types.SimpleNamespace(vocabulary=types.SimpleNamespace(size=len(path)))
-    )
-    assert vocabulary_size({}) is None
-    assert vocabulary_size({"corpus": {"directory": str(tmp_path / "gone")}}) is None
-    assert vocabulary_size({"corpus": {"directory": str(tmp_path)}}) == len(str(tmp_path))
-    fetched: list[str] = []
-
-    def fetch(path: str, key: str) -> pathlib.Path:
-        fetched.append(path)
-        (tmp_path / "manifest.json").write_text(json.dumps({"vocabulary": {"size": 77}}))
-        return tmp_path / "manifest.json"
-
-    monkeypatch.setattr(module, "fetched", fetch)
-    monkeypatch.setattr(module, "read_manifest", lambda path: json.loads((path / "manifest.json").read_text()))
-    assert vocabulary_size({"corpus": {"directory": "gs://bucket/corpus"}}) == 77
-    assert fetched == [f"gs://bucket/corpus/{module.MANIFEST}"]
-
-
-def test_settings_are_inferred_from_local_files_and_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def infer(values: dict[str, Any], given: set[str], *, vocabulary_size: int | None, download: bool) -> Any:
-        assert (given, vocabulary_size, download) == ({"seed"}, 77, False)
-        return values | {"seed": 5}, ["a note"]
-
-    monkeypatch.setattr(module, "infer_settings", infer)
-    monkeypatch.setattr(module, "vocabulary_size", lambda values: 77)
-    (case,) = wanted(f"--config={BASE}", "--phase=0", "--config.seed=1", TOPOLOGY)
-    assert case.experiment.seed == 5
-    assert capsys.readouterr().err == "a note\n"
+def test_the_vocabulary_size_comes_from_the_corpus_and_is_reported(
+    tmp_path: pathlib.Path, bucket: str, capsys: pytest.CaptureFixture[str]
+):
+    """The corpus is missing, on this machine, or in a bucket. From the bucket, only the manifest is read."""
+    corpus = build_corpus(tmp_path / "corpus", documents=3)
+    manifest = (corpus / MANIFEST).read_bytes()
+    size = json.loads(manifest)["vocabulary"]["size"]
+    write(f"{bucket}/corpus/{MANIFEST}", manifest)
+    capsys.readouterr()
+    flags, sizes = ("--config=experiments/pretrain/quickstart.py", TOPOLOGY), {}
+    for directory in (str(tmp_path / "gone"), str(corpus), f"{bucket}/corpus"):
+        (case,) = wanted(*flags, f"--config.corpus.directory={directory}")
+        sizes[directory] = (case.experiment.model.vocab_size, capsys.readouterr().err)  # type: ignore[union-attr]
+    note = f"config.model.vocab_size is {size}, as in the corpus (the experiment file has 8192)\n"
+    assert list(sizes.values()) == [(8192, ""), (size, note), (size, note)]
+    (case,) = wanted(*flags, f"--config.corpus.directory={corpus}", "--config.model.vocab_size=500")
+    assert case.experiment.model.vocab_size == 500  # type: ignore[union-attr]
