@@ -10,7 +10,7 @@ from typing import Any, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, Num
+from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
@@ -135,9 +135,7 @@ class Model:
         outputs = pretraining_model(self.config).apply({"params": params}, batch, seed)
         return cast(dict[str, Array], outputs)["logits"]
 
-    def mlm_logits(
-        self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
-    ) -> Float[Array, "B M V"]:
+    def mlm_logits(self, params: Params, head: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B M V"]:
         """Returns the logits of every word at the "masked_positions" of a batch, float32. `head` holds the parameters of an
         `mlm_head`."""
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
@@ -204,10 +202,14 @@ def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None)
     batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` is None) always draws the
     same classes."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
+    return jnp.argmax(jax.lax.stop_gradient(logits).astype(jnp.float32) + gumbel(words), axis=-1).astype(jnp.int32)
+
+
+def gumbel(words: UInt32[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Converts random words to noise of the Gumbel distribution, which is always finite."""
     uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)
     uniform = jnp.minimum(uniform, jnp.float32(1.0 - 2.0**-24))  # the largest is rounded to 1, whose noise would be infinite
-    gumbel = -jnp.log(-jnp.log(uniform))
-    return jnp.argmax(jax.lax.stop_gradient(logits).astype(jnp.float32) + gumbel, axis=-1).astype(jnp.int32)
+    return -jnp.log(-jnp.log(uniform))
 
 
 def with_predictions(batch: Batch, words: Int[Array, "B M"]) -> Int[Array, "B L"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from typing import Any
 
 import jax
@@ -37,24 +36,6 @@ def test_a_batch_without_targets_or_pairs_has_zero_loss():
     zero = jnp.float32(0)
     found = objective_of("mlm").loss({"mlm_loss": zero, "nsp_loss": zero}, {"mlm_targets": zero, "nsp_examples": zero})
     assert float(found) == 0
-
-
-def test_row_losses_are_means_over_their_targets_and_add_up_to_the_batch():
-    rng = np.random.default_rng(0)
-    targets, labels = np.array([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]), np.array([[1], [0], [-1]])
-    outputs = {"mlm_logits": jnp.asarray(rng.normal(size=(3, 3, 7)), jnp.float32)}
-    outputs["nsp_logits"] = jnp.asarray(rng.normal(size=(3, 1, 2)), jnp.float32)
-    batch = {"masked_targets": jnp.asarray(targets), "nsp_labels": jnp.asarray(labels)}
-    batch["sequence_ids"] = jnp.ones((3, 8), jnp.int32)
-    objective = objective_of("mlm")
-    model: Any = types.SimpleNamespace(logits=lambda params, batch, seed: params, pairs=True)
-    found, sums = jax.jit(lambda o, b: (objective.for_model(model).row_losses(o, b), objective.output_sums(o, b)))(outputs, batch)
-    assert float(found["mlm_loss"] @ jnp.array([2.0, 1.0, 0.0])) == pytest.approx(float(sums["mlm_loss"]), rel=1e-5)
-    assert float(found["nsp_loss"].sum()) == pytest.approx(float(sums["nsp_loss"]), rel=1e-5)
-    assert float(found["mlm_loss"][2]) == float(found["nsp_loss"][2]) == 0
-    assert float(objective.counts(batch)["mlm_targets"]) == 3
-    words = {"mlm_logits": outputs["mlm_logits"]}
-    assert jax.eval_shape(objective.for_model(model).row_losses, words, batch).keys() == {"mlm_loss"}
 
 
 @pytest.mark.parametrize(

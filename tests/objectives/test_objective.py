@@ -13,10 +13,9 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.model.config import ModelConfig
-from bert_jax.objectives import model as models
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, sampled, unboxed, with_predictions
+from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, gumbel, sampled, unboxed, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
 from tests.model.lowbias32 import hashed
@@ -122,20 +121,18 @@ def test_words_are_drawn_with_softmax_frequencies():
     np.testing.assert_allclose(found, [0.7, 0.2, 0.1], atol=0.02)
 
 
-def test_the_largest_and_the_smallest_random_word_have_finite_noise(monkeypatch: pytest.MonkeyPatch):
-    logits = np.float32([[0.0, 1.0, -2.0]])
-    for word in (0, 2**32 - 1):
-        monkeypatch.setattr(models, "random_words", lambda seed, shape, rows, word=word: jnp.full(shape, word, jnp.uint32))
-        assert sampled(logits, {}, jnp.uint32(1)).tolist() == [1], "with equal noise, the largest logit wins"
+def test_the_largest_and_the_smallest_random_word_have_finite_noise():
+    noise = np.asarray(gumbel(jnp.array([0, 2**31, 2**32 - 1], jnp.uint32)))
+    assert np.isfinite(noise).all()
+    assert (np.diff(noise) > 0).all()
 
 
-def test_seeds_of_further_draws_and_of_evaluations_are_fixed(monkeypatch: pytest.MonkeyPatch):
+def test_seeds_of_further_draws_and_of_evaluations_are_fixed():
     assert [int(another_seed(jnp.uint32(7), number)) for number in (1, 3)] == [hashed(7 + n * 0x9E3779B9) for n in (1, 3)]
     assert another_seed(None, 1) is None
-    seen: list[Any] = []
-    monkeypatch.setattr(models, "random_words", lambda seed, shape, rows: seen.append(seed) or jnp.zeros(shape, jnp.uint32))
-    sampled(np.zeros((1, 2), np.float32), {}, None)
-    assert int(seen[0]).to_bytes(4, "big") == b"samp"
+    logits = np.zeros((4, 20), np.float32)
+    evaluated, drawn = (sampled(logits, {}, seed) for seed in (None, jnp.uint32(int.from_bytes(b"samp", "big"))))
+    np.testing.assert_array_equal(evaluated, drawn)
 
 
 def test_predictions_replace_the_words_of_used_slots_even_if_the_target_is_word_0():
@@ -268,12 +265,23 @@ def test_pairs_add_a_pooler_and_a_head_to_the_model_and_to_its_exported_class():
         assert objective.exported == exported
 
 
-def test_row_losses_from_the_sums_of_an_objective_equal_those_from_the_logits():
-    batch, model = random_batch(), Model(TINY)
-    assert (np.sum(batch["masked_targets"] >= 0, axis=1) == 1).any()
-    plain, own = (kind().for_model(model) for kind in (MlmNsp, SameSums))
-    losses = [jax.jit(objective.row_losses)(drawn(plain), batch) for objective in (plain, own)]
-    np.testing.assert_allclose(losses[0]["mlm_loss"], losses[1]["mlm_loss"], rtol=1e-5)
+def test_row_losses_are_means_over_their_targets_whether_from_the_sums_of_an_objective_or_from_the_logits():
+    """The last row predicts nothing."""
+    batch = {name: np.array(x) for name, x in random_batch().items()}
+    batch["masked_targets"][-1] = batch["nsp_labels"][-1] = -1
+    plain, own = (kind().for_model(Model(TINY, pairs=True)) for kind in (MlmNsp, SameSums))
+    params = drawn(plain)
+    losses, sums = jax.jit(lambda p, b: (plain.row_losses(p, b), plain.sums(p, b, None)))(params, batch)
+    of_sums = jax.jit(own.row_losses)(params, batch)
+    targets = {"mlm_loss": np.sum(batch["masked_targets"] >= 0, axis=1), "nsp_loss": np.sum(batch["nsp_labels"] >= 0, axis=1)}
+    assert losses.keys() == targets.keys()
+    assert 1 in targets["mlm_loss"]
+    np.testing.assert_allclose(losses["mlm_loss"], of_sums["mlm_loss"], rtol=1e-5)
+    for name, counts in targets.items():
+        assert float(losses[name] @ counts) == pytest.approx(float(sums[name]), rel=1e-5)
+        assert float(losses[name][-1]) == 0
+    without_pairs = MlmNsp().for_model(Model(TINY))
+    assert jax.eval_shape(without_pairs.row_losses, drawn(without_pairs), batch).keys() == {"mlm_loss"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import math
-import types
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.plan import EpochPlan, plan_epoch
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.scores import (
@@ -18,6 +20,7 @@ from bert_jax.objectives.scores import (
     unigram_baseline,
 )
 from bert_jax.objectives.translation import Translation
+from tests.data.corpora import corpus_from_arrays, vocabulary
 from tests.objectives.scored import objective_of
 
 
@@ -62,28 +65,45 @@ def test_unigram_baseline_rejects_targets_it_cannot_score():
         unigram_baseline(np.ones(4), np.array([4]))
 
 
-CORPUS: Any = types.SimpleNamespace(token_counts=np.array([9, 4, 2, 0]), vocabulary=types.SimpleNamespace(unk_id=0, sep_id=3))
+CORPUS = corpus_from_arrays(
+    np.uint32([1, 0, 1, 2, 0, 1, 2, 0, 1]),  # two documents of two sentences, with three unknown words
+    np.array([0, 1, 3, 5, 9]),
+    np.array([0, 2, 4]),
+    dataclasses.replace(vocabulary(4), unk_id=0, sep_id=3),
+)
+ALL = ExampleConfig(length=16, max_predictions=15, targets="next", pairs="none", short_probability=0.0)
+"""One text per document, in which every token is predicted."""
+
+
+def plan_of(config: ExampleConfig, **changed: Any) -> EpochPlan:
+    return plan_epoch(CORPUS, dataclasses.replace(config, **changed), seed=0, epoch=0)
+
+
+MASKED = plan_of(ALL, targets="masked", max_predictions=14)
 
 
 def test_unknown_words_are_no_targets_and_every_text_ends_with_one():
-    """There are two texts of 3 and 6 words, each with a [SEP] in its middle and one at its end; every token is predicted."""
-    lengths = np.array([6, 9])
-    config = types.SimpleNamespace(targets="next", special_tokens=3, predictions=lambda lengths: lengths - 1)
-    plan = types.SimpleNamespace(config=config, lengths=lambda: lengths)
-    np.testing.assert_allclose(target_counts(CORPUS, plan), [0, 4, 2, 6 * 2 * 2 / 9])
-    np.testing.assert_allclose(target_counts(CORPUS, plan, 0.5), [0, 4, 2, 6 * 2 * 1.5 / 9])
-    rows = EvalRows(np.array([[3, 1, -1]]), np.full((1, 1), -1), CORPUS, plan)
-    for measure, of_last in (("next_token", 1.0), ("bilm", 0.5)):  # a biLM predicts the last [SEP] in one of two directions
-        wanted = unigram_baseline(target_counts(CORPUS, plan, of_last), rows.predicted)
-        assert objective_of(measure).eval_scores(rows) == wanted
-    masked = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
-    assert target_counts(CORPUS, masked).tolist() == [0, 4, 2, 0]
+    """The texts have 3 and 6 words. A pair also has a [SEP] in its middle."""
+    for pairs, inner in (("none", 0), ("successive", 1)):
+        plan = plan_of(ALL, pairs=pairs)
+        np.testing.assert_allclose(target_counts(CORPUS, plan), [0, 4, 2, 6 * (inner + 1) * 2 / 9])
+        np.testing.assert_allclose(target_counts(CORPUS, plan, 0.5), [0, 4, 2, 6 * (inner + 0.5) * 2 / 9])
+        rows = EvalRows(np.array([[3, 1, -1]]), np.full((1, 1), -1), CORPUS, plan)
+        for measure, of_last in (("next_token", 1.0), ("bilm", 0.5)):  # a biLM predicts the last [SEP] in one of two directions
+            wanted = unigram_baseline(target_counts(CORPUS, plan, of_last), rows.predicted)
+            assert objective_of(measure).eval_scores(rows) == wanted
+    assert target_counts(CORPUS, MASKED).tolist() == [0, 4, 2, 0]
+
+
+def test_a_text_counts_by_the_fraction_of_its_tokens_that_is_predicted():
+    """Four tokens of each text are predicted, of four and of seven."""
+    found = target_counts(CORPUS, plan_of(ALL, max_predictions=4))
+    np.testing.assert_allclose(found, [0, 4, 2, 6 * (1 + 4 / 7) / (3 + 6 * 4 / 7)])
 
 
 def test_perplexity_per_word_has_the_loss_of_all_pieces_of_a_word():
-    plan = types.SimpleNamespace(config=types.SimpleNamespace(targets="masked"))
     for words, pieces in ((0, 4), (1, 4), (2, 2)):
-        rows = EvalRows(np.array([[1, 2], [2, 1], [-1, -1]]), np.full((3, 1), -1), CORPUS, plan, words)
+        rows = EvalRows(np.array([[1, 2], [2, 1], [-1, -1]]), np.full((3, 1), -1), CORPUS, MASKED, words)
         found: Any = objective_of("mlm").eval_scores(rows)["word_perplexity"]
         assert found({"mlm_loss": 0.5}) == pytest.approx(math.exp(0.5 * pieces))
         assert found({}) is None

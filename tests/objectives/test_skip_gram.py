@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from bert_jax.objectives.skip_gram import (
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.optimizers import make_optimizer
+from tests.data.corpora import corpus_from_arrays, vocabulary
 from tests.model import test_bilm
 from tests.model.test_bilm import STATIC, TEXTS, random_params
 from tests.random_rows import boxed, with_centres
@@ -74,7 +74,8 @@ def test_the_defaults_are_those_of_word2vec_with_64_shared_negatives():
 
 def test_the_counts_of_a_corpus_have_zeros_for_the_rows_of_padding():
     objective = SETTINGS.for_model(Model(dataclasses.replace(STATIC, vocab_multiple=8)))
-    corpus: Any = types.SimpleNamespace(token_counts=COUNTS.astype(np.int64), vocabulary=types.SimpleNamespace(size=20))
+    tokens = np.repeat(np.arange(20, dtype=np.uint32), COUNTS.astype(int))
+    corpus = corpus_from_arrays(tokens, np.array([0, len(tokens)]), np.array([0, 1]), vocabulary(20))
     ((path, counts),) = objective.corpus_parameters(corpus).items()
     assert path == ("skip_gram_head", "counts")
     assert counts.dtype == np.float32
