@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from bert_jax.data import batches as source_module
 from bert_jax.data.batches import BatchSource, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
@@ -85,37 +84,27 @@ def test_another_seed_gives_other_rows(source):
 
 
 def test_the_next_epoch_is_planned_in_the_background_before_it_is_needed(monkeypatch):
-    planned = {epoch: threading.Event() for epoch in range(3)}
-    threads = []
-
-    def plan(corpus, config, *, seed, epoch):
-        threads.append(threading.current_thread())
-        result = plan_epoch(corpus, config, seed=seed, epoch=epoch)
-        planned[epoch].set()
-        return result
-
-    monkeypatch.setattr(source_module, "plan_epoch", plan)
+    start, started = threading.Thread.start, []
+    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self) or start(self))
     source = BatchSource(CORPUS, CONFIG, 16, seed=9)
     source.at(0)
-    assert not planned[1].is_set()
+    assert [thread.name for thread in started] == ["plan-block-0"]
     source.at(source.rows_per_epoch * 2 // 3 // 16)
-    assert planned[1].wait(30)
+    assert [thread.name for thread in started] == ["plan-block-0", "plan-block-1"]
     source.at(source.rows_per_epoch // 16)
-    assert not planned[2].is_set()
-    assert len(threads) == 2
-    assert threading.current_thread() not in threads
-    assert all(thread.daemon for thread in threads)
+    assert len(started) == 2
+    assert all(thread.daemon for thread in started)
 
 
 def test_a_failed_plan_fails_its_batch_and_is_tried_again(monkeypatch):
     source = BatchSource(CORPUS, CONFIG, 16, seed=9)
 
-    def fail(*_, **__):
+    def fail(**key):
         raise MemoryError("no room")
 
     step = source.rows_per_epoch // 16 + 5
     with monkeypatch.context() as patch:
-        patch.setattr(source_module, "plan_epoch", fail)
+        patch.setattr(np.random, "Philox", fail)
         with pytest.raises(MemoryError, match="no room"):
             source.at(step)
     assert source.at(step)["input_ids"].shape == (16, 64)

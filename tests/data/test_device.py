@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.data import batches
 from bert_jax.data.batches import _find_shard, process_rows, process_shard, to_device
 from bert_jax.errors import UserError
 
@@ -29,15 +28,6 @@ def test_rows_are_sharded_over_the_batch_axes_with_their_values(spec):
 
 def test_one_process_holds_the_whole_batch():
     assert process_shard(mesh_of(data=4, fsdp=2), PartitionSpec(("data", "fsdp"))) == (0, 1)
-
-
-def test_the_global_batch_has_the_rows_of_all_processes(monkeypatch):
-    made = []
-    monkeypatch.setattr(batches, "process_shard", lambda mesh, batch_axes: (1, 3))
-    rows = jax.numpy.zeros((1, 1))
-    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda *arguments: made.append(arguments[2]) or rows)
-    to_device(BATCH, mesh_of(data=8), PartitionSpec("data"))
-    assert made == [(48, 4), (48, 1)]
 
 
 def test_one_process_holds_every_row_once_for_any_sharding():

@@ -110,10 +110,7 @@ def test_batches_have_at_most_two_numbers_of_rows(row_multiple: int, worth: int,
         ([5, 7, 7], (7,)),  # two of 21 rows
     ],
 )
-def test_a_second_number_of_rows_is_used_if_it_saves_a_tenth_of_padding(needed, counts, monkeypatch):
-    monkeypatch.setattr(module, "WORTH_COMPILING", 1)
-    assert module.choose_row_counts(np.array(needed), 32) == counts
-    monkeypatch.undo()
+def test_a_second_number_of_rows_is_used_if_it_saves_a_tenth_of_padding(needed, counts):
     assert module.choose_row_counts(np.array(needed), 32) == (max(needed),)
     assert module.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
 
 from bert_jax.data import batches as module
 from bert_jax.data.batches import AlternatingBatches, LabelledBatches, UnlabelledBatches
+from bert_jax.data.corpus.store import WordStarts
 from bert_jax.data.rows import Batch, LabelLayout, RowShape
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import SPECIALS
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from tests.data.corpora import FIRST, corpus_of, random_documents
 from tests.random_features import LAYOUTS, random_features
 
@@ -22,7 +25,9 @@ WEIGHTS = "view_weights"
 
 def batches_of(seed: int = 0, sentences: int = 20) -> UnlabelledBatches:
     corpus = corpus_of(DOCUMENTS)
-    tokenizer = types.SimpleNamespace(is_continuation=lambda ids: ids % 3 == 0)
+    pieces = [f"##{k}" if k % 3 == 0 else str(k) for k in range(corpus.vocabulary.size)]
+    pieces[:5] = SPECIALS
+    tokenizer = Tokenizer(WordPiece(pieces, lowercase=True))
     return UnlabelledBatches(
         dataclasses.replace(corpus, tokenizer=tokenizer), SHAPE, sentences, seed, row_multiple=4, weights=WEIGHTS
     )
@@ -59,7 +64,8 @@ def test_a_step_holds_newly_drawn_whole_sentences_and_marks_their_words():
 
 def test_words_begin_where_the_corpus_says_if_its_subwords_do_not_show_it():
     corpus = corpus_of(DOCUMENTS)
-    starts = types.SimpleNamespace(at=lambda places: places % 5 == 0)
+    bits = np.packbits(np.arange(corpus.num_tokens) % 5 == 0, bitorder="little")
+    starts = WordStarts((bits,), np.zeros(1, np.int64), np.array([0, corpus.num_tokens]))
     marked = dataclasses.replace(corpus, word_starts=starts)
     batch = UnlabelledBatches(marked, SHAPE, 20, 0, row_multiple=4, weights=WEIGHTS).at(0)
     tokens = batch["input_ids"]

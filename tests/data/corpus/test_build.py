@@ -3,7 +3,9 @@ half-written."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
+import fcntl
 import itertools
 import os
 import pathlib
@@ -17,9 +19,10 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, shard
 from bert_jax.data.corpus import report as report_module
-from bert_jax.data.corpus.build import write_or_check_tokenizer
+from bert_jax.data.corpus import shard
+from bert_jax.data.corpus.build import _difference, _layouts, write_or_check_tokenizer
+from bert_jax.data.corpus.sources import Item
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -196,20 +199,19 @@ def test_a_directory_with_other_files_is_refused(tmp_path, text_file, build):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
-    append, calls = arrays.ArrayWriter.append, []
+    opened = pathlib.Path.open
 
-    def full(self, values):
-        calls.append(1)
-        if len(calls) > 20:
+    def full(path, *arguments, **named):
+        if path.match(".shard-00002-of-00004.*/train.tokens.npy"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(self, values)
+        return opened(path, *arguments, **named)
 
-    monkeypatch.setattr(arrays.ArrayWriter, "append", full)
-    with pytest.raises(UserError, match=r"no space left for .*corpus; free space and run the same command again"):
-        build(tmp_path / "corpus", f"text:{text_file}")
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "open", full)
+        with pytest.raises(UserError, match=r"no space left for .*corpus; free space and run the same command again"):
+            build(tmp_path / "corpus", f"text:{text_file}")
     done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))
     assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]
-    monkeypatch.undo()
     build(tmp_path / "corpus", f"text:{text_file}")
     build(tmp_path / "clean", f"text:{text_file}")
     assert contents(tmp_path / "corpus") == contents(tmp_path / "clean")
@@ -225,14 +227,27 @@ def test_a_bad_file_stops_the_build_and_leaves_finished_shards_intact(tmp_path, 
 
 
 def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, build):
-    import fcntl
-
     directory = tmp_path / "corpus"
     build(directory, f"text:{text_file}")
     with (directory / ".build-0-of-1.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is building"):
             build(directory, f"text:{text_file}")
+
+
+def test_a_host_waits_while_another_completes_the_corpus(tmp_path, text_file, build):
+    directory = tmp_path / "corpus"
+    directory.mkdir()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, (directory / ".finish.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = pool.submit(build, directory, f"text:{text_file}", shards=1)
+        while not (directory / "shard-00000-of-00001").exists():
+            assert not built.done()
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert not built.done()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert built.result() is not None
 
 
 @pytest.mark.parametrize(
@@ -320,3 +335,66 @@ def test_a_kill_during_deduplication_loses_nothing(tmp_path, build, monkeypatch)
     assert len(list((tmp_path / "corpus").glob("shard-*"))) == 3
     build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (3, 4, "files was 3, is 4"),
+        (None, {"a": 1}, "files was None, is {'a': 1}"),
+        ({"a": 1}, None, "files was {'a': 1}, is None"),
+        (
+            {"a": 1, "b": 2, "c": 3},
+            {"b": 5, "c": 3, "d": 4},
+            "files a was 1, is None, files b was 2, is 5, files d was None, is 4",
+        ),
+        (["a" * 96, 1], ["a" * 96, 2], "the entries of files differ; the first difference was [1], now is [2]"),
+        (["a" * 96, 1, 2], ["a" * 96, 1], "files had 3 entries, now has 2; the first difference was [2], now is []"),
+        (["a" * 96, 1], ["a" * 96, 1, 2, 3], "files had 2 entries, now has 4; the first difference was [], now is [2]"),
+        (["a" * 96, 1], ["b"], f"files had 2 entries, now has 1; the first difference was {['a' * 96]}, now is ['b']"),
+        (["b"], ["a" * 96, 1], f"files was ['b'], is {['a' * 96, 1]}"),
+        ("a" * 101, ["b"], f"files was {'a' * 101}, is ['b']"),
+        (None, ["a" * 99], f"files was None, is {['a' * 99]}"),
+        (["a" * 99], None, f"files was {['a' * 99]}, is None"),
+    ],
+)
+def test_a_difference_is_described_briefly(before, now, says):
+    assert _difference("files", before, now) == says
+
+
+def test_a_list_of_up_to_100_characters_is_shown_in_full():
+    assert len(str(["a" * 96])) == 100
+    assert _difference("files", ["a" * 96], ["b"]) == f"files was {['a' * 96]}, is ['b']"
+    assert _difference("files", ["a" * 97], ["b"]).startswith("the entries of files differ; the first")
+
+
+def test_three_files_of_a_layout_are_named_and_the_others_counted():
+    layouts = dict.fromkeys("abcde", "book") | dict.fromkeys("xyz", "lines")
+    items = [Item("text", f"some/{name}", "bytes", 1, 1.0, layout) for name, layout in layouts.items()]
+    named = {"book": ["a", "b", "c", "and 2 more"], "lines": ["x", "y", "z"]}
+    assert _layouts([*items, Item("jsonl", "some/w", "bytes", 1, 1.0)]) == named
+
+
+def test_leftovers_of_a_killed_process_are_not_part_of_a_tokenizer(tmp_path, tiny):
+    part = tmp_path / f".tokenizer.{os.getpid()}.part"
+    part.mkdir()
+    (part / "added_tokens.json").write_text("{}")
+    write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
+    assert not (tmp_path / "tokenizer" / "added_tokens.json").exists()
+
+
+def test_a_tokenizer_just_written_by_another_host_is_compared(tmp_path, tiny, monkeypatch):
+    directory = tmp_path / "tokenizer"
+
+    def too_late(self, target):
+        tiny.save(target)
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "rename", too_late)
+        write_or_check_tokenizer(tiny, directory)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(OSError, match="not empty"):
+        write_or_check_tokenizer(tiny, directory)

@@ -12,7 +12,6 @@ import pytest
 from bert_jax.data.corpus import report
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
 from bert_jax.data.corpus.report import ShardSurvey, _warnings, corpus_report, format_report
-from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.data.conftest import english
 
@@ -133,17 +132,6 @@ def test_a_sample_of_lines_estimates_the_rate_of_repeats(tmp_path, build, monkey
     assert sampled["duplicate_lines_sampled"] > 3
     assert sampled["duplicate_line_rate"] == pytest.approx(exact["duplicate_line_rate"], abs=0.06)
     assert "estimated from one in" in format_report(sampled)
-
-
-def test_line_hashes_do_not_depend_on_token_chunks(tmp_path, text_file, build, monkeypatch):
-    build(tmp_path / "corpus", f"text:{text_file}")
-    corpus = open_corpus(tmp_path / "corpus")
-    tokens, offsets = corpus.tokens[:], corpus.sentence_offsets
-    whole = report._sentence_hashes(tokens, offsets, corpus.vocabulary.size)
-    monkeypatch.setattr(report, "_CHUNK_TOKENS", 7)
-    assert np.array_equal(report._sentence_hashes(tokens, offsets, corpus.vocabulary.size), whole)
-    lines = [tuple(tokens[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
-    assert len(set(whole.tolist())) == len(set(lines))
 
 
 def a_report(**changes: Any) -> dict[str, Any]:

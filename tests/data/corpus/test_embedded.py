@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import fcntl
+import importlib.machinery
+import importlib.metadata
+import importlib.util
 import pathlib
 import re
+import shutil
 import sys
-import types
+import sysconfig
+from pydoc_data import topics
 
 import pytest
 
-from bert_jax import files
 from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus.embedded import embedded_dataset_builder, prose
 
@@ -163,58 +169,56 @@ add_newdoc("numpy", "x",
     assert list(prose.docstrings("\n\"\"\"A.\"\"\"\n'''B.'''")) == ["A.", "B."]
 
 
-def test_documents_have_300_characters_and_no_earlier_paragraph(monkeypatch):
-    long, other = "x" * 300, "y" * 298
-    found = [("a", [long, long]), ("b", ["z", long]), ("c", ["v" * 299]), ("d", [long, "u", other]), ("e", ["w", other])]
-    monkeypatch.setattr(embedded_dataset_builder, "_documents", lambda: found)
+def install(monkeypatch: pytest.MonkeyPatch, stdlib: pathlib.Path, **packages: list[str] | None) -> None:
+    """Imitates an installation with this standard library, without topics, and with packages in these directories (None: a
+    module in a single file)."""
+
+    def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+        if name not in packages:
+            return None if name in embedded_dataset_builder.PACKAGES else found(name)
+        spec = importlib.machinery.ModuleSpec(name, None)
+        spec.submodule_search_locations = packages[name]
+        return spec
+
+    found, get_path = importlib.util.find_spec, sysconfig.get_path
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(stdlib) if name == "stdlib" else get_path(name))
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(topics, "topics", {})
+
+
+def test_documents_have_300_characters_and_no_earlier_paragraph(monkeypatch, tmp_path):
+    def prose_of(letter: str, length: int) -> str:
+        words = "This text has words of all kinds in it and one that is "
+        return words + letter * (length - len(words) - 1) + "."
+
+    long, other, short = prose_of("x", 300), prose_of("y", 250), prose_of("z", 299)
+    found = {"a": [long, long], "b": [prose_of("v", 99), long], "c": [short], "d": [long, prose_of("u", 80), other]}
+    for name, paragraphs in found.items():
+        (tmp_path / f"{name}.py").write_text('"""' + "\n\n".join(paragraphs) + '"""\n')
+    install(monkeypatch, tmp_path)
     made = list(embedded_dataset_builder.Builder._generate_examples(None))
-    assert made == [("a", {"name": "a", "text": long}), ("d", {"name": "d", "text": f"u\n{other}"})]
+    expected = {"python.a": long, "python.d": f"{prose_of('u', 80)}\n{other}"}
+    assert made == [(name, {"name": name, "text": text}) for name, text in expected.items()]
 
 
 def test_sources_come_from_python_and_packages_without_their_tests(monkeypatch, tmp_path, capsys):
-    def package(name: str, *files: str) -> str:
+    def package(name: str, *files: str) -> pathlib.Path:
         for file in files:
             (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / file).write_text(f'"""The text of {file} is here, with words."""')
-        return str(tmp_path / name)
+        return tmp_path / name
 
     stdlib = package("stdlib", "b.py", "a.py", "test_a.py", "conftest.py", "deep/c.py", "deep/test_c.py", "tests/d.py", "x.txt")
     numpy = package("numpy", "__init__.py", "test_tools/e.py")
-    specs = {
-        "numpy": types.SimpleNamespace(submodule_search_locations=[numpy]),
-        "click": types.SimpleNamespace(submodule_search_locations=None),  # a single file
-    }
-    monkeypatch.setattr(embedded_dataset_builder.sysconfig, "get_path", lambda name: stdlib if name == "stdlib" else "")
-    monkeypatch.setattr(embedded_dataset_builder.importlib.util, "find_spec", specs.get)
-    assert embedded_dataset_builder._installed() == {"numpy": tmp_path / "numpy"}
-    names = ["python.a", "python.b", "python.deep.c", "numpy.__init__", "numpy.test_tools.e"]
-    assert [name for name, _ in embedded_dataset_builder._source_files()] == names
-    topics, sources = [], []
-    for name, paragraphs in embedded_dataset_builder._documents():
-        (topics if name.startswith("topics.") else sources).append((name, paragraphs))
-    assert topics == sorted(topics)
-    assert [name for name, _ in sources] == names
-    assert sources[2][1] == ["The text of deep/c.py is here, with words."]
+    with monkeypatch.context() as patch:
+        install(patch, stdlib, numpy=[str(numpy)], click=None)
+        patch.setattr(topics, "topics", {"B": "This is the second of the topics.", "A": "This is the first of the topics."})
+        documents = dict(embedded_dataset_builder._documents())
+    names = ["topics.A", "topics.B", "python.a", "python.b", "python.deep.c", "numpy.__init__", "numpy.test_tools.e"]
+    assert [*documents] == names
+    assert documents["topics.A"] == ["This is the first of the topics."]
+    assert documents["python.deep.c"] == ["The text of deep/c.py is here, with words."]
     assert capsys.readouterr().err.splitlines()[-1] == "reading installed documentation: 5/5 files"
-
-
-def test_the_corpus_is_made_by_one_process_at_a_time_in_a_directory_named_by_versions(monkeypatch, tmp_path):
-    made = []
-
-    class Builder:
-        def __init__(self, data_dir, file_format):
-            self.directory = data_dir
-            made.append((data_dir, file_format))
-
-        def download_and_prepare(self):
-            assert files.is_locked(self.directory / ".lock")
-            print("tfds says that it downloads")
-            made.append("prepared")
-
-    monkeypatch.setattr(embedded_dataset_builder, "Builder", Builder)
-    monkeypatch.setattr(embedded_dataset_builder, "_fingerprint", lambda: "abc")
-    assert isinstance(embedded_dataset_builder.prepared(tmp_path / "new" / "cache"), Builder)
-    assert made == [(tmp_path / "new" / "cache" / "embedded-abc", "array_record"), "prepared"]
 
 
 @pytest.fixture(scope="module")
@@ -223,8 +227,13 @@ def source_files() -> list[tuple[str, pathlib.Path]]:
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory) -> tfds_text.TextSet:
-    return tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path_factory.mktemp("cache")))
+def cache(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def embedded(cache) -> tfds_text.TextSet:
+    return tfds_text.open_text_set(tfds_text.EMBEDDED, str(cache / "tfds"))
 
 
 @pytest.fixture(scope="module")
@@ -246,12 +255,30 @@ def test_paragraphs_are_unique(documents):
     assert not any(">>>" in paragraph or "    " in paragraph for paragraph in paragraphs)
 
 
-def test_the_corpus_is_reproducible(source_files, monkeypatch, tmp_path):
-    some = source_files[:60]
-    monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
+def test_the_corpus_is_made_once_by_one_process_in_the_given_directory_or_the_cache(embedded, cache, monkeypatch):
+    (directory,) = (cache / "tfds").iterdir()
+    assert re.fullmatch("embedded-[0-9a-f]{12}", directory.name)
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*.array_record*")}
+    monkeypatch.setenv("BERT_JAX_CACHE", str(cache))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, (directory / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        again = pool.submit(tfds_text.open_text_set, tfds_text.EMBEDDED, None)
+        assert not concurrent.futures.wait([again], timeout=0.1).done, "another process may be making it"
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert len(again.result()) == len(embedded)
+    assert before
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*.array_record*")} == before
+
+
+def test_the_corpus_is_reproducible(source_files, monkeypatch, tmp_path, capsys):
+    (tmp_path / "stdlib").mkdir()
+    for number, (_, path) in enumerate(source_files[:60]):
+        shutil.copy(path, tmp_path / "stdlib" / f"{number}.py")
+    install(monkeypatch, tmp_path / "stdlib")
     first, second = (tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
-    assert len(first) > 50
+    assert 20 < len(first) < 60
     assert list(first.texts(0, len(first))) == list(second.texts(0, len(second)))
+    assert capsys.readouterr().out == "", "tfds says that it downloads"
 
 
 def test_documentation_is_read_without_importing_it(source_files):
@@ -271,5 +298,5 @@ def test_another_package_version_makes_another_corpus(monkeypatch):
             other.setattr(sys, "version", version)
             found.append(embedded_dataset_builder._fingerprint())
         assert found[0] == found[1] != found[2]
-    monkeypatch.setattr(embedded_dataset_builder.importlib.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     assert embedded_dataset_builder._fingerprint() != before

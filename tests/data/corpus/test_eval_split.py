@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import build as build_module
 from bert_jax.data.corpus.shard import eval_limit, min_eval_documents, resplit_shard, usable_fraction
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
@@ -41,15 +42,15 @@ def test_a_requested_fraction_that_is_too_small_is_kept_with_a_warning(tmp_path,
     assert not [warning for warning in again["warnings"] if "held out" in warning]
 
 
-def test_changing_the_fraction_equals_a_new_build_without_tokenising(tmp_path, build, monkeypatch, capsys):
+def test_changing_the_fraction_equals_a_new_build_without_tokenising(tmp_path, build, capsys):
     source = texts(tmp_path, 200)
-    build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
-    with monkeypatch.context() as patch:
-        patch.setattr(build_module, "_write_one", lambda *_: pytest.fail("a shard was tokenised anew"))
-        for fraction in (0.5, 0.02, 0.3):
-            build(tmp_path / "c", source, layout="sentences", eval_fraction=fraction)
-    assert "eval_fraction was 0.02, is 0.3: documents move between the splits" in capsys.readouterr().out
     build(tmp_path / "directly", source, layout="sentences", eval_fraction=0.3)
+    build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xff" * file.stat().st_size)  # the text cannot be read again
+    for fraction in (0.5, 0.02, 0.3):
+        build(tmp_path / "c", source, layout="sentences", eval_fraction=fraction)
+    assert "eval_fraction was 0.02, is 0.3: documents move between the splits" in capsys.readouterr().out
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
 
 
@@ -67,18 +68,19 @@ def test_duplicates_stay_dropped_when_the_split_changes(tmp_path, build):
 def test_a_kill_while_the_split_changes_loses_nothing(tmp_path, build, monkeypatch):
     source = texts(tmp_path, 100)
     build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
-    split, calls = build_module._split_one, []
+    rename, calls = pathlib.Path.rename, []
 
-    def killed(work, report):
-        calls.append(work)
-        if len(calls) == 3:
+    def killed(self, target):
+        calls.append(target)
+        if len(calls) == 6:  # two shards and the old third one are renamed; then the new one takes its place
             raise KeyboardInterrupt
-        split(work, report)
+        return rename(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "_split_one", killed)
+        patch.setattr(pathlib.Path, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path / "c", source, layout="sentences", eval_fraction=0.3)
+    assert len(list((tmp_path / "c").glob("shard-*"))) == 3
     with pytest.raises(UserError, match="is unfinished"):
         open_corpus(tmp_path / "c")
     build(tmp_path / "c", source, layout="sentences", eval_fraction=0.3)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import types
 
 import pytest
 
 from bert_jax.data.corpus import hub
 from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.errors import UserError
+from bert_jax.storage import objects
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,11 @@ def test_the_reason_is_the_first_line_of_the_innermost_cause():
 
 
 @pytest.mark.parametrize(("place", "there"), [("", ["vocab.txt"]), ("/model", ["config.json"]), ("/tokenizer", ["spiece.model"])])
-def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(
-    place: str, there: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    directories = {f"gs://bkt/x{place}": dict.fromkeys([*there, "weights.safetensors"])}
-    asked = []
-
-    def listed(path: str, *, deep: bool) -> dict[str, None]:
-        assert not deep
-        return directories.get(path, {})
-
-    def fetched(path: str, name: str, *, deep: bool, wanted) -> pathlib.Path:
-        asked.append((path, name, deep, [file for file in directories[path] if wanted(file)]))
-        return pathlib.Path("copy")
-
-    monkeypatch.setattr(hub, "listed", listed)
-    monkeypatch.setattr(hub, "fetched", fetched)
-    assert find_vocabulary("gs://bkt/x/") == pathlib.Path("copy")
-    assert asked == [(f"gs://bkt/x{place}", "--vocab", False, there)]
+def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(place: str, there: list[str], bucket: str):
+    for name in [*there, "weights.safetensors", "deep/vocab.txt"]:
+        objects.write(f"{bucket}/x{place}/{name}", name.encode())
+    found = find_vocabulary(f"{bucket}/x/")
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == {name: name.encode() for name in there}
 
 
 def test_a_hub_that_does_not_answer_is_asked_once_and_cached_files_are_used(monkeypatch: pytest.MonkeyPatch):
@@ -88,11 +75,11 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_cached_files_are_used(monk
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloaded)
     for error, only_local in ((httpx2.TimeoutException("no answer"), True), (OSError("no network"), False)):
 
-        def model_info(name: str, timeout: float, error: Exception = error) -> None:
+        def model_info(api: object, name: str, timeout: float, error: Exception = error) -> None:
             asked.append((name, timeout))
             raise error
 
-        monkeypatch.setattr(huggingface_hub, "HfApi", lambda ask=model_info: types.SimpleNamespace(model_info=ask))
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
         asked.clear()
         with hub.hub_fetcher("lab/model") as fetch:
             assert fetch("*.json", "a") == pathlib.Path("there")

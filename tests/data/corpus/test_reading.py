@@ -14,7 +14,6 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.data.corpus import reading, sources
-from bert_jax.data.corpus.parallel import PairFile
 from bert_jax.data.corpus.reading import Document, read_span
 from bert_jax.data.corpus.sources import ReadOptions, Source
 from bert_jax.errors import UserError
@@ -39,6 +38,17 @@ def some_documents(seed: int = 0, number: int = 120) -> list[str]:
     words = ["the", "cat", "naïve", "中文", "😀", "sat.", "on", "a", "mat,"]
     lines = [[" ".join(draw.choices(words, k=draw.randint(1, 8))) for _ in range(draw.randint(1, 30))] for _ in range(number)]
     return ["\n".join(document) for document in lines]
+
+
+@pytest.fixture
+def set_sizes(monkeypatch):
+    """Returns a function that sets the bytes of a piece and of the sample of a file, so that small files have many pieces."""
+
+    def set_both(piece: int, sample: int = sources.SAMPLE_BYTES) -> None:
+        monkeypatch.setattr(reading, "_PIECE", piece)
+        monkeypatch.setattr(sources, "SAMPLE_BYTES", sample)
+
+    return set_both
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 500])
@@ -80,8 +90,8 @@ def test_lines_are_documents_with_the_documents_layout(tmp_path, shards):
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 11])
-def test_the_pieces_of_a_book_do_not_depend_on_the_cut_and_lose_nothing(tmp_path, monkeypatch, shards):
-    monkeypatch.setattr(reading, "_PIECE", 3000)
+def test_the_pieces_of_a_book_do_not_depend_on_the_cut_and_lose_nothing(tmp_path, set_sizes, shards):
+    set_sizes(3000)
     paragraphs = some_documents()
     (tmp_path / "a.txt").write_text("\n\n".join(paragraphs))
     whole = texts(read(f"text:{tmp_path}/a.txt", 1, layout="book"))
@@ -91,9 +101,8 @@ def test_the_pieces_of_a_book_do_not_depend_on_the_cut_and_lose_nothing(tmp_path
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 11])
-def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, monkeypatch, shards):
-    monkeypatch.setattr(reading, "_PIECE", 3000)
-    monkeypatch.setattr(sources, "SAMPLE_BYTES", 1 << 12)
+def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, set_sizes, shards):
+    set_sizes(3000, sample=1 << 12)
     lines = [line for document in some_documents() for line in document.split("\n")]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     found = texts(read(f"text:{tmp_path}/a.txt", shards, layout="sentences"))
@@ -103,9 +112,8 @@ def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, monkey
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4, 7])
-def test_a_piece_begins_at_the_first_record_after_a_multiple_of_its_size(tmp_path, monkeypatch, shards):
-    monkeypatch.setattr(reading, "_PIECE", 500)
-    monkeypatch.setattr(sources, "SAMPLE_BYTES", 100)
+def test_a_piece_begins_at_the_first_record_after_a_multiple_of_its_size(tmp_path, set_sizes, shards):
+    set_sizes(500, sample=100)
     lines = [f"{k:02d}{'x' * 47}" for k in range(40)]  # with its newline, a line has 50 bytes
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
     for layout in ("sentences", "book"):  # lines of a book that are not sentences become paragraphs
@@ -117,28 +125,12 @@ def test_a_piece_begins_at_the_first_record_after_a_multiple_of_its_size(tmp_pat
     assert found[0].startswith("TITLE\n00x")
 
 
-def test_a_document_is_cut_at_the_line_that_exceeds_a_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_PIECE", 500)
+def test_a_document_is_cut_at_the_line_that_exceeds_a_piece(tmp_path, set_sizes):
+    set_sizes(500)
     document = "\n".join(["x" * 49] * 25)
     (tmp_path / "a.txt").write_text(f"{document}\n\n{document}\n")
     found = texts(read(f"text:{tmp_path}/a.txt", layout="sentences"))
     assert [text.count("\n") + 1 for text in found] == [11, 11, 3, 11, 11, 3]
-
-
-def test_the_texts_of_a_data_set_are_read_as_paragraphs_by_their_numbers(monkeypatch):
-    class Texts:
-        def texts(self, start, stop):
-            return (f"Text {number}.\nMore.\ufffd".encode() for number in range(start, stop))
-
-    asked = []
-    monkeypatch.setattr(reading.tfds_text, "open_text_set", lambda *arguments: asked.append(arguments) or Texts())
-    span = sources.Span(sources.Item("tfds", "some:train", "records", 100, 1.0), 10, 14)
-    found = list(read_span(span, ReadOptions(tfds_directory="there"), Counter()))
-    assert found == [
-        Document([f"Text {number}.", "More.\ufffd"], False, fraction)
-        for number, fraction in ((10, 0.25), (11, 0.5), (12, 0.75), (13, 1.0))
-    ]
-    assert asked == [("some:train", "there")]
 
 
 def test_wrapping_of_a_record_is_decided_by_its_first_4000_characters(tmp_path):
@@ -149,8 +141,8 @@ def test_wrapping_of_a_record_is_decided_by_its_first_4000_characters(tmp_path):
     assert (len(wrapped.lines), len(lines_apart.lines)) == (1, 65)
 
 
-def test_an_endless_document_is_cut_so_that_memory_stays_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_PIECE", 500)
+def test_an_endless_document_is_cut_so_that_memory_stays_bounded(tmp_path, set_sizes):
+    set_sizes(500)
     lines = [f"This is line {k} of a long document." for k in range(400)]
     (tmp_path / "a.txt").write_text("A short document.\n\n" + "\n".join(lines))
     found = texts(read(f"text:{tmp_path}/a.txt", 1, layout="sentences"))
@@ -295,17 +287,6 @@ def test_progress_counts_the_records_of_tables_pairs_and_own_sources(tmp_path):
         if source.startswith("parallel"):
             assert shards[1][0] == Document(["en 2.", "de 2."], True, 1 / 3, is_pair=True)
     assert counts == {"bad-records": 1}
-
-
-def test_the_pairs_of_a_data_set_are_read_by_their_numbers(monkeypatch):
-    class Records:
-        def records(self, start, stop):
-            return ({"en": f"Text {number}.".encode(), "de": b"\xff"} for number in range(start, stop))
-
-    monkeypatch.setattr(reading.tfds_text, "open_text_set", lambda *arguments: Records())
-    item = sources.Item("tfds", "some", "records", 100, 1.0, pairs=PairFile("tfds", (), ("en", "de"), ("en", "de")))
-    found = list(read_span(sources.Span(item, 10, 12), ReadOptions(), Counter()))
-    assert found == [Document([f"Text {n}.", "\ufffd"], True, (n - 9) / 2, is_pair=True) for n in (10, 11)]
 
 
 def test_an_own_source_that_yields_fewer_documents_than_before_is_refused(tmp_path):

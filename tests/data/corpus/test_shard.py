@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 from collections import Counter
 
 import numpy as np
@@ -12,10 +13,10 @@ from bert_jax import files
 from bert_jax.data.corpus import arrays, shard
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.parallel import PairRules
-from bert_jax.data.corpus.reading import Document
 from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
+from bert_jax.errors import UserError
 
 
 class Letters:
@@ -33,61 +34,52 @@ def written(path) -> list[int]:
     return np.load(path).tolist()
 
 
-def test_tokens_are_flushed_in_blocks_and_empty_sentences_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
-    append, sizes = arrays.ArrayWriter.append, []
-
-    def noted(self, values) -> None:
-        if self._dtype == np.uint16:
-            sizes.append(len(values))
-        append(self, values)
-
-    monkeypatch.setattr(arrays.ArrayWriter, "append", noted)
+def test_sentences_and_documents_without_tokens_are_left_out(tmp_path):
     with contextlib.ExitStack() as opened:
         writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
         added = [writer.add(document, Letters()) for document in (["ab", "1", "c"], ["2", "3"], ["def"], ["g"], ["hi"])]
         writer.flush()
     assert added == [True, False, True, True, True]
-    assert sizes == [6, 3]
     assert writer.counts() == {"documents": 4, "sentences": 5, "tokens": 9}
     assert written(tmp_path / "train.tokens.npy") == [ord(c) for c in "abcdefghi"]
     assert written(tmp_path / "train.sentences.npy") == [0, 2, 3, 6, 7, 9]
     assert written(tmp_path / "train.documents.npy") == [0, 2, 3, 4, 5]
 
 
-def work_in(directory) -> ShardWork:
-    spans = tuple(Span(Item("text", name, "bytes", 10, weight), 0, 10) for name, weight in (("a", 30.0), ("b", 10.0)))
+def work_in(directory: pathlib.Path, *files: tuple[bytes, int, float]) -> ShardWork:
+    """Returns the work of a shard in `directory` of files with this (content, number of bytes that belong to the shard, weight).
+    The files are next to the directory, which is made."""
+    spans = []
+    directory.mkdir()
+    for k, (content, size, weight) in enumerate(files):
+        path = directory.with_name(f"{directory.name} {k}.txt")
+        path.write_bytes(content)
+        spans.append(Span(Item("text", str(path), "bytes", size, weight, "sentences"), 0, size))
     config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset({"short-documents"})), eval_fraction=0.0)
-    return ShardWork(directory, 1, 3, spans, config, "")
+    return ShardWork(directory, 1, 3, tuple(spans), config, "")
 
 
-def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path, monkeypatch):
-    def documents(span, options, counts):
-        for fraction in (0.5, 1.5) if span.item.path == "a" else (0.5, 1.0):  # a book's last part may begin after its span
-            yield Document([f"{span.item.path}bc."], True, fraction)
-
-    monkeypatch.setattr(shard, "read_span", documents)
-    (tmp_path / temporary_name(1, 3)).mkdir()
-    (tmp_path / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
+def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path):
+    store = tmp_path / "store"  # the second document of the first span begins after its end
+    work = work_in(store, (b"abc.\n     \nabc.\n", 6, 30.0), (b"bbc.\n\nbbc.\n", 12, 10.0))
+    (store / temporary_name(1, 3)).mkdir()
+    (store / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
     told = []
-    write_shard(work_in(tmp_path), Letters(), lambda *progress: told.append(progress))
-    assert told == [(15 / 40, 3), (30 / 40, 6), (35 / 40, 9), (40 / 40, 12)]
-    assert [path.name for path in tmp_path.iterdir()] == ["shard-00001-of-00003"]
-    content = files.read_json(tmp_path / "shard-00001-of-00003" / "shard.json")
+    write_shard(work, Letters(), lambda *progress: told.append(progress))
+    assert told == [(0.0, 3), (30 / 40, 6), (30 / 40, 9), (35 / 40, 12)]
+    assert [path.name for path in store.iterdir()] == ["shard-00001-of-00003"]
+    content = files.read_json(store / "shard-00001-of-00003" / "shard.json")
     assert content["read"] == {"documents": 4, "characters": 16}
     assert content["splits"]["train"] == {"documents": 4, "sentences": 4, "tokens": 12}
     assert content["kept_characters"] == 16
     assert len(content["files"]) == 8
 
 
-def test_a_shard_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
-    def fails(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(shard, "read_span", fails)
-    with pytest.raises(ZeroDivisionError):
-        write_shard(work_in(tmp_path), Letters(), lambda *_: None)
-    assert list(tmp_path.iterdir()) == []
+def test_a_shard_that_fails_leaves_nothing_behind(tmp_path):
+    work = work_in(tmp_path / "store", (b"abc.\n\ncaf\xe9.\n", 12, 1.0))
+    with pytest.raises(UserError, match="is not UTF-8"):
+        write_shard(work, Letters(), lambda *_: None)
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_a_shard_finished_by_another_process_is_kept(tmp_path):
@@ -133,15 +125,14 @@ class Pieces(Letters):
         (("a" * 250, "b" * 251), {}, (), "long-pairs"),
     ],
 )
-def test_a_pair_is_kept_up_to_the_limits_and_its_sides_are_counted(tmp_path, monkeypatch, pair, rules, keep, dropped):
-    monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
+def test_a_pair_is_kept_up_to_the_limits_and_its_sides_are_counted(tmp_path, pair, rules, keep, dropped):
     config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset(keep)), 0.0, PairRules(**rules))
     counts = Counter[str]()
     with contextlib.ExitStack() as opened:
         writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
         assert writer.add_pair(pair, Pieces(), config, counts) is (dropped is None)
         tokens = sum(map(len, pair)) if dropped is None else 0
-        assert (len(writer._held), writer.tokens) == (0 if tokens >= 6 else tokens, tokens)
+        assert writer.tokens == tokens
         assert writer.add_pair(("xx", "1xa"), Pieces(), config, Counter())
         documents = 1 + (dropped is None)
         assert writer.counts() == {"documents": documents, "sentences": 2 * documents, "tokens": tokens + 4}
@@ -166,17 +157,19 @@ def test_unknown_tokens_of_each_side_are_counted(tmp_path, marks_words):
     assert (counts["source unknown"], counts["target unknown"]) == (2, 1)
 
 
-def test_characters_are_counted_in_the_first_hundred_documents_and_in_a_sixteenth_of_the_others(tmp_path, monkeypatch):
+def test_characters_are_counted_in_the_first_hundred_documents_and_in_a_sixteenth_of_the_others(tmp_path):
+    class One(Letters):
+        def append(self, text, out) -> None:
+            out.append(5)
+
     texts = [f"{chr(0x4E00 + number)}bc." for number in range(300)]
-    documents = [Document([text], True, 1.0) for text in texts]
-    monkeypatch.setattr(shard, "read_span", lambda span, *_: iter(documents if span.item.path == "a" else []))
-    tokenizer = Letters()
-    tokenizer.append = lambda text, out: out.extend([5])
+    content = "\n\n".join(texts).encode()
+    tokenizer = One()
     for strips in (True, False):
         tokenizer.strips = strips
-        (tmp_path / str(strips)).mkdir()
-        write_shard(work_in(tmp_path / str(strips)), tokenizer, lambda *_: None)
-        content = files.read_json(tmp_path / str(strips) / "shard-00001-of-00003" / "shard.json")
+        store = tmp_path / str(strips)
+        write_shard(work_in(store, (content, len(content), 1.0)), tokenizer, lambda *_: None)
+        found = files.read_json(store / "shard-00001-of-00003" / "shard.json")
         counted = [text for k, text in enumerate(texts) if k < 100 or shard.content_hash([text]) % 16 == 0]
-        assert content["letters"] == (dict(Counter("".join(counted))) if strips else {})
+        assert found["letters"] == (dict(Counter("".join(counted))) if strips else {})
     assert 100 < len(counted) < 130

@@ -16,6 +16,8 @@ from bert_jax.data.corpus.sentences import SAMPLE_BYTES
 from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
+from bert_jax.storage import objects
+from bert_jax.storage.fetching import cached_path
 from tests.compressed import PACK
 
 
@@ -209,15 +211,14 @@ def test_the_layout_is_recognised_from_the_first_256_kib(tmp_path):
     assert item.layout == "paragraphs"
 
 
-def test_a_bucket_source_is_read_from_its_local_copies_in_order(tmp_path, monkeypatch):
+def test_a_bucket_source_is_read_from_its_local_copies_in_order(bucket):
     for name in ("b.txt", "a.txt"):
-        (tmp_path / name).write_text("It rained.")
-    copies = [tmp_path / "b.txt", tmp_path / "a.txt"]
-    monkeypatch.setattr(sources, "fetched_files", lambda pattern, name: copies if name == "--source=text:" else [])
-    items = find_items([Source("text", "gs://bucket/*.txt")], ReadOptions(layout="lines"))
+        objects.write(f"{bucket}/{name}", b"It rained.")
+    items = find_items([Source("text", f"{bucket}/*.txt")], ReadOptions(layout="lines"))
+    copies = [cached_path(f"{bucket}/{name}") for name in ("a.txt", "b.txt")]
     assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
-    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object in the bucket matches"):
-        find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())
+    with pytest.raises(UserError, match=rf"--source=jsonl:{bucket}/\*\.jsonl: no object in the bucket matches"):
+        find_items([Source("jsonl", f"{bucket}/*.jsonl")], ReadOptions())
 
 
 @pytest.mark.parametrize(("ending", "ratio", "most"), [(".gz", 3.0, 16), (".zst", 3.3, 16), (".xz", 4.0, 8), (".bz2", 4.0, 4)])

@@ -10,16 +10,17 @@ import shutil
 import struct
 import sys
 import threading
-import types
 import urllib.error
 import urllib.parse
+from collections import Counter
 
 import numpy as np
 import pytest
+from tensorflow_datasets.core.utils import tqdm_utils
 
 from bert_jax.data.corpus import tfds_text
-from bert_jax.data.corpus.embedded import embedded_dataset_builder
-from bert_jax.data.corpus.sources import ReadOptions
+from bert_jax.data.corpus.reading import Document, read_span
+from bert_jax.data.corpus.sources import Item, ReadOptions, Span
 from bert_jax.errors import UserError
 
 tfds = tfds_text._tfds()
@@ -40,7 +41,17 @@ class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _generate_examples(self, first, count):
         for k in range(first, first + count):
-            yield k, {"title": f"Title {k}", "story": f"Story {k} begins. It ends.", "year": k}
+            yield k, {"title": f"Title {k}", "story": f"Story {k} begins.\nIt ends.".encode() + b"\xff", "year": k}
+
+
+def set_of(features, directory: pathlib.Path, keys: tuple[str, str] | None = None):
+    """Returns the builder of a data set with these features."""
+
+    class Set(Stories, skip_registration=True):
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
+
+    return Set(data_dir=directory)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +95,11 @@ def offline(monkeypatch):
 
 def texts(name: str, directory: str) -> list[str]:
     text_set = tfds_text.open_text_set(name, directory)
-    return [text.decode() for text in text_set.texts(0, len(text_set))]
+    return [text.decode("utf-8", "replace") for text in text_set.texts(0, len(text_set))]
 
 
 def test_a_prepared_data_set_is_read_by_name_split_and_feature_without_tensorflow(prepared):
-    assert sorted(texts("stories:test@story", prepared)) == [f"Story {k} begins. It ends." for k in range(100, 105)]
+    assert sorted(texts("stories:test@story", prepared)) == [f"Story {k} begins.\nIt ends.\ufffd" for k in range(100, 105)]
     assert len(texts("stories@story", prepared)) == 20
     assert len(texts("stories/1.0.0:train@title", prepared)) == 20
     assert "tensorflow" not in sys.modules
@@ -105,6 +116,13 @@ def test_any_range_of_records_can_be_read(prepared, split):
 
 def test_both_formats_give_the_same_text(array_records, tf_records):
     assert texts("stories@story", array_records) == texts("stories@story", tf_records)
+
+
+def test_the_texts_of_a_data_set_are_read_as_paragraphs_by_their_numbers(prepared):
+    every = texts("stories@story", prepared)
+    span = Span(Item("tfds", "stories@story", "records", 20, 1.0), 10, 14)
+    found = list(read_span(span, ReadOptions(tfds_directory=prepared), Counter()))
+    assert found == [Document(every[k].split("\n"), False, (k - 9) / 4) for k in range(10, 14)]
 
 
 def test_a_corpus_is_built_from_a_data_set(prepared, tmp_path, build):
@@ -165,9 +183,9 @@ def test_an_unprepared_data_set_is_refused_immediately_without_a_network(tmp_pat
         ([], "a", "no text feature 'a'; it has none"),
     ],
 )
-def test_the_text_feature_is_the_requested_the_usual_or_the_only_one(names, asked, found):
+def test_the_text_feature_is_the_requested_the_usual_or_the_only_one(names, asked, found, tmp_path):
     features = {name: tfds.features.Text() for name in names} | {"year": tfds.features.Scalar(np.int64)}
-    builder = types.SimpleNamespace(name="set", info=types.SimpleNamespace(features=features))
+    builder = set_of(tfds.features.FeaturesDict(features), tmp_path)
     if found in names:
         assert tfds_text._text_feature(builder, asked) == found
     else:
@@ -175,22 +193,13 @@ def test_the_text_feature_is_the_requested_the_usual_or_the_only_one(names, aske
             tfds_text._text_feature(builder, asked)
 
 
-def test_tfds_asks_no_metadata_server_and_shows_no_progress_of_its_own(monkeypatch):
-    shown = []
+def test_tfds_asks_no_metadata_server_and_shows_no_progress_of_its_own(monkeypatch, capsys):
     monkeypatch.delenv("NO_GCE_CHECK", raising=False)
-    monkeypatch.setattr(tfds, "disable_progress_bar", lambda: shown.append("off"))
+    tfds.enable_progress_bar()
     assert tfds_text._tfds.__wrapped__() is tfds
-    assert (os.environ["NO_GCE_CHECK"], shown) == ("true", ["off"])
-
-
-def test_the_embedded_corpus_is_in_the_given_directory_or_the_cache(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
-    monkeypatch.setattr(tfds_text, "_tfds", lambda: asked.append("tfds"))
-    monkeypatch.setattr(embedded_dataset_builder, "prepared", asked.append)
-    for directory in (None, "there"):
-        assert tfds_text.open_text_set("embedded", directory) == tfds_text.TextSet(None, "train", "text")
-    assert asked == ["tfds", tmp_path / "tfds", "tfds", pathlib.Path("there")]
+    assert os.environ["NO_GCE_CHECK"] == "true"
+    assert len(list(tqdm_utils.tqdm(range(9)))) == 9
+    assert capsys.readouterr().err == ""
 
 
 def test_prepared_data_sets_are_in_the_given_directory_or_in_that_of_tfds(monkeypatch, tmp_path):
@@ -316,10 +325,9 @@ def test_names_include_split_and_feature(text, parts):
         ("de,e", "--pair-fields=de,e: tfds:set has no 'e'; did you mean"),
     ],
 )
-def test_the_two_features_of_a_translation_are_the_requested_or_those_of_the_data_set(given, found):
+def test_the_two_features_of_a_translation_are_the_requested_or_those_of_the_data_set(given, found, tmp_path):
     def text_set(features, keys=("en", "de"), feature=""):
-        info = types.SimpleNamespace(features=features, supervised_keys=keys)
-        return tfds_text.TextSet(types.SimpleNamespace(name="set", info=info), "train", feature)
+        return tfds_text.TextSet(set_of(features, tmp_path, keys), "train", feature)
 
     translation = tfds.features.Translation(languages=("de", "en", "fr"))
     if isinstance(found, tuple):
@@ -328,5 +336,5 @@ def test_the_two_features_of_a_translation_are_the_requested_or_those_of_the_dat
         with pytest.raises(UserError, match=found):
             text_set(translation).pair_features(given)
     assert text_set(translation, feature="de").pair_features() is None
-    assert text_set({"text": tfds.features.Text()}).pair_features() is None
+    assert text_set(tfds.features.FeaturesDict({"text": tfds.features.Text()}), keys=None).pair_features() is None
     assert text_set(tfds.features.Translation(languages=("de", "en")), keys=None).pair_features() == ("de", "en")

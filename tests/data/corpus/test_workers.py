@@ -11,7 +11,6 @@ import pytest
 from bert_jax.data.corpus import workers as workers_module
 from bert_jax.data.corpus.workers import run_jobs
 from bert_jax.errors import UserError
-from bert_jax.hardware import available_cores
 from tests.data.corpus import jobs
 
 
@@ -83,14 +82,3 @@ def test_a_worker_stops_on_request_and_ends_with_its_parent(monkeypatch):
     board.stop.value = 1
     with pytest.raises(workers_module._Stopped):
         workers_module._run(job, 0, 33)
-
-
-def test_usable_cores_are_counted_and_default_to_one(monkeypatch):
-    monkeypatch.setattr(
-        workers_module.os, "sched_getaffinity", lambda process: {2, 3, 5} if process == 0 else set(), raising=False
-    )
-    assert available_cores() == 3
-    monkeypatch.delattr(workers_module.os, "sched_getaffinity")
-    for count, cores in ((4, 4), (None, 1)):
-        monkeypatch.setattr(workers_module.os, "cpu_count", lambda count=count: count)
-        assert available_cores() == cores
