@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.corpus.store import open_splits
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.pretraining import splits as module
 from bert_jax.pretraining.splits import check_corpus, fingerprint, open_phase_corpora
 from tests.data.corpora import corpus_of, random_documents
+from tests.end_to_end.runs import build_corpus
 
 CORPUS = corpus_of(random_documents(20, seed=0))
 OTHER = corpus_of(random_documents(5, seed=1))
@@ -78,27 +80,19 @@ def test_the_embedding_table_of_the_target_has_the_size_of_the_vocabulary(words)
         check_corpus(experiment, corpus, corpus)
 
 
-def test_each_corpus_of_the_phases_is_opened_once(monkeypatch: pytest.MonkeyPatch):
-    size, opened = CORPUS.vocabulary.size, list[str]()
-    there = {name: corpus_of(random_documents(20, seed=0)) for name in "ab"} | {"small": corpus_of([[5]])}
-
-    def open_splits(directory: str, names: list[str]) -> list[object]:
-        assert names == ["train"]
-        opened.append(directory)
-        return [there[directory]]
-
-    monkeypatch.setattr(module, "local_corpus", lambda directory, key: opened.append(key) or directory)
-    monkeypatch.setattr(module, "open_splits", open_splits)
+def test_each_corpus_of_the_phases_is_opened_once(tmp_path: pathlib.Path):
+    a, b = (str(build_corpus(tmp_path / name, documents=12)) for name in "ab")
+    small = str(build_corpus(tmp_path / "small", documents=2, seed=5))  # one document, and one held out
+    (train,) = open_splits(a, ["train"])
 
     def of(*names: str) -> PretrainingExperiment:
-        return of_size(size, phases=[{"steps": 1, "corpus": name} for name in names])
+        return of_size(train.vocabulary.size, phases=[{"steps": 1, "corpus": name} for name in names])
 
-    found = open_phase_corpora(of("a", "", "b", "a"), CORPUS)
-    assert found.keys() == {0, 2, 3}
-    assert [found[0], found[2], found[3]] == [there["a"], there["b"], there["a"]]
-    assert opened == ["config.phases.0.corpus", "a", "config.phases.2.corpus", "b"]
-    with pytest.raises(UserError, match=r"^config\.phases\.1\.corpus=a has a different vocabulary than config"):
-        open_phase_corpora(of("", "a"), OTHER)
-    there["small"] = dataclasses.replace(there["small"], vocabulary=CORPUS.vocabulary)
+    found = open_phase_corpora(of(a, "", b, a), train)
+    assert {phase: str(corpus.directory) for phase, corpus in found.items()} == {0: a, 2: b, 3: a}
+    assert {corpus.split for corpus in found.values()} == {"train"}
+    assert found[0] is found[3]
+    with pytest.raises(UserError, match=rf"^config\.phases\.1\.corpus={a} has a different vocabulary than config"):
+        open_phase_corpora(of("", a), OTHER)
     with pytest.raises(UserError, match="document"):
-        open_phase_corpora(of("", "small"), CORPUS)
+        open_phase_corpora(of("", small), train)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import pathlib
+import shutil
 import types
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +18,15 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import piece_symbols
-from bert_jax.pretraining import start as module
 from bert_jax.pretraining.start import initial_state
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.loop import LossSpike
+from bert_jax.training.loop import LossSpike, Stage
 from bert_jax.training.spikes import Rollback, WatchedTrainState
 from bert_jax.training.steps import TrainState, skipped_batches
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY, objective_for
+from tests.training.test_checkpoints_on_meshes import abstract, steps_in
 
 CORPUS = corpus_of(random_documents(5, seed=0))
 COUNTERS = {"step", "skipped", "skipped_in_a_row"}
@@ -36,24 +41,30 @@ def watched(**numbers: int) -> WatchedTrainState:
     return WatchedTrainState(params={}, opt_state=(), **{name: jnp.int32(numbers.get(name, 0)) for name in names})
 
 
-class Kept:
-    """Checkpoints of some steps."""
-
-    def __init__(self, *steps: int):
-        self.steps, self.asked = steps, list[tuple[Any, int]]()
-
-    def restore_latest(self, layout: Any, until: int) -> WatchedTrainState | None:
-        self.asked.append((layout, until))
-        newest = max((step for step in self.steps if step <= until), default=None)
-        return None if newest is None else watched(step=newest, spikes=2)
-
-
-def rollback(checkpoints: Any, rollbacks: int = 0, **config: Any) -> Rollback:
-    layout: Any = "layout"
-    return Rollback(SpikeConfig(**config), watched(rollbacks=rollbacks), checkpoints, layout, lambda: watched(spikes=2))
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Returns a directory of states with two spikes each."""
+    directory = tmp_path_factory.mktemp("saved")
+    with Checkpoints(directory, keep=9) as checkpoints:
+        for step in (50, 99, 100, 101, 110):
+            checkpoints.save(step, jax.device_put(watched(step=step, spikes=2)))
+        checkpoints.finish()
+    return directory
 
 
-STAGE: Any = types.SimpleNamespace(skipped_batches=40)
+@contextlib.contextmanager
+def rollback(
+    saved: pathlib.Path, directory: pathlib.Path, steps: Sequence[int], rollbacks: int = 0, **config: Any
+) -> Iterator[Rollback]:
+    """Yields the rollback of a run that has saved these `steps`."""
+    for step in steps:
+        shutil.copytree(saved / f"{step}", directory / f"{step}")
+    with Checkpoints(directory, keep=9) as checkpoints:
+        layout = abstract(jax.device_put(watched()))
+        yield Rollback(SpikeConfig(**config), watched(rollbacks=rollbacks), checkpoints, layout, lambda: watched(spikes=2))
+
+
+STAGE = cast(Stage, types.SimpleNamespace(skipped_batches=40))
 
 
 def test_a_state_without_a_spike_policy_has_no_skipped_batches():
@@ -62,62 +73,45 @@ def test_a_state_without_a_spike_policy_has_no_skipped_batches():
 
 
 @pytest.mark.parametrize(
-    ("saved", "until", "step", "skipped"),
-    [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
+    ("steps", "left", "step", "skipped"),
+    [((50, 100, 110), [50, 100], 100, 40 + 20), ((50, 99, 101), [50, 99], 99, 40 + 21), ((101,), [], 0, 40 + 120)],
 )
-def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(saved, until, step, skipped, caplog):
+def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(
+    steps: Sequence[int], left: list[int], step: int, skipped: int, saved: pathlib.Path, tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
     """The spikes are the steps 118 to 120, and the 17 steps before them are not trusted. Without an earlier checkpoint, the run
     starts again."""
-    caplog.set_level(logging.WARNING)
-    checkpoints = Kept(*saved)
-    found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))
-    assert checkpoints.asked == [("layout", until)]
+    caplog.set_level(logging.WARNING, logger="bert_jax")
+    with rollback(saved, tmp_path, steps, 1, policy="rollback", rollback_steps=17, max_rollbacks=3) as roll_back:
+        found: Any = roll_back(STAGE, LossSpike(120, 3))
+    assert steps_in(tmp_path) == left
     assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
         "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
     }  # fmt: skip
     assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
     said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
-    assert caplog.messages == [f"the loss spiked in 3 steps in a row up to step 120: {said}"]
-
-
-def test_a_rollback_without_checkpoint_restarts_the_run():
-    checkpoints = Kept(0)
-    rollback(checkpoints, rollback_steps=100)(STAGE, LossSpike(4, 3))
-    assert checkpoints.asked == [("layout", 0)]
+    assert f"the loss spiked in 3 steps in a row up to step 120: {said}" in caplog.messages
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
-def test_the_number_of_rollbacks_is_limited(before):
-    roll_back = rollback(Kept(9), before, max_rollbacks=3)
-    for _ in range(before, 3):
-        roll_back(STAGE, LossSpike(120, 3))
-    with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
-        roll_back(STAGE, LossSpike(120, 3))
+def test_the_number_of_rollbacks_is_limited(before: int, saved: pathlib.Path, tmp_path: pathlib.Path):
+    with rollback(saved, tmp_path, [50], before, max_rollbacks=3) as roll_back:
+        for _ in range(before, 3):
+            roll_back(STAGE, LossSpike(120, 3))
+        with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
+            roll_back(STAGE, LossSpike(120, 3))
 
 
 # ------------------------------------------------------------------------------------------------------- the state before step 0
 
 
-def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:
-    """Returns (the state with which a run starts, the program's initial values)."""
-    starts: list[Any] = []
-
-    def init_state(make: Any, start: Any) -> TrainState:
-        starts.append(start)
-        return plain(params)
-
+def begun(model: Any, params: Any, corpus: Any = CORPUS) -> TrainState:
+    """Returns the state with which a run starts whose program gives these values to the parameters."""
     objective = objective_for(model, False)
-    experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
-    program: Any = types.SimpleNamespace(init_state=init_state)
-    return initial_state(experiment, program, corpus), starts
-
-
-def test_a_run_starts_with_random_weights_or_those_of_another_model(monkeypatch):
-    monkeypatch.setattr(module, "pretraining_start", lambda experiment, vocabulary: (experiment.init_from, vocabulary))
-    params = {"mlm_head": {"bias": jnp.ones(3)}}
-    state, starts = begun(TINY, params)
-    assert (state.params, starts) == (params, [{}])
-    assert begun(TINY, params, init_from="m")[1] == [("m", CORPUS.vocabulary)]
+    experiment: Any = types.SimpleNamespace(init_from="", init_state="", model=model, trained_objective=objective)
+    program: Any = types.SimpleNamespace(init_state=lambda make, start: plain(params))
+    return initial_state(experiment, program, corpus)
 
 
 def test_static_vectors_start_with_the_counts_of_the_corpus():
@@ -126,7 +120,7 @@ def test_static_vectors_start_with_the_counts_of_the_corpus():
     rows = model.padded_vocab_size
     assert rows > size
     vectors = {"context_embeddings": jnp.ones((rows, 2)), "counts": jnp.zeros(rows)}
-    state, _ = begun(model, {"skip_gram_head": vectors, "embeddings": jnp.ones(2)})
+    state = begun(model, {"skip_gram_head": vectors, "embeddings": jnp.ones(2)})
     counts = state.params["skip_gram_head"]["counts"]
     assert (counts.dtype, counts.shape) == (jnp.float32, (rows,))
     np.testing.assert_array_equal(counts[:size], CORPUS.token_counts)
@@ -140,7 +134,7 @@ def test_a_character_model_starts_with_the_characters_of_the_pieces():
     pieces = [f"w{i}" for i in range(TINY.vocab_size)]
     corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]
     symbols = piece_symbols(pieces, model.padded_vocab_size)
-    state, _ = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
+    state = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
     found = state.params["embeddings"]["characters"]["symbols"]
     np.testing.assert_array_equal(found, symbols)
     assert isinstance(found, jax.Array)

@@ -1,4 +1,4 @@
-"""The names of saved programs: which changes give another program."""
+"""Saved programs: which changes give another one, and its file. `tests/tpu/costs/test_compiled.py` saves and loads real ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import types
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from jax.experimental import serialize_executable
 
 from bert_jax.errors import UserError
-from bert_jax.training import compilation
-from bert_jax.training.compilation import compatibility, compiled, compiling, load_program, program_name, save_program
+from bert_jax.training.compilation import compatibility, compiling, load_program, program_name, save_program
 
 
 def lowered(text: str = "module") -> Any:
@@ -92,26 +90,11 @@ def test_a_saved_program_is_one_file_with_a_header(tmp_path: pathlib.Path, monke
         load_program(directory, step, [device("TPU v4")])
 
 
-def test_a_program_that_cannot_be_read_is_refused_with_the_first_line_of_the_reason(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    def fail(*given: Any, **named: Any) -> None:
-        raise ValueError("pickle data was truncated\nat byte 7")
-
-    monkeypatch.setattr(serialize_executable, "deserialize_and_load", fail)
-    step = lowered()
-    step.args_info, step.out_tree = ((), {}), None
-    file = tmp_path / program_name(step, [device()])
-    file.touch()
-    with pytest.raises(UserError, match=rf"^--compiled: {file} cannot be loaded here: pickle data was truncated; make it with"):
-        load_program(tmp_path, step, [device()])
-
-
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes 65 seconds pass between two looks at the clock."""
     moments = iter(range(1_000, 2_000, 65))
-    monkeypatch.setattr(compilation, "time", types.SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
 
 
 def test_a_compilation_is_logged_with_its_time(seconds: None, caplog: pytest.LogCaptureFixture):
@@ -119,31 +102,3 @@ def test_a_compilation_is_logged_with_its_time(seconds: None, caplog: pytest.Log
     with compiling("the evaluation", "seed-1  "):
         assert caplog.messages == ["seed-1  compiling the evaluation"]
     assert caplog.messages[1:] == ["seed-1  compiled the evaluation in 1m05s"]
-
-
-def test_a_step_is_loaded_if_it_was_saved_and_compiled_otherwise(
-    seconds: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    caplog.set_level(logging.INFO)
-    there = {"whole": "loaded"}
-
-    def load(saved: str, step: Any, devices: list[str]) -> str:
-        if saved not in there:
-            raise UserError(f"{saved} holds no programs")
-        return f"{there[saved]} for {[*map(str, devices)]}"
-
-    monkeypatch.setattr(compilation, "load_program", load)
-    function: Any = types.SimpleNamespace(lower=lambda *given: types.SimpleNamespace(compile=lambda: f"compiled for {given}"))
-    mesh: Any = types.SimpleNamespace(devices=np.array([["a", "b"]]))
-
-    def found(*saved: Any, **named: Any) -> tuple[Any, list[str]]:
-        caplog.clear()
-        return compiled(function, "state", mesh=mesh, **dict(zip(["saved"], saved, strict=False)), **named), caplog.messages
-
-    told = ["compiling the training step", "compiled the training step in 1m05s"]
-    assert found() == ("compiled for ('state',)", told)
-    assert found("whole") == ("loaded for ['a', 'b']", ["loaded the training step in 1m05s"])
-    again = "the training step is compiled again: empty holds no programs"
-    assert found("empty", must_be_saved=False) == ("compiled for ('state',)", [again, *told])
-    with pytest.raises(UserError, match=r"^empty holds no programs$"):
-        found("empty")
