@@ -314,6 +314,15 @@ def test_shuffled_words_keep_their_heads_and_permuted_heads_come_from_other_word
     assert permuted_heads(dataclasses.replace(one, heads=(-1,)), rng).heads == (-1,)
 
 
+def test_controls_keep_the_root_and_sentences_without_heads():
+    one = Sentence("", 0, *[tuple("abc")] * 5, (-1, 0, 0), tuple("rst"), tuple("abc"))
+    for seed in range(6):
+        assert sorted(shuffled_words(one, np.random.default_rng(seed)).heads)[0] == -1
+        assert permuted_heads(one, np.random.default_rng(seed)).heads == (-1, 0, 0)
+    bare = dataclasses.replace(one, heads=())
+    assert shuffled_words(bare, np.random.default_rng(0)).heads == ()
+
+
 def test_every_number_of_a_table_has_its_n_and_the_figure_its_tables(found, tmp_path, figures):
     write_dependencies(Folder(tmp_path), found, {"permuted-heads": found}, least=5)
     assert [path.name for path in tmp_path.glob("*.png")] == ["dependencies.png"]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.analysis.maps import first_row
+from bert_jax.analysis.maps import Slots, first_row, word_slots
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.windows import Kind, read_window, read_windows, text_words, written_words
+from bert_jax.analysis.windows import Kind, Window, Word, read_window, read_windows, text_words, written_words
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, weights_of
@@ -108,3 +109,55 @@ def test_a_named_array_is_selected_by_label():
         array.sel(layers=1)
     with pytest.raises(ValueError, match="labels for an array of shape"):
         NamedArray(np.zeros((2, 2)), {"layer": (1,)})
+
+
+def test_the_context_of_a_word_is_written_as_in_the_text():
+    texts = ["[CLS]", *"abcdefghi", "(", "k", ")", ",", *"mnopqrstu", ".", "[SEP]"]
+    window = Window(tuple(Word(text, (1,), Kind.WORD) for text in texts))
+    assert window.context(11) == "c d e f g h i ([k]), m n o p q r"
+    assert window.context(1) == "[a] b c d e f g h i"
+    assert window.context(23) == "n o p q r s t u [.]"
+    assert window.context(14, reach=1) == "[m] n"  # "," does not begin a text
+    assert window.context(2, reach=1) == "a [b] c"
+
+
+def test_a_pair_has_a_second_segment_unless_the_model_has_none():
+    words = tuple(Word(str(i), (i,) * (1 + i % 2), Kind.WORD) for i in range(4))
+    assert Window(words, segment_b=2).item().segment_b == 3
+    assert Window(words, segment_b=2).item(of_pairs=False).segment_b == Window(words).item().segment_b == -1
+    assert (Window(words).start, Window(words).item().columns["words"]) == (0, [0, 1, 1, 2, 3, 3])
+
+
+def test_words_of_a_batch_are_at_the_columns_of_their_first_tokens():
+    batch = {
+        "sequence_ids": jnp.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [0] * 9], jnp.int32),
+        "position_ids": jnp.array([[0, 1, 2, 3, 0, 1, 2, 0, 0], [*range(9)], [0] * 9], jnp.int32),
+        "words": jnp.array([[0, 1, 1, 2, 2, 3, 3, 0, 0], [0, 1, 2, 2, 2, 3, 4, 5, 5], [0] * 9], jnp.int32),
+        "kinds": jnp.array([[3, 1, 1, 4, 3, 2, 2, 0, 0], [3, 1, 2, 2, 2, 1, 1, 1, 1], [0] * 9], jnp.int32),
+    }
+    slots = word_slots(batch)
+    firsts = [[0, 1, 1, 3, 4, 5, 5], [0, 1, 2, 2, 2, 5, 6, 7, 7], []]
+    members = np.zeros((3, 9, 9))
+    for row, columns in enumerate(firsts):
+        members[row, range(len(columns)), columns] = 1
+    np.testing.assert_array_equal(slots.members, members)
+    np.testing.assert_array_equal(slots.sequence, [[1, 1, 0, 1, 2, 2, 0, 0, 0], [3, 3, 3, 0, 0, 3, 3, 3, 0], [0] * 9])
+    np.testing.assert_array_equal(slots.number, batch["words"])
+    np.testing.assert_array_equal(slots.kind, [[3, 1, 0, 4, 3, 2, 0, 0, 0], [3, 1, 2, 0, 0, 1, 1, 1, 0], [0] * 9])
+    np.testing.assert_array_equal(slots.is_word[0], [False, True, False, False, False, True, False, False, False])
+    together = np.zeros((9, 9), bool)
+    for some in ([0, 1, 3], [4, 5]):
+        together[np.ix_(some, some)] = True
+    np.testing.assert_array_equal(slots.together[0], together)
+    pieces = word_slots(batch, in_words=False)
+    np.testing.assert_array_equal(pieces.members[0, :7, :7], np.eye(7))
+    np.testing.assert_array_equal(pieces.sequence[0], batch["sequence_ids"][0])
+    assert isinstance(pieces, Slots)
+
+
+def test_a_named_array_is_an_array_of_any_type():
+    values = np.arange(3)
+    array = NamedArray(values, {"layer": (1, 2, 3)})
+    assert array.__array__(np.float32).dtype == np.float32
+    assert np.shares_memory(array.__array__(copy=False), values)
+    assert not np.shares_memory(array.__array__(copy=True), values)
