@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
+from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
@@ -21,12 +20,16 @@ from bert_jax.finetuning.program import finetuning_program, label_loss, step_sca
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads import make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.tasks.text_task import TextTask
+from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.steps import Program
+from tests.finetuning import jobs
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
 
@@ -37,8 +40,8 @@ SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
 PARAMS = random_label_parameters(HEAD, CONFIG)
 
 
-def task_of(kind: str = "sequence") -> Any:
-    return types.SimpleNamespace(name="glue/tiny", head=HEADS[kind])
+def task_of(kind: str = "sequence") -> TextTask:
+    return jobs.task_of("glue/tiny", HEADS[kind])
 
 
 def experiment(**sections: Any) -> FinetuningExperiment:
@@ -131,50 +134,45 @@ def test_only_gradual_unfreezing_recompiles_for_other_steps_per_epoch():
     assert differ(experiment(training={"gradual_unfreezing": True}))
 
 
-def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on(monkeypatch):
-    monkeypatch.setattr(finetuning, "_program", lambda *settings: settings)
+def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    training = {"class_weights": [0], "epochs": 7, "batch_size": 48, "learning_rate": 0.5, "warmup_fraction": 0.5}
-    given = {"label_smoothing": 0.1, "schedule": "linear", "layer_decay": 0.9, "accumulation": 2, "freeze_encoder": True}
-    one = experiment(training=training | given, optimizer={"weight_decay": 0.3}, model={"hidden_dropout": 0.25})
-    found: Any = program_of(one, 5, mesh)
-    config, head, loss, optimizer, compiled, unfreeze_every, of, kind = found
-    assert of is mesh
-    assert kind is Labels
-    assert config == one.model_config(CONFIG, "cpu")
-    assert (head, optimizer, unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
-    assert loss == label_loss(one, task_of(), FEATURES)
-    assert len(loss.class_weights) == 3
-    wanted = {name: value for name, value in given.items() if name != "label_smoothing"}
-    assert compiled == dataclasses.replace(TrainingConfig(), **wanted)
-    thawing = experiment(training={"gradual_unfreezing": True})
-    steps: Any = program_of(thawing, 5, mesh)
-    assert steps[5] == 5
+    usual = program_of(experiment(), 5, mesh)
+    for training in ({"epochs": 7}, {"batch_size": 48}, {"learning_rate": 0.5}, {"warmup_fraction": 0.5}):
+        assert program_of(experiment(training=training), 5, mesh) is usual
+    compiled: list[dict[str, Any]] = [{"training": {"schedule": "linear"}}, {"training": {"layer_decay": 0.9}}]
+    compiled += [{"training": {"class_weights": [0]}}, {"training": {"label_smoothing": 0.1}}]
+    compiled += [
+        {"training": {"freeze_encoder": True}},
+        {"optimizer": {"weight_decay": 0.3}},
+        {"model": {"hidden_dropout": 0.25}},
+    ]
+    programs = [usual, *(program_of(experiment(**sections), 5, mesh) for sections in compiled)]
+    assert len({id(program) for program in programs}) == len(programs)
+    weighted = program_of(experiment(training={"class_weights": [0], "label_smoothing": 0.1}), 5, mesh)
+    assert isinstance(weighted.objective, Labels)
+    assert (weighted.mesh, weighted.clip_norm) == (mesh, experiment().optimizer.clip_norm)
 
 
 @pytest.mark.parametrize(
-    ("head", "training", "factors"),
+    ("head", "training", "settings"),
     [
-        (HEAD, {}, {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 1.0}),
-        (
-            HEAD,
-            {"layer_decay": 0.5, "freeze_encoder": True, "crf_multiplier": 7.0},
-            {"decay": 0.5, "frozen": ("embeddings", "encoder"), "unfreeze_every": 3, "crf_multiplier": 1.0},
-        ),
-        (
-            dataclasses.replace(HEADS["token"], crf="free"),
-            {"crf_multiplier": 7.0},
-            {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 7.0},
-        ),
+        (HEAD, {"crf_multiplier": 7.0}, {}),
+        (HEAD, {"layer_decay": 0.5, "freeze_encoder": True}, {"decay": 0.5, "frozen": ("embeddings", "encoder")}),
+        (HEAD, {"gradual_unfreezing": True}, {"unfreeze_every": 3}),
+        (dataclasses.replace(HEADS["token"], crf="free"), {"crf_multiplier": 7.0}, {"crf_multiplier": 7.0}),
     ],
 )
-def test_layer_rates_follow_the_settings_and_crf_rates_need_a_crf(head, training, factors, monkeypatch):
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
-    one = experiment(training=training)
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh, Labels)
-    assert asked == [factors]
+def test_layer_rates_follow_the_settings_and_crf_rates_need_a_crf(
+    head: TaskHead, training: dict[str, Any], settings: dict[str, Any]
+):
+    one, mesh = experiment(training=training), make_mesh(MeshConfig(), jax.devices()[:1])
+    program = finetuning_program(one, CONFIG, head, LabelLoss(), 3, mesh)
+    usual: dict[str, Any] = {"decay": 1.0, "frozen": (), "unfreeze_every": 0, "crf_multiplier": 1.0}
+    wanted = learning_rate_multipliers(random_label_parameters(head, CONFIG), **usual | settings)
+    found = program.learning_rate_multipliers
+    for step in (0, 3, 100):
+        ours, theirs = (one(np.int32(step)) if callable(one) else one for one in (found, wanted))
+        assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
 def test_a_function_counts_as_new_once_per_batch_shape():
@@ -231,7 +229,7 @@ def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
 
 
 def test_a_regression_refuses_class_weights_and_label_smoothing():
-    task: Any = types.SimpleNamespace(name="glue/tiny", head=make_head("sequence", labels=("score",), problem="regression"))
+    task = jobs.task_of("glue/tiny", make_head("sequence", labels=("score",), problem="regression"))
     features = random_features("regression", 3)
     with pytest.raises(UserError, match="class_weights is for tasks that choose one of several labels"):
         label_loss(experiment(training={"class_weights": [1]}), task, features)
@@ -245,15 +243,14 @@ def test_a_regression_refuses_class_weights_and_label_smoothing():
 
 def test_without_a_teacher_a_batch_is_not_changed():
     batch: Any = {"input_ids": 1}
-    headless: Any = types.SimpleNamespace(head=None)
-    for teacher in (None, headless):
+    for teacher in (None, jobs.model()):
         assert teaching(teacher, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
 
 
 def test_a_teacher_adds_its_logits_and_the_needed_hidden_states():
     config = dataclasses.replace(TINY, num_layers=3, scan_layers=True, hidden_dropout=0.5, attention_dropout=0.5)
     params = random_label_parameters(HEAD, config, seed=1)
-    teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
+    teacher = jobs.model(config, params, head=HEAD)
     batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)
     mesh = make_mesh(MeshConfig())
     ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
-import types
+import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,64 +15,68 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.corpus.store import MANIFEST
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune import results
-from bert_jax.finetuning import data
-from bert_jax.finetuning.data import fingerprints, read_features
+from bert_jax.finetuning.best_weights import BestWeights
+from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.job import evaluation_steps
-from bert_jax.model.config import ModelConfig
-from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.mesh import make_mesh
-from bert_jax.tasks.scores import Baseline
-from tests.data.corpora import corpus_of
-from tests.random_features import HEADS, random_features
+from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
+from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.text_task import TextTask
+from bert_jax.training.steps import TrainState
+from tests.bad_inputs.damage import weight
+from tests.end_to_end.runs import build_corpus
+from tests.finetuning.jobs import CONFIG, job_in
+from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.random_features import HEADS, random_label_parameters
 
 
-class Toy:
-    """A task whose scores are sums of the logits; it has two dev splits and one without labels."""
-
-    name, metric, head = "toy", "f1", HEADS["sequence"]
-
-    def __init__(self, unlabelled: tuple[str, ...] = ("test",)):
-        self.splits = {split: (f"{split} 1", f"{split} 2") for split in ("train", "dev", "dev_other", "test")}
-        self._unlabelled = unlabelled
-
-    def features(self, split: str, tokenizer: Any) -> list[Any]:
-        found = random_features("sequence", 2, seed=len(split), longest=8 if split == "train" else 12)
-        return [dataclasses.replace(one, target=None) for one in found] if split in self._unlabelled else found
-
-    def baseline(self, split: str) -> Baseline:
-        rule = f"best on {split}"
-        return Baseline() if split in self._unlabelled else Baseline({"f1": 0.25, "accuracy": len(split)}, {rule: 0.25})
-
-    def scores(self, split: str, logits: Any) -> dict[str, float]:
-        return {"f1": float(np.sum(logits)), "length": len(split)}
-
-    def degeneracy(self, split: str, logits: Any) -> str:
-        return "one label alone" if split == "dev" and np.sum(logits) == 0 else ""
+def counted(split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    return {"f1": float(np.mean(predictions == labels)), "length": len(split)}
 
 
-START: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=3), config=ModelConfig())
-WHOLE = FinetuningExperiment.from_dict(
-    {"init_from": "m", "seed": 5, "training": {"learning_rate": 0.125, "batch_size": 2, "epochs": 7}}
-)
+def toy(unlabelled: tuple[str, ...] = ("test",), name: str = "toy", **changed: tuple[str, ...]) -> TextTask:
+    """Returns a task of pairs that has two dev splits and one without labels; `changed` has the texts of some splits."""
+    texts = {split: (f"the {split}", "the capital of france") for split in ("train", "dev", "dev_other", "test")} | changed
+    splits = {
+        split: [TextExample(str(i), text, "river", None if split in unlabelled else "ab"[i % 2]) for i, text in enumerate(some)]
+        for split, some in texts.items()
+    }
+    return TextTask(name, 24, SequenceHead(labels=("a", "b")), "f1", splits, counted)
 
 
-def test_dev_splits_are_scored_with_their_baselines():
-    task: Any = Toy()
-    found = read_features(task, START)
-    assert (found.dev, list(found.features), found.pad_id) == (["dev", "dev_other"], ["train", "dev", "dev_other", "test"], 3)
-    assert (found.scored_tests, read_features(Toy(()), START).scored_tests) == ([], ["test"])
-    assert {split: baseline.scores["accuracy"] for split, baseline in found.baselines.items()} == {"dev": 3, "dev_other": 9}
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Returns the directory of a model of one layer."""
+    base = tmp_path_factory.mktemp("results")
+    vocabulary = make_vocabulary(base / "vocabulary", cased=False)
+    params, config = make_model(vocabulary, num_layers=1)
+    export_model(base / "model", as_model(params, config, vocabulary))
+    return base / "model"
+
+
+@pytest.fixture(scope="module")
+def start(directory: pathlib.Path) -> Model:
+    return import_model(directory)
+
+
+def test_dev_splits_are_scored_with_their_baselines(start: Model):
+    found = read_features(toy(), start)
+    splits = ["train", "dev", "dev_other", "test"]
+    assert (found.dev, list(found.features), found.pad_id) == (["dev", "dev_other"], splits, start.tokenizer.pad_id)
+    assert (found.scored_tests, read_features(toy(()), start).scored_tests) == ([], ["test"])
+    assert {split: baseline.scores["length"] for split, baseline in found.baselines.items()} == {"dev": 3, "dev_other": 9}
     longest = max(feature.size for features in found.features.values() for feature in features)
-    assert found.shape.length >= longest  # of every split, not only of train
+    assert found.shape.length >= longest
 
 
-def test_pairs_have_no_segments_in_a_left_to_right_model():
+def test_pairs_have_no_segments_in_a_left_to_right_model(start: Model):
     """Its features differ from those of another model only in their token types."""
-    task: Any = Toy()
-    start: Any = types.SimpleNamespace(tokenizer=START.tokenizer, config=ModelConfig(direction="left_to_right"))
-    with_segments, found = read_features(task, START), read_features(task, start)
+    config = dataclasses.replace(start.config, direction="left_to_right")
+    with_segments, found = (read_features(toy(), one) for one in (start, dataclasses.replace(start, config=config)))
     assert found.features.keys() == with_segments.features.keys()
     assert any(max(x) == 1 for features in with_segments.features.values() for feature in features for x in feature.types)
     for split, features in found.features.items():
@@ -84,65 +89,53 @@ def test_pairs_have_no_segments_in_a_left_to_right_model():
     ("split", "says"),
     [("train", "no training example of toy has a label"), ("dev_other", "no example of toy, dev_other, has")],
 )
-def test_an_unlabelled_train_or_dev_split_is_refused(split: str, says: str):
-    task: Any = Toy((split,))
+def test_an_unlabelled_train_or_dev_split_is_refused(start: Model, split: str, says: str):
     with pytest.raises(UserError, match=says):
-        read_features(task, START)
+        read_features(toy((split,)), start)
 
 
-def test_fingerprints_distinguish_splits_examples_and_models(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data, "weights_fingerprint", lambda model: f"weights of {model}")
-    taught = FinetuningExperiment.from_dict({"init_from": "m", "distillation": {"teacher": "t"}})
-    first: Any = Toy()
-    assert fingerprints(WHOLE, first).keys() == {"examples", "init_from"}
-    found = fingerprints(taught, first)
-    assert (found["init_from"], found["teacher"]) == ("weights of m", "weights of t")
-    changed = [{"dev": ("a",)}, {"train": ("train 1", "train 3")}, {"dev_other": ("dev_other 2", "dev_other 1")}]
-    digests = {found["examples"]}
-    for splits in changed:
-        task: Any = Toy()
-        task.splits |= splits
-        digests.add(fingerprints(WHOLE, task)["examples"])
-    renamed: Any = Toy()
-    renamed.splits = {split.replace("test", "exam"): examples for split, examples in renamed.splits.items()}
-    digests.add(fingerprints(WHOLE, renamed)["examples"])
+def test_fingerprints_distinguish_splits_examples_and_models(directory: pathlib.Path, tmp_path: pathlib.Path):
+    other = shutil.copytree(directory, tmp_path / "other")
+    weight("other", lambda x: x + 1)(tmp_path)
+    same = shutil.copytree(directory, tmp_path / "same")
+    alone, taught = (
+        FinetuningExperiment.from_dict({"init_from": str(directory), "distillation": {"teacher": teacher}})
+        for teacher in ("", str(other))
+    )
+    assert fingerprints(alone, toy()).keys() == {"examples", "init_from"}
+    found = fingerprints(taught, toy())
+    moved = fingerprints(dataclasses.replace(taught, init_from=str(same)), toy())
+    assert moved == found
+    assert found["init_from"] != found["teacher"]
+    changed = [toy(dev=("a",)), toy(train=("the train", "changed")), toy(dev_other=("the capital of france", "the dev_other"))]
+    changed.append(dataclasses.replace(toy(), splits={x.replace("test", "exam"): some for x, some in toy().splits.items()}))
+    digests = {fingerprints(alone, task)["examples"] for task in [toy(), *changed]}
+    assert found["examples"] in digests
     assert len(digests) == 5
 
 
-def test_unlabelled_text_needs_sentences_in_the_vocabulary_of_the_model(monkeypatch: pytest.MonkeyPatch):
-    opened, asked = [corpus_of([[3, 2]])], list[Any]()
-    monkeypatch.setattr(data, "open_corpus", lambda directory: (asked.append(directory), opened[0])[1])
-    monkeypatch.setattr(data, "check_views", lambda *model, frozen: asked.append((*model, frozen)))
-    start: Any = types.SimpleNamespace(
-        tokenizer=types.SimpleNamespace(vocabulary=opened[0].vocabulary), config=ModelConfig(), source="m"
-    )
-    head = HEADS["token"]
-    assert data.open_unlabelled(WHOLE, head, start) is None
-    for frozen in (False, True):
-        asked.clear()
-        one = FinetuningExperiment.from_dict(
-            {"init_from": "m", "cross_view": {"corpus": "text"}, "training": {"freeze_encoder": frozen}}
-        )
-        assert data.open_unlabelled(one, head, start) is opened[0]
-        assert asked == [pathlib.Path("text"), (start.config, one.head_config(head), frozen)]
-    for changed, says in (
-        ({"vocabulary": dataclasses.replace(opened[0].vocabulary, sha256="other")}, "has a different vocabulary than m; build"),
-        ({"languages": ("de", "en")}, "holds texts and their translations; build a corpus of texts only"),
-        ({"sentence_offsets": np.zeros(1, np.int64)}, "has no sentence to train on; build it with a smaller --eval-fraction"),
-    ):
-        opened[0] = dataclasses.replace(corpus_of([[3, 2]]), **changed)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=rf"^config\.cross_view\.corpus=text {says}"):
-            data.open_unlabelled(one, head, start)
+def test_unlabelled_text_needs_the_vocabulary_of_the_model_and_a_head_that_tags(start: Model, tmp_path: pathlib.Path):
+    corpus = build_corpus(tmp_path / "corpus")
+    own = load_tokenizer(corpus / "tokenizer")
+    lstm = dataclasses.replace(start, tokenizer=own, config=dataclasses.replace(start.config, encoder="bilm"), source="m")
+    one = FinetuningExperiment.from_dict({"init_from": "m", "cross_view": {"corpus": str(corpus)}})
+    head = TokenHead(labels=("a", "b"), layers="last", lstm=8)
+    assert open_unlabelled(FinetuningExperiment.from_dict({"init_from": "m"}), head, lstm) is None
+    opened = open_unlabelled(one, head, lstm)
+    assert opened is not None
+    assert opened.num_sentences > 100
+    with pytest.raises(UserError, match=r"^config\.cross_view\.corpus=.* has a different vocabulary than m; build"):
+        open_unlabelled(one, head, dataclasses.replace(lstm, tokenizer=start.tokenizer))
+    with pytest.raises(UserError, match=r"^config\.cross_view needs two independent LSTM directions"):
+        open_unlabelled(one, head, dataclasses.replace(start, tokenizer=own))
 
 
-def test_a_run_that_resumes_notices_another_unlabelled_corpus(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data, "weights_fingerprint", lambda model: f"weights of {model}")
-    one = FinetuningExperiment.from_dict({"init_from": "m", "cross_view": {"corpus": str(tmp_path)}})
-    task: Any = Toy()
+def test_a_run_that_resumes_notices_another_unlabelled_corpus(directory: pathlib.Path, tmp_path: pathlib.Path):
+    one = FinetuningExperiment.from_dict({"init_from": str(directory), "cross_view": {"corpus": str(tmp_path)}})
     found = []
     for manifest in (b"", b"a", b"b"):
         (tmp_path / MANIFEST).write_bytes(manifest)
-        found.append(fingerprints(one, task)["cross_view"])
+        found.append(fingerprints(one, toy())["cross_view"])
     assert found == [hashlib.sha256(manifest).hexdigest() for manifest in (b"", b"a", b"b")]
 
 
@@ -154,31 +147,33 @@ def test_evaluations_are_evenly_spaced_and_end_with_the_epoch(per_epoch: int, wa
     assert evaluation_steps(3, 10, per_epoch) == wanted
 
 
-def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights():
-    task: Any = Toy()
-    job: Any = types.SimpleNamespace(
-        data=read_features(task, START),
-        experiment=WHOLE,
-        batches=types.SimpleNamespace(steps_per_epoch=11),
-        mesh=make_mesh(MeshConfig(), jax.devices()[:2]),
-    )
-    state: Any = types.SimpleNamespace(step=np.int32(77), skipped=np.int32(4))
-    best: Any = types.SimpleNamespace(step=44)
-    logits = {"dev": [np.float32([0.5, 1.0])], "dev_other": [np.float32([0.0])]}
-    found = results(job, state, best, logits, 12.345)
-    assert (found.pop("jax"), found.pop("devices")) == (jax.__version__, "2 x cpu")
-    assert found == {
+def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(start: Model, tmp_path: pathlib.Path):
+    right, alike = [np.float32([1, 0]), np.float32([0, 1])], [np.float32([1, 0])] * 2
+
+    state = TrainState(np.int32(77), {}, (), np.int32(4), np.int32(0))  # type: ignore[arg-type]
+    best = BestWeights(job_in(tmp_path))
+    best.offer(44, 0.5, random_label_parameters(HEADS["sequence"], CONFIG), {})
+
+    def found(task: TextTask, logits: Mapping[str, list[np.ndarray]], seconds: float = 1.0) -> dict[str, Any]:
+        training = {"learning_rate": 0.125, "batch_size": 2, "epochs": 7}
+        given = {"inputs": {"data": read_features(task, start)}, "start": start, "seed": 5, "training": training}
+        return results(job_in(tmp_path, devices=2, **given), state, best, logits, seconds)
+
+    task = toy()
+    of_run = found(task, {"dev": right, "dev_other": alike}, 12.345)
+    assert (of_run.pop("jax"), of_run.pop("devices")) == (jax.__version__, "2 x cpu")
+    assert of_run == {
         "task": "toy",
         "metric": "f1",
         "test_scores": {},
         "published": [],
-        "scores": {"dev": {"f1": 1.5, "length": 3}, "dev_other": {"f1": 0.0, "length": 9}},
-        "baseline": {"dev": {"f1": 0.25, "accuracy": 3}, "dev_other": {"f1": 0.25, "accuracy": 9}},
-        "baseline_answers": {"dev": {"best on dev": 0.25}, "dev_other": {"best on dev_other": 0.25}},
+        "scores": {"dev": {"f1": 1.0, "length": 3}, "dev_other": {"f1": 0.5, "length": 9}},
+        "baseline": {"dev": {"f1": 0.5, "length": 3}, "dev_other": {"f1": 0.5, "length": 9}},
+        "baseline_answers": {split: dict(task.baseline(split).named) for split in ("dev", "dev_other")},
         "degenerate": False,
         "best_step": 44,
         "steps": 77,
-        "steps_per_epoch": 11,
+        "steps_per_epoch": 1,
         "skipped_steps": 4,
         "seed": 5,
         "learning_rate": 0.125,
@@ -186,11 +181,10 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
         "epochs": 7,
         "seconds_since_last_start": 12.3,
     }
-    logits["dev"] = [np.float32([0.0])]
-    task.name = "sick/entailment"
-    compared = results(job, state, best, logits | {"test": [np.float32([2.0])]}, 1.0)
-    assert (list(compared["scores"]), compared["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 2.0, "length": 4}})
-    accuracies = {row["system"]: row["scores"]["accuracy"] for row in compared["published"]}
+    tested = found(toy((), "sick/entailment"), {"dev": alike, "dev_other": right, "test": right})
+    assert (list(tested["scores"]), tested["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 1.0, "length": 4}})
+    assert tested["degenerate"] is True
+    accuracies = {row["system"]: row["scores"]["accuracy"] for row in tested["published"]}
     wanted = {
         "LangPro": 0.8135,
         "ccg2lambda": 0.8313,
@@ -201,4 +195,4 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
         "NeuralLog": 0.903,
     }
     assert accuracies.items() >= wanted.items()
-    assert results(job, state, best, logits, 1.0)["degenerate"] is True
+    best.ensure_saved()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RunResult
+from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.launch import Run
 
 SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
@@ -24,9 +24,7 @@ def experiment(**sweep_values: Any) -> FinetuningExperiment:
 
 
 def run_in(workdir: pathlib.Path) -> Run:
-    preemption: Any = types.SimpleNamespace(exit_status=143, requested=lambda step: False)
-    watchdog: Any = types.SimpleNamespace(alive=lambda doing: None)
-    return Run(workdir, True, preemption, watchdog)
+    return Run(workdir, True, Preemption(), Watchdog(workdir))
 
 
 def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[str, Any]:
