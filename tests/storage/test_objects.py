@@ -193,7 +193,7 @@ def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # only tests show this warning
-def test_a_large_file_survives_an_upload_in_parts(bucket: str, tmp_path: pathlib.Path):
+def test_a_large_file_survives_an_upload_in_parts(bucket: str, emulator: Emulator, tmp_path: pathlib.Path):
     file, back = tmp_path / "large", tmp_path / "back"
     file.write_bytes(BINARY * (9 << 20 >> 8))
     generation = objects.upload(file, f"{bucket}/large")
@@ -203,6 +203,11 @@ def test_a_large_file_survives_an_upload_in_parts(bucket: str, tmp_path: pathlib
     objects.download(f"{bucket}/large", back, item, arrived.append)
     assert back.read_bytes() == file.read_bytes()
     assert sum(arrived) == item.size
+    emulator.fail(403, match="uploadType=resumable")
+    with pytest.raises(objects.StorageError, match="permission denied"):
+        objects.upload(file, f"{bucket}/large")
+    back.write_bytes(BINARY)
+    assert objects.upload(back, f"{bucket}/small"), "it is sent in one request"
 
 
 def test_only_one_of_several_conditional_writes_succeeds(bucket: str):
