@@ -4,57 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import functools
+import json
 import logging
 import pathlib
-import types
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import CheckpointManager
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning import best_weights
 from bert_jax.finetuning.best_weights import BestWeights
-from bert_jax.interop.huggingface import Model
+from bert_jax.finetuning.data import read_features
+from bert_jax.finetuning.job import Job
+from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.runtime.goodput import GoodputRecorder
-from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.text_task import TextTask
+from tests.finetuning import jobs as tiny
+from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.random_features import HEADS, random_label_parameters
 from tests.random_rows import TINY
 
 HEAD = SequenceHead(labels=("no", "yes"))
+PARAMS = random_label_parameters(HEADS["sequence"], tiny.CONFIG)
 
 
-def job_in(directory: pathlib.Path, **selection: Any) -> Any:
+def job_in(directory: pathlib.Path, **selection: Any) -> Job:
     """Returns a run in `directory` that is evaluated after 2, 4, 6 and 8 steps."""
-    experiment = FinetuningExperiment.from_dict({"init_from": "m", "selection": selection, "model": {"hidden_dropout": 0.25}})
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
-    return types.SimpleNamespace(
-        experiment=experiment, run=types.SimpleNamespace(durable=lambda path: path, is_first=True), directory=directory,
-        evaluations=frozenset({2, 4, 6, 8}), mesh=mesh, goodput=GoodputRecorder(),
-        config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD,
-        program=types.SimpleNamespace(
-            state=types.SimpleNamespace(params={"w": abstract}), copy=functools.partial(jax.tree.map, jnp.copy)
-        ),
-    )  # fmt: skip
+    return tiny.job_in(directory, selection=selection, training={"batch_size": 10})
 
 
-def weights(value: float) -> dict[str, jax.Array]:
-    return {"w": jnp.float32(value)}
+def weights(value: float) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(np.full_like(x, value)), PARAMS)
 
 
 def kept(best: BestWeights) -> tuple[int, float, float]:
     """Returns (step, score, weight) of the best evaluation so far."""
-    return int(best.found["step"]), float(best.found["score"]), float(best.found["params"]["w"])
+    (value,) = {float(x.ravel()[0]) for x in map(np.asarray, jax.tree.leaves(best.found["params"]))}
+    return int(best.found["step"]), float(best.found["score"]), value
 
 
 def on_disk(directory: pathlib.Path) -> list[str]:
@@ -76,15 +68,6 @@ def test_best_weights_are_restored_up_to_the_step_of_the_state(tmp_path: pathlib
         assert earlier.step is None
 
 
-def test_an_error_of_the_run_reaches_the_checkpoints():
-    """Their `__exit__` does not wait for other processes after a device error."""
-    asked: list[Any] = []
-    best: Any = BestWeights.__new__(BestWeights)
-    best.checkpoints = types.SimpleNamespace(__exit__=lambda *given: asked.append(given))
-    best.__exit__("kind", "error", "trace")
-    assert asked == [("kind", "error", "trace")]
-
-
 def test_without_any_evaluation_there_are_no_best_weights(tmp_path: pathlib.Path):
     with BestWeights(job_in(tmp_path, patience=1)) as best:
         assert best.step is None
@@ -100,7 +83,9 @@ def test_weights_with_a_higher_score_replace_the_best_as_a_copy_and_are_saved(tm
     first = weights(2)
     with BestWeights(job) as best:
         best.offer(2, 0.1, first, {})
-        assert best.found["params"]["w"] is not first["w"], "the next step donates the memory of the state"
+        assert best.found["params"]["pooler"]["dense"]["bias"] is not first["pooler"]["dense"]["bias"], (
+            "the next step donates the memory of the state"
+        )
         assert best.step == 2
         best.offer(4, 0.1, weights(4), {})  # as float32 it is the same score
         best.offer(6, 0.05, weights(6), {})
@@ -129,68 +114,65 @@ def test_a_single_process_saves_failed_best_weights_again(tmp_path: pathlib.Path
     def full(self: CheckpointManager, step: int, *_: Any, **__: Any) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def refuse() -> None:
-        raise UserError("disk full")
-
     with BestWeights(job_in(tmp_path)) as best:
         with monkeypatch.context() as patch:
             patch.setattr(CheckpointManager, "save", full)
             best.offer(4, 0.5, weights(4), {})
+        with monkeypatch.context() as patch:  # another process may not have seen the failure
+            patch.setattr(jax, "process_count", lambda: 2)
+            best.ensure_saved()
+        assert on_disk(tmp_path) == []
         best.ensure_saved()
         best.ensure_saved()
         assert on_disk(tmp_path) == ["4"]
         assert best.checkpoints.failures == 1
-        monkeypatch.setattr(best.checkpoints, "finish", refuse)
-        monkeypatch.setattr(best.checkpoints, "save", lambda *_: pytest.fail("other processes may not see it"))
-        monkeypatch.setattr(jax, "process_count", lambda: 2)
-        best.ensure_saved()
-        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_the_export_has_the_configured_dropout_and_describes_its_weights(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
-):
-    written: list[Any] = []
-    monkeypatch.setattr(best_weights, "on_host", lambda params, mesh: (params, mesh))
-    monkeypatch.setattr(best_weights, "export_trained", lambda *given: written.append(given))
-    job = job_in(tmp_path)
-    job.run.is_first = is_first
-    pairs = {"train": [TextExample("0", "a", "b")]}
-    task = TextTask("toy", 8, HEAD, "accuracy", pairs, score=lambda split, said, true: {})
-    untrained = frozenset({"pooler"})
-    start = Model(params={}, config=TINY, tokenizer=None, head=None, untrained=untrained, other_fields={"a": 1})  # type: ignore[arg-type]
-    best = BestWeights(job)
-    best.offer(4, 0.5, weights(4), {})
-    for job.data in (types.SimpleNamespace(task=task), types.SimpleNamespace(task=types.SimpleNamespace(name="other"))):
+def test_the_export_has_the_configured_dropout_and_describes_its_weights(tmp_path: pathlib.Path, is_first: bool):
+    vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=False)
+    params, config = make_model(vocabulary, num_layers=1, hidden_dropout=0.5)
+    start = dataclasses.replace(as_model(params, config, vocabulary), untrained=frozenset({"pooler"}), other_fields={"a": 1})
+    pairs = {split: [TextExample("0", "a", "b", "no")] for split in ("train", "dev")}
+    task = TextTask("toy", 8, HEAD, "f1", pairs, score=lambda split, said, true: {"f1": 0.5})
+    data = read_features(task, start)
+    job = tiny.job_in(
+        tmp_path, run=tiny.run_in(tmp_path, is_first), start=start, inputs={"data": data}, model={"hidden_dropout": 0.25}
+    )
+    trained = random_label_parameters(HEAD, job.config)
+    with BestWeights(job) as best:
+        best.offer(4, 0.5, trained, {})
         best.export(tmp_path, start)
-    assert len(written) == 2 * is_first
-    for (directory, model, about, results, told), name, of_pairs in zip(written, ("toy", "other"), (True, None), strict=False):
-        assert told.data.startswith(f"Fine-tuned on the task {name}")
-        assert (directory, about, results) == (tmp_path, {"task": name, "step": 4}, None)
-        assert model.params == (best.found["params"], job.mesh)
+    assert (tmp_path / "model").exists() == is_first
+    if is_first:
+        model = import_model(tmp_path / "model")
+        jax.tree.map(np.testing.assert_array_equal, model.params, {name: trained[name] for name in model.params})
+        assert model.params.keys() == trained.keys()
         assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, job.experiment.model.attention_dropout)
-        assert (model.head, model.of_pairs, model.untrained, model.other_fields) == (HEAD, of_pairs, frozenset(), {})
+        assert (model.head, model.of_pairs, model.untrained) == (HEAD, True, frozenset())
+        written = json.loads((tmp_path / "model" / "config.json").read_text())
+        assert "a" not in written
+        assert {"task": "toy", "step": 4}.items() <= written["bert_jax"].items()
+        assert "Fine-tuned on the task toy" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_logits_of_the_best_evaluation_are_reused_and_other_splits_are_evaluated_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
-    job, evaluated = job_in(tmp_path), list[str]()
-    job.prefix, job.predicted = "seed-1  ", {}
-    job.data = types.SimpleNamespace(features={"dev": "abc", "test": "ab"})
-    job.logits = lambda params, split: (evaluated.append(split), f"{split} by {float(params['w'])}")[1]
-    best = BestWeights(job)
-    for step, score in ((2, 0.25), (4, 0.5), (6, 0.125)):
-        best.offer(step, score, weights(step), {"dev": [np.float32(step)]})
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            assert best.logits("dev") == [4.0]
-            assert best.logits("test") == "test by 4.0"
-    assert evaluated == ["test"]
-    assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
-    best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
-    assert best.logits("test") == "test by 8.0", "the logits belong to the best weights"
+    features = {**tiny.FEATURES, "test": tiny.FEATURES["dev"][:2]}
+    job = tiny.job_in(tmp_path, tmp_path / "seed-1", features=features)
+    with BestWeights(job) as best:
+        for step, score in ((2, 0.25), (4, 0.5), (6, 0.125)):
+            best.offer(step, score, weights(step / 64), {"dev": [np.float32(step)]})
+        with caplog.at_level(logging.INFO, logger="bert_jax"):
+            for _ in range(2):
+                assert best.logits("dev") == [4.0]
+                first = best.logits("test")
+        said = [message for message in caplog.messages if "compil" not in message]
+        assert said == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
+        np.testing.assert_allclose(first, job.logits(weights(4 / 64), "test"))
+        best.offer(8, 0.75, weights(-8 / 64), {"dev": [np.float32(8)]})
+        assert not np.allclose(first, best.logits("test")), "the logits belong to the best weights"
 
 
 def test_the_model_card_has_the_scores_and_their_baselines(tmp_path):
