@@ -28,7 +28,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO
+from typing import IO, Any
 
 import gcp_storage_emulator.handlers.buckets
 import gcp_storage_emulator.server as emulated
@@ -66,6 +66,7 @@ class Handler(emulated.RequestHandler):
     arrived, released = threading.Event(), threading.Event()
     page, older = 0, 0.0
     """The number of objects in an answer to a listing (0: all), and the seconds by which objects appear older."""
+    wfile: Any
 
     def _do(self) -> None:
         parsed = urllib.parse.urlparse(self.path)

@@ -63,7 +63,7 @@ def test_changes_are_uploaded_immediately_on_request(bucket: str):
         for lines in (b"1", b"12"):
             (made.directory / "lines").write_bytes(lines)
             made.soon()
-            until(lambda lines=lines: content(bucket) == {"lines": lines})  # type: ignore[misc]
+            until(lambda lines=lines: content(bucket) == {"lines": lines})
         time.sleep(0.05)
         busy = time.process_time()
         time.sleep(0.3)
