@@ -61,17 +61,17 @@ def work_in(directory: pathlib.Path, *files: tuple[bytes, int, float]) -> ShardW
 
 def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path):
     store = tmp_path / "store"  # the second document of the first span begins after its end
-    work = work_in(store, (b"abc.\n     \nabc.\n", 6, 30.0), (b"bbc.\n\nbbc.\n", 12, 10.0))
+    work = work_in(store, (b"abc.\n     \nabc.\n", 6, 30.0), (b"bbc.\n\nbbc.\n", 12, 10.0), (b"cbc.\n", 5, 10.0))
     (store / temporary_name(1, 3)).mkdir()
     (store / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
     told = []
     write_shard(work, Letters(), lambda *progress: told.append(progress))
-    assert told == [(0.0, 3), (30 / 40, 6), (30 / 40, 9), (35 / 40, 12)]
+    assert told == [(0.0, 3), (30 / 50, 6), (30 / 50, 9), (35 / 50, 12), (40 / 50, 15)]
     assert [path.name for path in store.iterdir()] == ["shard-00001-of-00003"]
     content = files.read_json(store / "shard-00001-of-00003" / "shard.json")
-    assert content["read"] == {"documents": 4, "characters": 16}
-    assert content["splits"]["train"] == {"documents": 4, "sentences": 4, "tokens": 12}
-    assert content["kept_characters"] == 16
+    assert content["read"] == {"documents": 5, "characters": 20}
+    assert content["splits"]["train"] == {"documents": 5, "sentences": 5, "tokens": 15}
+    assert content["kept_characters"] == 20
     assert len(content["files"]) == 8
 
 
