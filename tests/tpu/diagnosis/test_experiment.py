@@ -118,7 +118,7 @@ def test_the_disk_of_the_workdir_must_have_space_for_a_checkpoint(
 ):
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(student.state)]
     for free, fault in ((sum(sizes) - 1, "a checkpoint of this run has 0.00 GB, but "), (sum(sizes), "")):
-        usage = shutil._ntuple_diskusage(free, 0, free)  # type: ignore[attr-defined]
+        usage = shutil._ntuple_diskusage(free, 0, free)
         monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
         faults = checked(Statistics(), student.flops / 21, tmp_path / "run").faults
         assert fault in "".join(faults)
@@ -175,7 +175,7 @@ def test_a_part_of_a_slice_and_other_devices_have_no_name():
     assert slice_name(places[1:]) is None
     assert slice_name([place for place in two if place.coords != (1, 3, 0)]) is None
     assert slice_name([dataclasses.replace(place, device_kind="TPU v2") for place in places]) is None
-    assert slice_name([PlaceInSlice("TPU v5 lite", (0, 0, 0), platform="gpu")]) is None  # type: ignore[list-item]
+    assert slice_name([PlaceInSlice("TPU v5 lite", (0, 0, 0), platform="gpu")]) is None
     assert slice_name(jax.devices()) is None
 
 
