@@ -246,12 +246,12 @@ def test_an_alignment_has_a_column_of_weights_for_each_source_word_if_it_fits(
         cross = dataclasses.replace(found.cross, columns=dataclasses.replace(columns, words=words))
         wider = dataclasses.replace(found, cross=cross)
         attention._print_alignment(wider, wider.alignment(2))
-        said = capsys.readouterr().out.splitlines()
+        shown = capsys.readouterr().out.splitlines()
         if fits:
-            assert len(said[0]) + 1 == 100
-            assert [line.split() for line in said[1:]] == [line.split() for line in lines]
+            assert len(shown[0]) + 1 == 100
+            assert [line.split() for line in shown[1:]] == [line.split() for line in lines]
         else:
-            assert said == [line[: line.index("0.") + 4] for line in lines]
+            assert shown == [line[: line.index("0.") + 4] for line in lines]
 
 
 # ---------------------------------------------------------------------------------------------------------------- what they share
