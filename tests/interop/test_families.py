@@ -1,6 +1,6 @@
 """ModernBERT, EuroBERT and nomic-bert as saved by transformers survive import, export and re-import: every tensor, every field
 and every output. `tests/golden/families/` has a directory for every class, made by `make_families_golden.py`; outputs have to
-be within 1e-6 of the largest value of PyTorch's float64."""
+be within 1e-6 of the largest value (at least 1) of PyTorch's float64."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_every_output_equals_pytorch(case):
         if expected.shape[:2] == batch["input_ids"].shape:  # only of real tokens: nobody reads what padding attends to
             real = batch["attention_mask"].astype(bool)
             value, expected = value[real], expected[real]
-        assert np.abs(value - expected).max() / np.abs(expected).max() < 1e-6, name
+        # small scores are sums of terms near 1, whose rounding depends on the CPU: 4e-7 in scores up to 0.36 on one of AMD's
+        assert np.abs(value - expected).max() < 1e-6 * max(1, np.abs(expected).max()), name
 
 
 @pytest.mark.parametrize("case", CASES)
