@@ -121,7 +121,8 @@ def test_the_start_shows_the_steps_or_the_resumed_step(tmp_path: pathlib.Path, t
 
 
 def test_the_start_shows_how_attention_is_computed(tmp_path: pathlib.Path, told):
-    for fields in ({}, {"encoder": "bilm"}):
+    kinds: list[dict[str, Any]] = [{}, {"encoder": "bilm"}]
+    for fields in kinds:
         job = job_of(tmp_path, start=model(dataclasses.replace(CONFIG, **fields)), head={"pooling": "concat"})
         with FinetuningLog(job, 0):
             pass
@@ -190,9 +191,13 @@ def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.P
 
 def test_every_dev_split_is_recorded_and_curves_are_drawn_occasionally(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     baselines = BASELINES | {"dev_other": Baseline({"f1": 0.5}, {"'b' for all": 0.5})}
-    figures, drawn = list[Figure](), list[float]()
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: (figures.append(figure), drawn.append(clock.now)))
-    clock = Clock()
+    figures, drawn, clock = list[Figure](), list[float](), Clock()
+
+    def save(figure: Figure, *_: Any, **__: Any) -> None:
+        figures.append(figure)
+        drawn.append(clock.now)
+
+    monkeypatch.setattr(Figure, "savefig", save)
     monkeypatch.setattr(time, "monotonic", clock)
     run = run_in(tmp_path, figure_formats=("png",))
     with FinetuningLog(job_of(tmp_path, run=run, baselines=baselines), 0) as log:

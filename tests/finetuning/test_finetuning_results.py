@@ -156,7 +156,7 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
 
     def found(task: TextTask, logits: Mapping[str, list[np.ndarray]], seconds: float = 1.0) -> dict[str, Any]:
         training = {"learning_rate": 0.125, "batch_size": 2, "epochs": 7}
-        given = {"inputs": {"data": read_features(task, start)}, "start": start, "seed": 5, "training": training}
+        given: dict[str, Any] = {"inputs": {"data": read_features(task, start)}, "start": start, "seed": 5, "training": training}
         return results(job_in(tmp_path, devices=2, **given), state, best, logits, seconds)
 
     task = toy()

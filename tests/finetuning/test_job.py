@@ -79,8 +79,8 @@ def test_a_step_gets_the_state_the_batch_with_teacher_and_the_scalars(tmp_path: 
     job = job_in(tmp_path, devices=2, inputs={"teaching_on": lambda mesh: lambda batch: batch | {"taught by": mesh}})
     state: Any = "state"
     given, batch, scalars = job.arguments(state, job.rows(0))
-    assert (given, scalars, batch.pop("taught by")) == ("state", job.scalars, job.mesh)  # type: ignore[attr-defined]
-    assert batch["input_ids"].sharding.mesh == job.mesh  # type: ignore[index]
+    assert (given, scalars, batch.pop("taught by")) == ("state", job.scalars, job.mesh)
+    assert batch["input_ids"].sharding.mesh == job.mesh
 
 
 def test_row_flops_include_the_forward_pass_of_the_teacher(tmp_path: pathlib.Path):
