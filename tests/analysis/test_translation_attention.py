@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
@@ -41,7 +42,10 @@ def one_device() -> Iterator[None]:
 
 
 def translator(vocabulary: pathlib.Path, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    export_model(directory, make_translator(vocabulary, **fields))
+    """Exports a translator whose attention scores are at most 10. A rounded share is wrong by up to the score x 5e-7."""
+    model = make_translator(vocabulary, **fields)
+    flat = {path: 0.3 * x if {"query", "key"} & {*path} else x for path, x in flatten_dict(model.params).items()}
+    export_model(directory, dataclasses.replace(model, params=unflatten_dict(flat)))
     return directory
 
 
