@@ -239,7 +239,7 @@ Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start agai
     fi
     rm -f "$stamp"
     # shellcheck disable=SC2086
-    stage "installing pinned packages (${extras// /, }; the first time takes a minute or more)" install $extras
+    stage "installing pinned packages (${extras// /, }; the first time takes half a minute or more)" install $extras
     # shellcheck disable=SC2086
     state $extras >"$stamp.new" && mv "$stamp.new" "$stamp"
     rm -f "$begun"

@@ -17,7 +17,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     assert first.returncode == 0, first.stderr
     assert first.stdout == f"pretrain|{checkout.parent}|first start\n"
     stages = [line.split(" ... ")[0] for line in first.stderr.splitlines() if " ... " in line]
-    assert stages == ["making .venv", "installing pinned packages (cpu; the first time takes a minute or more)"]
+    assert stages == ["making .venv", "installing pinned packages (cpu; the first time takes half a minute or more)"]
     return checkout
 
 
