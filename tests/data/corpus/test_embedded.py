@@ -241,6 +241,13 @@ def documents(embedded) -> list[str]:
     return [text.decode() for text in embedded.texts(0, len(embedded))]
 
 
+def test_packages_that_only_a_part_of_the_users_install_are_no_source():
+    lines = (pathlib.Path(__file__).resolve().parents[3] / "requirements.txt").read_text().splitlines()
+    always = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line and "extra ==" not in line}
+    sources = {name.lower().replace("_", "-") for name in embedded_dataset_builder.PACKAGES.values()}
+    assert sources - always == {"pip"}, "every environment of tpu_scripts/ has pip"
+
+
 def test_the_corpus_is_megabytes_of_english_in_many_documents(documents):
     assert len(documents) > 800
     assert sum(map(len, documents)) > 2_500_000
