@@ -97,7 +97,9 @@ def test_dev_features_are_scored_in_order_with_one_compilation(tmp_path: pathlib
     now = [0.0]
     run = Run(tmp_path, True, Preemption(), Watchdog(tmp_path, clock=lambda: now[0]))
     mirrored = [*FEATURES["dev"], *reversed(FEATURES["dev"])] * 40  # several batches
-    job = job_in(tmp_path, tmp_path / "seed-3", run=run, task=task_of(dev=len(mirrored)), features={**FEATURES, "dev": mirrored})
+    own = model(dataclasses.replace(CONFIG, layer_norm_epsilon=1e-9))  # other tests have not compiled its evaluation
+    given = {"task": task_of(dev=len(mirrored)), "features": {**FEATURES, "dev": mirrored}, "start": own}
+    job = job_in(tmp_path, tmp_path / "seed-3", run=run, **given)
     params = random_label_parameters(HEADS["sequence"], CONFIG)
     scores, logits = job.evaluate(params)
     before = [message for message in caplog.messages if message.startswith("seed-3  compiling the evaluation")]
