@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
+import itertools
 import json
 import os
 import pathlib
@@ -23,18 +25,37 @@ from bert_jax.storage import objects
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+NUMBERS = itertools.count()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-ASK = """
-import atexit, sys, time
-sleep, slept = time.sleep, []
-time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
-atexit.register(lambda: print("SLEPT", sum(slept)))
+ASKED = """
+import contextlib, json, os, signal, sys, tempfile, time
 from bert_jax.data.corpus import hub
-from bert_jax.interop import locate
+from bert_jax.errors import UserError
 from bert_jax.interface.command import run_main
-hub.HUB_SECONDS = float(sys.argv[2])
-run_main(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
+from bert_jax.interop.locate import find_model_directory
+with contextlib.suppress(UserError):
+    find_model_directory("imports/first")
+for line in sys.stdin:
+    find, name, hub.HUB_SECONDS, environment = json.loads(line)
+    with tempfile.TemporaryFile("w+") as said:
+        if process := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            said.seek(0)
+            print(json.dumps([status, said.read()]), flush=True)
+            continue
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    signal.alarm(60)
+    os.environ.update(environment)
+    sleep, slept = time.sleep, []
+    time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
+    try:
+        run_main(lambda: print("FOUND", {"model": find_model_directory, "vocabulary": hub.find_vocabulary}[find](name)))
+    except SystemExit as ended:
+        print("SLEPT", sum(slept), flush=True)
+        os._exit(ended.code)  # to free all modules would take longer than to ask
 """
+"""Finds models by the names on standard input, each in a forked process."""
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -45,8 +66,14 @@ class Hub(http.server.ThreadingHTTPServer):
     def __init__(self, models: dict[str, pathlib.Path]):
         super().__init__(("127.0.0.1", 0), Answer)
         self.models = models
+        self.owner = ""
         self.asked: list[str] = []
         self.broken: set[str] = set()  # files for which the hub returns errors
+        self.answers = threading.Event()  # if it is not set, requests are accepted and wait
+        self.answers.set()
+
+    def handle_error(self, *_: Any) -> None:
+        """Ignores clients that did not wait for the answer."""
 
     @property
     def address(self) -> str:
@@ -73,6 +100,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = self.path.partition("?")[0]
         self.server.asked.append(f"{self.command} {path}")
+        self.server.answers.wait()
         api = re.fullmatch(r"/api/models/([\w-]+/[\w.-]+)(/revision/\w+|/tree/\w+)?", path)
         file = re.fullmatch(r"/([\w-]+/[\w.-]+)/resolve/\w+/([\w./-]+)", path)
         directory = self.server.models.get((api or file)[1]) if api or file else None  # type: ignore[index]
@@ -106,20 +134,9 @@ def files_of(directory: pathlib.Path) -> list[str]:
     return [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
 
 
-@pytest.fixture
-def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
-    """Returns a hub with "lab/whole" (one weights file, and files without use here), "lab/shards", "lab/pytorch" and
-    "lab/none"."""
-    models = {f"lab/{name}": tmp_path / "served" / name for name in ("whole", "shards", "pytorch", "none")}
-    for name, directory in models.items():
-        shutil.copytree(GOLDEN / ("token_in_shards" if name == "lab/shards" else "sequence"), directory)
-        shutil.copytree(GOLDEN / "tokenizer", directory, dirs_exist_ok=True)
-    for unused in ("pytorch_model.bin", "tf_model.h5", "README.md", "flax_model.msgpack"):
-        (models["lab/whole"] / unused).write_bytes(b"large")
-    (models["lab/shards"] / "pytorch_model.bin").write_bytes(b"large")
-    (models["lab/pytorch"] / "model.safetensors").rename(models["lab/pytorch"] / "pytorch_model.bin")
-    (models["lab/none"] / "model.safetensors").unlink()
-    server = Hub(models)
+@pytest.fixture(scope="module")
+def server() -> Iterator[Hub]:
+    server = Hub({})
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server
@@ -128,15 +145,66 @@ def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
     thread.join()
 
 
-def ask(
-    name: str, endpoint: str, home: pathlib.Path, patience: float = 5.0, code: str = ASK, **environment: str
-) -> tuple[int, str]:
-    """Returns (exit status, output) of a process that looks for `name`: its library reads the hub's address when it starts."""
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING")) and not k.lower().endswith("_proxy")}
-    variables |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", code, name, str(patience)]
-    done = subprocess.run(command, env=variables | environment, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def hub(server: Hub, tmp_path: pathlib.Path) -> Iterator[Hub]:
+    """Returns a hub with "whole" (one weights file, and files without use here), "shards", "pytorch" and "none", of an owner that
+    no other test asks for."""
+    owner = f"lab-{next(NUMBERS)}"
+    models = {name: tmp_path / "served" / name for name in ("whole", "shards", "pytorch", "none")}
+    for name, directory in models.items():
+        shutil.copytree(GOLDEN / ("token_in_shards" if name == "shards" else "sequence"), directory)
+        shutil.copytree(GOLDEN / "tokenizer", directory, dirs_exist_ok=True)
+    for unused in ("pytorch_model.bin", "tf_model.h5", "README.md", "flax_model.msgpack"):
+        (models["whole"] / unused).write_bytes(b"large")
+    (models["shards"] / "pytorch_model.bin").write_bytes(b"large")
+    (models["pytorch"] / "model.safetensors").rename(models["pytorch"] / "pytorch_model.bin")
+    (models["none"] / "model.safetensors").unlink()
+    server.owner, server.models = owner, {f"{owner}/{name}": directory for name, directory in models.items()}
+    server.asked.clear()
+    yield server
+    server.broken.clear()
+    server.answers.set()
+
+
+class Asker:
+    """A process with the library of the hub, which reads the hub's address and its cache's directory when it is imported."""
+
+    def __init__(self, endpoint: str, home: pathlib.Path, **environment: str):
+        theirs = {k: x for k, x in os.environ.items() if not k.startswith(("HF_", "HUGGING")) and k.lower()[-6:] != "_proxy"}
+        theirs |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(REPOSITORY)}
+        command, pipe = [sys.executable, "-c", ASKED], subprocess.PIPE
+        self._process = subprocess.Popen(command, env=theirs | environment, stdin=pipe, stdout=pipe, text=True)
+
+    def ask(self, name: str, patience: float = 5.0, find: str = "model", **environment: str) -> tuple[int, str]:
+        """Returns (exit status, output) of a process that looks for `name`."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps([find, name, patience, environment]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def end(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Askers:
+    """Processes with the same cache, in surroundings that differ."""
+
+    hub: Asker
+    closed: Asker
+    """Its hub has no server."""
+    offline: Asker
+
+
+@pytest.fixture(scope="module")
+def askers(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Askers]:
+    home = tmp_path_factory.mktemp("home")
+    closed = closed_port()
+    made = Askers(Asker(server.address, home), Asker(closed, home), Asker(closed, home, HF_HUB_OFFLINE="1"))
+    yield made
+    for one in (made.hub, made.closed, made.offline):
+        one.end()
 
 
 def found(output: str) -> pathlib.Path:
@@ -146,7 +214,7 @@ def found(output: str) -> pathlib.Path:
 def closed_port() -> str:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+        return f"https://127.0.0.1:{unused.getsockname()[1]}"
 
 
 def test_a_directory_and_a_workdir_are_found(tmp_path):
@@ -211,52 +279,53 @@ def test_invalid_hub_names_are_not_requested(name, tmp_path, monkeypatch):
         find_model_directory(name)
 
 
-def test_a_hub_model_is_fetched_once_without_unused_files(hub, tmp_path):
-    status, output = ask("lab/whole", hub.address, tmp_path / "home")
+def test_a_hub_model_is_fetched_once_without_unused_files(hub: Hub, askers: Askers):
+    name = f"{hub.owner}/whole"
+    status, output = askers.hub.ask(name)
     assert status == 0, output
     directory = found(output)
     expected = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert {path.name for path in directory.iterdir()} == hub.fetched == expected
     assert (directory / "model.safetensors").read_bytes() == (GOLDEN / "sequence" / "model.safetensors").read_bytes()
     hub.asked.clear()
-    assert found(ask("lab/whole", hub.address, tmp_path / "home")[1]) == directory
+    assert found(askers.hub.ask(name)[1]) == directory
     assert hub.fetched == set()
-    assert found(ask("lab/whole", closed_port(), tmp_path / "home")[1]) == directory  # from the cache
-    assert found(ask("lab/whole", closed_port(), tmp_path / "home", HF_HUB_OFFLINE="1")[1]) == directory
+    assert found(askers.closed.ask(name)[1]) == directory  # from the cache
+    assert found(askers.offline.ask(name)[1]) == directory
 
 
-def test_shards_are_fetched_with_their_index(hub, tmp_path):
-    directory = found(ask("lab/shards", hub.address, tmp_path / "home")[1])
+def test_shards_are_fetched_with_their_index(hub: Hub, askers: Askers):
+    directory = found(askers.hub.ask(f"{hub.owner}/shards")[1])
     assert {path.name for path in GOLDEN.joinpath("token_in_shards").iterdir()} < {path.name for path in directory.iterdir()}
     assert "pytorch_model.bin" not in hub.fetched
 
 
-def test_pytorch_weights_are_fetched_if_there_are_no_others(hub, tmp_path):
-    directory = found(ask("lab/pytorch", hub.address, tmp_path / "home")[1])
+def test_pytorch_weights_are_fetched_if_there_are_no_others(hub: Hub, askers: Askers, tmp_path: pathlib.Path):
+    directory = found(askers.hub.ask(f"{hub.owner}/pytorch")[1])
     assert (directory / "pytorch_model.bin").is_file()
-    served = hub.models["lab/pytorch"]
+    hub.models[f"{hub.owner}/pytorch-shards"] = served = tmp_path / "served" / "pytorch"
     (served / "pytorch_model.bin").rename(served / "pytorch_model-00001-of-00001.bin")
     (served / "pytorch_model.bin.index.json").write_text("{}")
-    directory = found(ask("lab/pytorch", hub.address, tmp_path / "other")[1])
+    directory = found(askers.hub.ask(f"{hub.owner}/pytorch-shards")[1])
     assert {"pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"} < {path.name for path in directory.iterdir()}
 
 
-def test_an_old_sentence_transformers_model_is_fetched_with_its_transformer_folder(hub, tmp_path):
+def test_an_old_sentence_transformers_model_is_fetched_with_its_transformer_folder(hub: Hub, askers: Askers, tmp_path):
     old = tmp_path / "served" / "old"
     (old / "1_Pooling").mkdir(parents=True)
-    shutil.copytree(hub.models["lab/whole"], old / "0_BERT")
+    shutil.copytree(hub.models[f"{hub.owner}/whole"], old / "0_BERT")
     (old / "1_Pooling" / "config.json").write_text("{}")
     (old / "modules.json").write_text('[{"path": "0_BERT"}, {"path": "1_Pooling"}]')
-    hub.models["lab/old"] = old
-    directory = found(ask("lab/old", hub.address, tmp_path / "home")[1])
+    hub.models[f"{hub.owner}/old"] = old
+    directory = found(askers.hub.ask(f"{hub.owner}/old")[1])
     assert (directory.name, (directory / "vocab.txt").is_file()) == ("0_BERT", True)
     assert (directory.parent / "1_Pooling" / "config.json").is_file()
     assert "tf_model.h5" not in hub.fetched
 
 
-def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
+def said(asker: Asker, name: str, **arguments: Any) -> str:
     """Returns the one-sentence error for `name`. Fails if the process paused for more than 5 s between attempts."""
-    status, output = ask(name, endpoint, home, **arguments)
+    status, output = asker.ask(name, **arguments)
     (slept,) = re.findall(r"^SLEPT (.*)$", output, re.MULTILINE)
     assert float(slept) <= 5
     assert status == 2, output
@@ -265,51 +334,54 @@ def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
     return sentence
 
 
-def test_a_model_missing_on_the_hub_is_refused(hub, tmp_path):
-    sentence = said("lab/bertt", hub.address, tmp_path / "home")
-    assert re.search(r"no directory lab/bertt \(looked.*\), and the hub shows no model of this name.*check the name", sentence)
+def test_a_model_missing_on_the_hub_is_refused(hub: Hub, askers: Askers):
+    name = f"{hub.owner}/wholee"
+    sentence = said(askers.hub, name)
+    assert re.search(rf"no directory {name} \(looked.*\), and the hub shows no model of this name.*check the name", sentence)
 
 
-def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
-    answer = said("lab/none", hub.address, tmp_path / "home")
-    assert re.search(r"lab/none on the hub is not.*, because it has no model\.safetensors", answer)
+def test_a_hub_model_without_weights_is_refused(hub: Hub, askers: Askers):
+    answer = said(askers.hub, f"{hub.owner}/none")
+    assert re.search(rf"{hub.owner}/none on the hub is not.*, because it has no model\.safetensors", answer)
 
 
 @pytest.mark.parametrize(
-    ("environment", "reason"),
+    ("asker", "proxy", "reason"),
     [
-        ({}, "Connection refused"),
-        ({"HF_HUB_OFFLINE": "1"}, "offline mode is enabled"),
-        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "PROXY"}, "501 Unsupported method"),  # not a proxy
+        ("closed", False, "Connection refused"),
+        ("offline", False, "offline mode is enabled"),
+        ("closed", True, "501 Unsupported method"),  # the hub is not a proxy
     ],
     ids=["closed", "offline", "proxy"],
 )
-def test_the_error_comes_soon_without_a_network(environment, reason, hub, tmp_path):
-    environment = {name: value.replace("PROXY", hub.address) for name, value in environment.items()}
-    sentence = said("lab/whole", closed_port(), tmp_path / "home", **environment)
-    assert re.search(rf"no directory lab/whole \(looked.*\), and no model .*{reason}.*; check the network", sentence)
+def test_the_error_comes_soon_without_a_network(asker: str, proxy: bool, reason: str, hub: Hub, askers: Askers):
+    environment = {"HTTPS_PROXY": hub.address} if proxy else {}
+    sentence = said(getattr(askers, asker), f"{hub.owner}/whole", **environment)
+    assert re.search(rf"no directory {hub.owner}/whole \(looked.*\), and no model .*{reason}.*; check the network", sentence)
 
 
-def test_a_silent_hub_is_given_up_for_its_cache(hub, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        sentence = said("lab/whole", address, tmp_path / "home", patience=0.3)
-        assert re.search(r"no directory lab/whole \(looked.*\), and no model .*timed out.*; check the network", sentence)
-        directory = found(ask("lab/whole", hub.address, tmp_path / "home")[1])
-        assert found(ask("lab/whole", address, tmp_path / "home", patience=0.3)[1]) == directory
+def test_a_silent_hub_is_given_up_for_its_cache(hub: Hub, askers: Askers):
+    name = f"{hub.owner}/whole"
+    hub.answers.clear()
+    sentence = said(askers.hub, name, patience=0.3)
+    assert re.search(rf"no directory {name} \(looked.*\), and no model .*timed out.*; check the network", sentence)
+    hub.answers.set()
+    directory = found(askers.hub.ask(name)[1])
+    hub.answers.clear()
+    assert found(askers.hub.ask(name, patience=0.3)[1]) == directory
 
 
-def test_a_refused_hub_file_is_one_sentence(hub, tmp_path):
+def test_a_refused_hub_file_is_one_sentence(hub: Hub, askers: Askers):
+    name = f"{hub.owner}/whole"
     hub.broken.add("model.safetensors")
-    sentence = said("lab/whole", hub.address, tmp_path / "home")
-    assert re.search(r"no directory lab/whole \(looked.*\), and no model of that name could be fetched .*403", sentence)
+    sentence = said(askers.hub, name)
+    assert re.search(rf"no directory {name} \(looked.*\), and no model of that name could be fetched .*403", sentence)
     hub.broken.clear()
-    assert ask("lab/whole", hub.address, tmp_path / "home")[0] == 0
+    assert askers.hub.ask(name)[0] == 0
 
 
-def test_a_hub_vocabulary_is_fetched_without_the_weights(hub, tmp_path):
-    code = "import sys; from bert_jax.data.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
-    status, output = ask("lab/whole", hub.address, tmp_path / "home", code=code)
+def test_a_hub_vocabulary_is_fetched_without_the_weights(hub: Hub, askers: Askers):
+    status, output = askers.hub.ask(f"{hub.owner}/whole", find="vocabulary")
     assert status == 0, output
     assert load_tokenizer(found(output)).size > 0
     assert not [path for path in hub.asked if "safetensors" in path or ".bin" in path]
