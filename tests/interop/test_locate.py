@@ -35,6 +35,7 @@ from bert_jax.interface.command import run_main
 from bert_jax.interop.locate import find_model_directory
 with contextlib.suppress(UserError):
     find_model_directory("imports/first")
+print("ready", flush=True)
 for line in sys.stdin:
     find, name, hub.HUB_SECONDS, environment = json.loads(line)
     with tempfile.TemporaryFile("w+") as said:
@@ -45,7 +46,7 @@ for line in sys.stdin:
             continue
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    signal.alarm(60)
+    signal.alarm(30)
     os.environ.update(environment)
     sleep, slept = time.sleep, []
     time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
@@ -183,6 +184,11 @@ class Asker:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
+    def wait(self) -> None:
+        """Waits until the process has imported everything."""
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "ready\n"
+
     def end(self) -> None:
         self._process.communicate(timeout=60)
 
@@ -202,6 +208,8 @@ def askers(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[As
     home = tmp_path_factory.mktemp("home")
     closed = closed_port()
     made = Askers(Asker(server.address, home), Asker(closed, home), Asker(closed, home, HF_HUB_OFFLINE="1"))
+    for one in (made.hub, made.closed, made.offline):
+        one.wait()
     yield made
     for one in (made.hub, made.closed, made.offline):
         one.end()
