@@ -27,11 +27,10 @@ from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.text_task import TextTask
 from tests.finetuning import jobs as tiny
 from tests.interop.tiny import as_model, make_model, make_vocabulary
-from tests.random_features import HEADS, random_label_parameters
+from tests.random_features import HEADS, random_label_parameters, shapes_of
 from tests.random_rows import TINY
 
 HEAD = SequenceHead(labels=("no", "yes"))
-PARAMS = random_label_parameters(HEADS["sequence"], tiny.CONFIG)
 
 
 def job_in(directory: pathlib.Path, **selection: Any) -> Job:
@@ -40,7 +39,8 @@ def job_in(directory: pathlib.Path, **selection: Any) -> Job:
 
 
 def weights(value: float) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(np.full_like(x, value)), PARAMS)
+    shapes = shapes_of(HEADS["sequence"], tiny.CONFIG)
+    return jax.tree.map(lambda x: jnp.asarray(np.full(x.shape, value, x.dtype)), shapes)
 
 
 def kept(best: BestWeights) -> tuple[int, float, float]:

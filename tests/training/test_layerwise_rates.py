@@ -22,13 +22,17 @@ HEAD = HEADS["sequence"]
 LAYERS = 3
 CONFIG = dataclasses.replace(TINY, num_layers=LAYERS, scan_layers=True)
 RATE = 1e-2
-PARAMS = random_label_parameters(HEAD, CONFIG)
+
+
+@functools.cache
+def parameters():
+    return random_label_parameters(HEAD, CONFIG)
 
 
 @functools.cache
 def compiled_step():
     """Returns (state, batch, factors of the rates) -> (state, sums), compiled, with weight decay and clipped gradients."""
-    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(PARAMS))
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(parameters()))
     objective = Labels(CONFIG, HEAD, LabelLoss())
 
     @jax.jit
@@ -47,7 +51,7 @@ def batch():
 
 
 def neutral():
-    return jax.tree.map(jnp.ones_like, depths(PARAMS))
+    return jax.tree.map(jnp.ones_like, depths(parameters()))
 
 
 def updates(before, after) -> dict[str, np.ndarray]:
@@ -69,8 +73,8 @@ def depth_of(path: str) -> int:
 
 
 def test_depths_count_from_the_head_down_to_the_embeddings():
-    below = depths(PARAMS)
-    spread = updates(jax.tree.map(np.zeros_like, PARAMS), jax.tree.map(lambda d, x: np.broadcast_to(d, x.shape), below, PARAMS))
+    below, params = depths(parameters()), parameters()
+    spread = updates(jax.tree.map(np.zeros_like, params), jax.tree.map(lambda d, x: np.broadcast_to(d, x.shape), below, params))
     assert all((x == depth_of(path)).all() for path, x in spread.items())
     assert {depth_of(path) for path in spread} == {0, 1, 2, 3, 4}
 
@@ -82,20 +86,20 @@ def test_static_vectors_have_depth_one():
 
 
 def test_every_factor_has_as_many_axes_as_its_parameter():
-    factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=3)(jnp.int32(4))
-    assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, PARAMS)))
+    factors = learning_rate_multipliers(parameters(), decay=0.5, unfreeze_every=3)(jnp.int32(4))
+    assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, parameters())))
 
 
 def test_neutral_settings_add_no_factors():
-    assert learning_rate_multipliers(PARAMS) is None
+    assert learning_rate_multipliers(parameters()) is None
 
 
 def test_layer_decay_scales_the_update_of_each_layer():
     """Weight decay is a part of the update."""
     step, optimizer = compiled_step()
-    whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
-    less, _ = step(new_state(PARAMS, optimizer), batch(), learning_rate_multipliers(PARAMS, decay=0.5)(jnp.int32(0)))
-    full, decayed = updates(PARAMS, whole.params), updates(PARAMS, less.params)
+    whole, _ = step(new_state(parameters(), optimizer), batch(), neutral())
+    less, _ = step(new_state(parameters(), optimizer), batch(), learning_rate_multipliers(parameters(), decay=0.5)(jnp.int32(0)))
+    full, decayed = updates(parameters(), whole.params), updates(parameters(), less.params)
     for path, x in full.items():
         np.testing.assert_allclose(decayed[path], 0.5 ** depth_of(path) * x, atol=1e-6, err_msg=path)
         assert np.abs(x).max() > 1e-4 or path.endswith("key/bias"), path  # a key's bias has no gradient
@@ -103,11 +107,11 @@ def test_layer_decay_scales_the_update_of_each_layer():
 
 def test_only_frozen_parts_do_not_change():
     step, optimizer = compiled_step()
-    factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
-    state = new_state(PARAMS, optimizer)
+    factors = learning_rate_multipliers(parameters(), frozen=("embeddings", "encoder"))(jnp.int32(0))
+    state = new_state(parameters(), optimizer)
     for _ in range(2):
         state, sums = step(state, batch(), factors)
-    moved = {path: bool(np.any(x)) for path, x in updates(PARAMS, state.params).items()}
+    moved = {path: bool(np.any(x)) for path, x in updates(parameters(), state.params).items()}
     assert moved == {path: path.split("/")[0] in ("pooler", "sequence_head") for path in moved}
     assert float(sums["grad_norm"]) > 0
 
@@ -115,9 +119,9 @@ def test_only_frozen_parts_do_not_change():
 def test_the_gradient_norm_covers_only_trained_parameters():
     """Otherwise clipping would depend on layers that do not move."""
     step, optimizer = compiled_step()
-    _, whole = step(new_state(PARAMS, optimizer), batch(), neutral())
-    factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
-    state, sums = step(new_state(PARAMS, optimizer), batch(), factors)
+    _, whole = step(new_state(parameters(), optimizer), batch(), neutral())
+    factors = learning_rate_multipliers(parameters(), frozen=("embeddings", "encoder"))(jnp.int32(0))
+    state, sums = step(new_state(parameters(), optimizer), batch(), factors)
     first_moments = {part: state.opt_state[0].mu[part] for part in ("pooler", "sequence_head")}
     clipped = np.sqrt(sum((np.float64(m) ** 2).sum() for m in jax.tree.leaves(first_moments))) / 0.1  # 1 - b1
     assert 0 < float(sums["grad_norm"]) < float(whole["grad_norm"])
@@ -149,8 +153,8 @@ def test_crf_transitions_have_their_own_rate():
 def test_gradual_unfreezing_thaws_one_layer_per_epoch_from_the_top():
     step, optimizer = compiled_step()
     steps_per_epoch = 2
-    factors = learning_rate_multipliers(PARAMS, unfreeze_every=steps_per_epoch)
-    state = new_state(PARAMS, optimizer)
+    factors = learning_rate_multipliers(parameters(), unfreeze_every=steps_per_epoch)
+    state = new_state(parameters(), optimizer)
     for number in range(steps_per_epoch * (LAYERS + 2)):
         before = state.params
         state, _ = step(state, batch(), factors(jnp.int32(number)))
@@ -160,7 +164,7 @@ def test_gradual_unfreezing_thaws_one_layer_per_epoch_from_the_top():
 
 
 def test_unfreezing_and_decay_can_be_combined():
-    factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=10)(jnp.int32(25))
+    factors = learning_rate_multipliers(parameters(), decay=0.5, unfreeze_every=10)(jnp.int32(25))
     kernel = factors["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
     np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer is frozen until step 30
     assert float(factors["sequence_head"]["dense"]["bias"][0]) == 1.0

@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters
@@ -19,12 +20,16 @@ from tests.random_rows import TINY, objective_for, program_for, random_batch, ra
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
 MODEL = dataclasses.replace(TINY, scan_layers=True)  # compiled quickly
-OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(MODEL))
+
+
+@functools.cache
+def optimizer() -> optax.GradientTransformation:
+    return make_optimizer(OptimizerConfig(), abstract_parameters(MODEL))
 
 
 @pytest.fixture(scope="module")
 def fresh() -> WatchedTrainState:
-    return jax.jit(functools.partial(new_watched_state, optimizer=OPTIMIZER))(random_parameters())
+    return jax.jit(functools.partial(new_watched_state, optimizer=optimizer()))(random_parameters())
 
 
 def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], WatchedTrainState]:
@@ -88,7 +93,7 @@ def test_falling_losses_and_rounding_are_not_spikes(fresh):
 
 def test_a_spike_changes_no_weight_and_does_not_count_as_skipped(fresh):
     quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
-    program = program_for(objective_for(MODEL), OPTIMIZER, spike_filter=spike_filter(CONFIG))
+    program = program_for(objective_for(MODEL), optimizer(), spike_filter=spike_filter(CONFIG))
     step = jax.jit(functools.partial(program.train_step, scalars={"seed": np.uint32(3)}))
     assert bool(is_spike(quiet, jnp.float32(8), CONFIG))
     after, sums = step(quiet, random_batch())

@@ -4,7 +4,7 @@
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
 Layers are compiled in a loop (`scan_layers=True`), which is several times faster and takes about the memory of the unrolled step.
-Fine-tuning is compiled with BERT-Base. All programs but the last phase of the quickstart are slow, a minute or two each:
+Fine-tuning is compiled with BERT-Base. All programs but the last one of the quickstart are slow, a minute or two each:
 `pytest -m slow tests/tpu/costs`.
 """
 
@@ -32,7 +32,6 @@ FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY
 NAMED = re.compile(r"^Hardware: ((?:\d+x)?v\d\w?:\d+(?:x\d+)+|\d+ CPU cores, \d+ GiB)\b", re.MULTILINE)
 OF_SIZE = re.compile(r"^ +(\S+) .* (v\d\w?:\d+(?:x\d+)+) ", re.MULTILINE)
 LAYERS_IN_A_LOOP = {"model.scan_layers": True}
-QUICK = {"quickstart.py"}
 
 
 def named(file: pathlib.Path) -> list[tuple[str, str]]:
@@ -56,19 +55,6 @@ def load(config: str) -> PretrainingExperiment | FinetuningExperiment:
     return kind.from_dict(values)
 
 
-def marked(cases: list[tuple[str, str]]) -> list:
-    """Returns a pytest parameter for each phase of each experiment; slow ones are marked."""
-    found = []
-    for config, hardware in cases:
-        experiment = load(config)
-        phases = range(len(experiment.phases)) if isinstance(experiment, PretrainingExperiment) else [0]
-        name = config.rpartition("/")[2]
-        for phase in phases:
-            marks = () if name in QUICK and phase == phases[-1] else (pytest.mark.slow,)
-            found.append(pytest.param(config, hardware, phase, marks=marks, id=f"{name}-{phase}"))
-    return found
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_every_experiment_names_its_hardware_in_a_parsable_form(file: pathlib.Path):
     assert named(file), f"{file.name}: no `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`"
@@ -90,25 +76,39 @@ def compiler(hardware: str) -> Compiler:
     return Compiler(parse_topology(hardware))
 
 
+@pytest.mark.slow
 @pytest.mark.tpu_compiler
-@pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_TPU))
-def test_the_step_fits_the_named_chips(config: str, hardware: str, phase: int):
+@pytest.mark.parametrize(("config", "hardware"), ON_TPU)
+def test_the_steps_fit_the_named_chips(config: str, hardware: str):
     experiment, target = load(config), compiler(hardware)
     if isinstance(experiment, PretrainingExperiment):
-        step = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, target.devices)
+        changed = with_overrides(experiment, LAYERS_IN_A_LOOP)
+        steps = [pretraining_step(changed, phase, target.devices) for phase in range(len(experiment.phases))]
     else:
-        step = finetuning_step(with_overrides(experiment, LAYERS_IN_A_LOOP), model_config_to_finetune("base"), target.devices)
-    compiled = target.compile(step.lowered)  # raises DoesNotFit, with the figures
-    print(f"{config} {phase} {hardware}: {used_bytes(compiled.memory) / 2**30:.2f} GiB, compiled in {compiled.seconds:.0f} s")
-    assert used_bytes(compiled.memory) <= target.topology.device_memory
+        steps = [finetuning_step(with_overrides(experiment, LAYERS_IN_A_LOOP), model_config_to_finetune("base"), target.devices)]
+    for step in steps:
+        compiled = target.compile(step.lowered)  # raises DoesNotFit, with the figures
+        print(f"{config} {hardware}: {used_bytes(compiled.memory) / 2**30:.2f} GiB, compiled in {compiled.seconds:.0f} s")
+        assert used_bytes(compiled.memory) <= target.topology.device_memory
 
 
-@pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_CPU))
-def test_the_step_fits_the_named_memory(config: str, hardware: str, phase: int):
+def assert_fits(config: str, hardware: str, phases: slice) -> None:
     experiment = load(config)
     assert isinstance(experiment, PretrainingExperiment)
-    program = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()
-    used = used_bytes(program.memory_analysis())
-    print(f"{config} {hardware}: {used / 2**30:.2f} GiB")
     (gib,) = re.findall(r"(\d+) GiB", hardware)
-    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is for Python, libraries and the corpus
+    for phase in range(len(experiment.phases))[phases]:
+        program = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()
+        used = used_bytes(program.memory_analysis())
+        print(f"{config} {phase} {hardware}: {used / 2**30:.2f} GiB")
+        assert 0 < used <= float(gib) * 2**30 / 2  # the rest is for Python, libraries and the corpus
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "hardware"), ON_CPU)
+def test_the_steps_fit_the_named_memory(config: str, hardware: str):
+    assert_fits(config, hardware, slice(None))
+
+
+def test_the_last_step_of_the_quickstart_fits_the_named_memory():
+    config = "experiments/pretrain/quickstart.py"
+    assert_fits(config, dict(ON_CPU)[config], slice(-1, None))
