@@ -46,3 +46,17 @@ def bash(command: str, *, cwd: pathlib.Path | None = None, **variables: str) -> 
 def script(checkout: pathlib.Path, name: str, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
     quoted = " ".join(f"'{argument}'" for argument in arguments)
     return bash(f"'{checkout}/tpu_scripts/{name}.sh' {quoted}", cwd=checkout.parent, **options)
+
+
+def python_that_copies(venv: pathlib.Path) -> str:
+    """Returns a Python interpreter next to `venv` whose `-m venv` copies it, in a tenth of the time. Otherwise it is the usual
+    interpreter."""
+    path = venv.parent / "python"
+    path.write_text(
+        f"""#!/bin/sh
+[ "$1 $2" = "-m venv" ] && exec cp -pPR '{venv}' "$3"
+exec '{sys.executable}' "$@"
+"""
+    )
+    path.chmod(0o755)
+    return str(path)

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import sys
 
 import pytest
 
-from tests.tpu_scripts.checkout import make_checkout, script
+from tests.tpu_scripts.checkout import make_checkout, python_that_copies, script
 
 
 @pytest.fixture(scope="session")
@@ -21,21 +20,30 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return checkout
 
 
+PIP = """import sys
+if "-r" in sys.argv:
+    wanted = open(sys.argv[-1]).read().split()
+    sys.exit(f"ERROR: no matching distribution for {wanted[0]}" if wanted else 0)
+"""
+
+
+@pytest.fixture(scope="session")
+def python_with_pip(ready: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Returns a Python interpreter whose virtual environments have pip, as those of `ready` have."""
+    venv = tmp_path_factory.mktemp("python") / "venv"
+    shutil.copytree(ready / ".venv", venv, symlinks=True)
+    (venv / "bert_jax-stamp").unlink()
+    for path in venv.glob("lib/*/site-packages/bert_jax.pth"):
+        path.unlink()
+    return python_that_copies(venv)
+
+
 @pytest.fixture(scope="session")
 def python(ready: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Returns a Python interpreter whose `-m venv` copies the virtual environment of `ready`, in a tenth of the time. Otherwise
-    it is the usual interpreter."""
-    directory = tmp_path_factory.mktemp("python")
-    shutil.copytree(ready / ".venv", directory / "venv", symlinks=True)
-    (directory / "venv" / "bert_jax-stamp").unlink()
-    for path in (directory / "venv").glob("lib/*/site-packages/bert_jax.pth"):
-        path.unlink()
-    path = directory / "python"
-    path.write_text(
-        f"""#!/bin/sh
-[ "$1 $2" = "-m venv" ] && exec cp -pPR '{directory}/venv' "$3"
-exec '{sys.executable}' "$@"
-"""
-    )
-    path.chmod(0o755)
-    return str(path)
+    """Returns a Python interpreter whose virtual environments have a pip that takes no second to start, and finds no package."""
+    venv = tmp_path_factory.mktemp("python") / "venv"
+    ignored = shutil.ignore_patterns("pip*", "setuptools*", "bert_jax*")
+    shutil.copytree(ready / ".venv", venv, symlinks=True, ignore=ignored)
+    (site,) = venv.glob("lib/*/site-packages")
+    (site / "pip.py").write_text(PIP)
+    return python_that_copies(venv)

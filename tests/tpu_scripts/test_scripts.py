@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, script
+from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, python_that_copies, script
 
 
 def test_a_second_start_only_runs_the_command(ready: pathlib.Path):
@@ -161,39 +161,46 @@ def test_changed_requirements_are_installed_and_a_failure_shows_the_log(tmp_path
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).stderr == ""  # the extra stays installed
 
 
-def uv_wheel(directory: pathlib.Path, version: str, script: str) -> None:
-    """Writes a wheel of uv whose program is the shell `script`."""
-    with zipfile.ZipFile(directory / f"uv-{version}-py3-none-any.whl", "w") as wheel:
-        program = zipfile.ZipInfo(f"uv-{version}.data/scripts/uv")
+def write_wheel(directory: pathlib.Path, name: str, script: str) -> None:
+    """Writes a wheel whose program is the shell `script`."""
+    with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        program = zipfile.ZipInfo(f"{name}-1.0.data/scripts/{name}")
         program.external_attr = 0o100755 << 16
         wheel.writestr(program, f"#!/bin/sh\n{script}\n")
-        wheel.writestr(f"uv-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {version}\n")
-        wheel.writestr(f"uv-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"uv-{version}.dist-info/RECORD", "")
+        wheel.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.0.dist-info/RECORD", "")
 
 
-def test_uv_installs_from_where_pip_does_and_pip_does_it_if_uv_fails(tmp_path: pathlib.Path, python: str):
+def test_uv_installs_from_where_pip_does_and_pip_does_it_if_uv_fails(tmp_path: pathlib.Path, python_with_pip: str):
     checkout = make_checkout(tmp_path / "checkout")
-    uv_wheel(tmp_path, "1.0", f'echo "$@" >"{tmp_path}/asked"')
-    (checkout / "requirements.txt").write_text('uv==1.0 ; extra == "python"\nno-such-package==1.0\n')
+    write_wheel(tmp_path, "uv", f'echo "$@" >"{tmp_path}/asked"\necho no route to host >&2; exit 2')
+    write_wheel(tmp_path, "other", "")
+    (checkout / "requirements.txt").write_text('uv==1.0 ; extra == "python"\nother==1.0\n')
     settings = {
         "PIP_EXTRA_INDEX_URL": "https://one.test/simple https://two.test/simple",
         "PIP_FIND_LINKS": str(tmp_path),
         "PIP_CONFIG_FILE": os.devnull,
     }
-    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python, **settings).returncode == 0
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python_with_pip, **settings).returncode == 0
     asked = (tmp_path / "asked").read_text().split()
     places = ["--index=https://one.test/simple", "--index=https://two.test/simple", f"--find-links={tmp_path}", "--no-index"]
     assert sorted(places) == sorted({*asked} & {*places})
     assert asked[asked.index("--python") + 1] == str(checkout / ".venv" / "bin" / "python")
     assert asked[-2:] == ["-r", str(checkout / ".venv-setup" / "requirements.txt")]
-
-    uv_wheel(tmp_path, "1.1", "echo no route to host >&2; exit 2")
-    (checkout / "requirements.txt").write_text('uv==1.1 ; extra == "python"\nuv==1.0\n')
-    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python, **settings).returncode == 0
     log = (checkout / ".venv-setup" / "install.log").read_text()
     assert "no route to host\nuv failed: installing with pip\n" in log
-    assert "Successfully installed uv-1.0" in log
+    assert "Successfully installed other-1.0" in log
+
+
+def test_pip_does_not_install_what_uv_has_installed(tmp_path: pathlib.Path, python: str):
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / "requirements.txt").write_text('uv==1.0 ; extra == "python"\nno-such-package==1.0\n')
+    with_uv = tmp_path / "with_uv" / "venv"
+    shutil.copytree(pathlib.Path(python).parent / "venv", with_uv, symlinks=True)
+    (with_uv / "bin" / "uv").write_text("#!/bin/sh\n")
+    (with_uv / "bin" / "uv").chmod(0o755)
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python_that_copies(with_uv)).returncode == 0
 
 
 def test_two_simultaneous_starts_set_up_once(tmp_path: pathlib.Path, python: str):
