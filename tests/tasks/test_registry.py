@@ -14,22 +14,13 @@ from bert_jax.storage import objects
 from bert_jax.tasks import registry
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.registry import EXPERIMENTS, NAMES, load_task, task_head_class
-from tests.end_to_end.toy_tasks import WRITERS
+from tests.end_to_end.toy_tasks import WRITERS, write_vocabulary
 
 DOCUMENTED = {
     *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),
     *("sick/entailment", "sick/relatedness", "swag", "codah", "gap"),
     *("conll2003", "wnut17", "pos", "squad/v1.1", "squad/v2.0"),
     *("own/sequence", "own/token", "own/span", "own/choice"),
-}
-FOLDERS = {
-    "glue": "glue",
-    "sick": "sick",
-    "codah": "codah",
-    "gap": "gap",
-    "wnut17": "wnut17",
-    "squad": "squad",
-    "pos": "ud_english_ewt",
 }
 
 
@@ -144,29 +135,24 @@ def test_an_unknown_task_is_refused_with_the_nearest(name: str, message: str):
         load_task(TaskConfig(name=name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["glue/mrpc", "glue/stsb", "sick/entailment", "codah", "gap", "wnut17", "pos", "squad/v1.1"],
-)
-def test_every_task_fulfils_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
+@pytest.mark.parametrize("name", [name for name in WRITERS if not name.startswith(("own/", "squad/v2"))])
+def test_every_task_fulfils_the_protocol(tmp_path: pathlib.Path, name: str):
     """The head's outputs for the features of the dev set are scored, evaluated and written, whatever the task."""
-    folder = shared_data / FOLDERS[name.split("/")[0]]
-    vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
-    if not folder.is_dir() or not vocab.is_file():
-        pytest.skip(f"needs {folder.name} and vocab in ../shared/data")
-    tokenizer = load_tokenizer(vocab)
-    task = load_task(TaskConfig(name=name, data_dir=str(folder), train_rows=50, length=64), say=lambda message: None)
+    WRITERS[name](tmp_path)
+    tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocabulary"))
+    task = load_task(TaskConfig(name=name, data_dir=str(tmp_path), train_rows=50, length=64), say=lambda message: None)
     assert (task.name, len(task.splits["train"])) == (name, 50)
     assert type(task.head) is task_head_class(TaskConfig(name=name))
     draw = np.random.default_rng(0)
-    features = task.features("dev", tokenizer)
-    assert sorted({feature.example for feature in features}) == list(range(len(task.splits["dev"])))
+    (split, *_) = [split for split in task.splits if split.startswith("dev")]
+    features = task.features(split, tokenizer)
+    assert sorted({feature.example for feature in features}) == list(range(len(task.splits[split])))
     outputs = {"token": lambda feature: (feature.size, task.head.num_outputs), "span": lambda feature: (feature.size, 2)}
     outputs |= {"choice": lambda feature: (len(feature.ids),)}
     shape = outputs.get(task.head.kind, lambda feature: (task.head.num_outputs,))
     logits = [draw.normal(size=shape(feature)).astype(np.float32) for feature in features]
-    scores = task.scores("dev", logits)
+    scores = task.scores(split, logits)
     assert np.isfinite(scores[task.metric])
-    assert task.metric in task.baseline("dev").scores
-    assert not task.degeneracy("dev", logits)
-    assert all(path.is_file() for path in task.write_predictions(tmp_path, "dev", logits))
+    assert task.metric in task.baseline(split).scores
+    assert not task.degeneracy(split, logits)
+    assert all(path.is_file() for path in task.write_predictions(tmp_path, split, logits))

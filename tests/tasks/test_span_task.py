@@ -78,7 +78,7 @@ def places(uncased: Tokenizer) -> Callable[[str], np.ndarray]:
 
 @pytest.mark.parametrize(
     ("name", "count", "inside"),
-    [("train-v1.1", 27471, 52), ("dev-v1.1", 4010, 6), ("train-v2.0", 13159, 15), ("dev-v2.0", 3765, 4)],
+    [("dev-v1.1", 4010, 6), ("train-v2.0", 13159, 15)],
 )
 def test_answers_of_real_files_are_whole_tokens_except_inside_of_words(name, count, inside, shared_data, places):
     examples = read_squad(shared_data / "squad" / f"{name}.json")
@@ -90,11 +90,10 @@ def test_answers_of_real_files_are_whole_tokens_except_inside_of_words(name, cou
         assert any(re.fullmatch(r"\w\w|£\w", edge) for edge in edges)
 
 
-@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_correct_logits_recover_the_answers_from_windows_of_real_files(version, uncased, shared_data, tmp_path):
+def test_correct_logits_recover_the_answers_from_windows_of_real_files(uncased, shared_data, tmp_path):
     notes: list[str] = []
     data_dir = str(shared_data / "squad")
-    config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
+    config = TaskConfig(name="squad/v2.0", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
     task = load(config, notes.append)
     for split in task.splits:
         features = task.features(split, uncased)

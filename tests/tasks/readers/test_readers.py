@@ -312,12 +312,11 @@ def test_real_words_are_read(shared_data: pathlib.Path):
         read_conll(wnut / "emerging.test.conll")
 
 
-@pytest.mark.parametrize(("split", "sentences"), [("dev", 2001), ("train", 12_544)])
-def test_real_treebanks_are_read(shared_data: pathlib.Path, split: str, sentences: int):
-    path = shared_data / "ud_english_ewt" / f"en_ewt-ud-{split}.conllu.gz"
+def test_a_real_treebank_is_read(shared_data: pathlib.Path):
+    path = shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu.gz"
     read = read_conllu(path)
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")
-    assert len(read) == sentences
+    assert len(read) == 2001
     assert sum(len(sentence.words) for sentence in read) == sum(line.split("\t")[0].isdigit() for line in lines)
     assert read[-1].document == sum(line.startswith("# newdoc") for line in lines) - 1
     assert len({tag for sentence in read for tag in sentence.labels or ()}) == 17
