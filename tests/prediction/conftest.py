@@ -46,11 +46,12 @@ def predictor(directory: pathlib.Path) -> Predictor:
 
 @pytest.fixture(scope="session")
 def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Labelled:
-    """Returns labelled(head, **fields of the configuration) -> (model, predictor of its export), made once per session."""
+    """Returns labelled(head, **fields of the configuration) -> (model of one layer, predictor of its export), made once per
+    session."""
 
     @functools.cache
     def make(head: TaskHead, **fields: Any) -> tuple[Model, Predictor]:
-        model = make_labelled_model(vocabulary, head, **fields)
+        model = make_labelled_model(vocabulary, head, num_layers=1, **fields)
         path = tmp_path_factory.mktemp(head.kind) / "model"
         export_model(path, model)
         return model, Predictor(engine_on(path))

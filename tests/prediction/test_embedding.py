@@ -22,7 +22,7 @@ from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretraine
 
 pytestmark = pytest.mark.usefixtures("one_shape")
 
-LAYERS = (0, 2, 1)
+LAYERS = (0, -1, 1)
 TYPES = {  # in the releases before 6, and since
     "old": "sentence_transformers.models.{}",
     "new": "sentence_transformers.sentence_transformer.modules.some.{}",
@@ -31,7 +31,7 @@ TYPES = {  # in the releases before 6, and since
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return mixed_texts(200)
+    return mixed_texts(40)
 
 
 def vector_by_hand(model, text: str, pooling: str, layers: tuple[int, ...] = (-1,), combine: str = "mean") -> np.ndarray:
@@ -49,10 +49,9 @@ def vector_by_hand(model, text: str, pooling: str, layers: tuple[int, ...] = (-1
     ("pooling", "layers", "combine", "normalise"),
     [
         ("mean", (-1,), "mean", False),
-        ("cls", (-2,), "mean", True),
         ("pooler", (-1,), "mean", False),
         ("mean", LAYERS, "concat", True),
-        ("cls", LAYERS, "sum", False),
+        ("cls", LAYERS, "sum", True),
         ("mean", LAYERS, "mean", False),
     ],
 )
@@ -61,15 +60,15 @@ def test_a_vector_equals_the_pooled_hidden_states_of_the_unpacked_model(
 ):
     vectors = predictor.embed(texts, pooling=pooling, layers=layers, combine=combine, normalise=normalise)
     assert vectors.dtype == np.float32
-    for text, vector in list(zip(texts, vectors, strict=True))[::20]:
+    for text, vector in list(zip(texts, vectors, strict=True))[::4]:
         wanted = vector_by_hand(pretrained, text, pooling, layers, combine)
         np.testing.assert_allclose(vector, wanted / np.linalg.norm(wanted) if normalise else wanted, atol=WITHIN)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
-def test_a_text_has_the_same_vector_alone_and_among_two_hundred(predictor, texts, pooling):
+def test_a_text_has_the_same_vector_alone_and_among_others(predictor, texts, pooling):
     together = predictor.embed(texts, pooling=pooling)
-    for i in (0, 7, 133, 199):
+    for i in (0, 7, 39):
         np.testing.assert_allclose(predictor.embed([texts[i]], pooling=pooling)[0], together[i], atol=WITHIN)
 
 
@@ -119,7 +118,7 @@ def test_a_word_is_the_mean_of_its_pieces_with_its_characters(predictor, pretrai
 
 def test_word_vectors_do_not_depend_on_the_other_texts(predictor, texts):
     together = predictor.embed_words(texts)
-    for i in (0, 199):
+    for i in (0, 39):
         (alone,) = predictor.embed_words([texts[i]])
         assert [w["word"] for w in alone] == [w["word"] for w in together[i]]
         for ours, theirs in zip(alone, together[i], strict=True):

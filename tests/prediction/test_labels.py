@@ -28,9 +28,8 @@ VALUE = SequenceHead(labels=("score",), problem="regression")
 TOKENS = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
 SPAN = SpanHead()
 CHOICE = ChoiceHead()
-ONE_TYPE = {"type_vocab_size": 1}
 LEFT_TO_RIGHT = {"direction": "left_to_right"}  # it reads a pair as one text, with any number of token types
-TYPES = ["three token types", "one token type", "left to right"]
+TYPES = ["three token types", "left to right"]
 # Heads for which transformers has no class.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
 LSTM = dataclasses.replace(TOKENS, lstm=5, layers="scalar_mix")
@@ -40,8 +39,8 @@ LAST = dataclasses.replace(SEQUENCE, pooling="last_token")
 
 @pytest.fixture(scope="module")
 def mixed() -> list[str | tuple[str, str]]:
-    """Returns two hundred texts; every third is a pair."""
-    firsts, seconds = mixed_texts(200, longest=18, seed=2), mixed_texts(200, longest=18, seed=3)
+    """Returns forty texts; every third is a pair."""
+    firsts, seconds = mixed_texts(40, longest=18, seed=2), mixed_texts(40, longest=18, seed=3)
     return [(a, b) if i % 3 == 0 else a for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
 
 
@@ -49,24 +48,24 @@ def parts(text: str | tuple[str, str]) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
-@pytest.mark.parametrize(("head", "fields"), [(SEQUENCE, {}), (SEQUENCE, ONE_TYPE), (LAST, LEFT_TO_RIGHT)], ids=TYPES)
+@pytest.mark.parametrize(("head", "fields"), [(SEQUENCE, {}), (LAST, LEFT_TO_RIGHT)], ids=TYPES)
 def test_texts_and_pairs_have_the_labels_of_the_unpacked_model(labelled, mixed, head, fields):
     model, predictor = labelled(head, **fields)
     answers = predictor.classify(mixed)
-    for text, answer in list(zip(mixed, answers, strict=True))[::10]:
+    for text, answer in list(zip(mixed, answers, strict=True))[::3]:
         ids, segment_b = with_specials(model, *parts(text))
         p = softmax(label_outputs(model, ids, None if fields else segment_b))
         np.testing.assert_allclose([answer["probabilities"][name] for name in NAMES], p, atol=WITHIN)
         assert answer["label"] == NAMES[p.argmax()]
         assert answer["probability"] == max(answer["probabilities"].values())
         assert ("text_b" in answer) == isinstance(text, tuple)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the texts"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 30, "the model distinguishes the texts"
 
 
-def test_a_text_is_classified_the_same_alone_and_among_two_hundred(labelled, mixed):
+def test_a_text_is_classified_the_same_alone_and_among_others(labelled, mixed):
     _, predictor = labelled(SEQUENCE)
     together = predictor.classify(mixed)
-    for i in (0, 1, 99, 199):
+    for i in (0, 1, 39):
         (alone,) = predictor.classify([mixed[i]])
         assert alone["probabilities"] == pytest.approx(together[i]["probabilities"], abs=WITHIN)
 
@@ -105,9 +104,9 @@ def test_text_output_shows_the_label_before_the_text(answer, shown):
 
 def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled):
     model, predictor = labelled(TOKENS)
-    texts = [f"{text}, Zurich!" for text in mixed_texts(200, longest=25, seed=5)]  # a word of many pieces
+    texts = [f"{text}, Zurich!" for text in mixed_texts(40, longest=25, seed=5)]  # a word of many pieces
     answers = predictor.tag(texts)
-    for i in (0, 1, 60, 199):
+    for i in (0, 1, 20, 39):
         text, answer = texts[i], answers[i]
         ids, offsets = model.tokenizer.encode_with_offsets(text)
         p = softmax(label_outputs(model, with_specials(model, text)[0])[1:-1])
@@ -125,7 +124,7 @@ def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled)
 def test_classification_by_all_tokens_and_layers_equals_the_unpacked_model(labelled, mixed):
     model, predictor = labelled(POOLED)
     answers = predictor.classify(mixed)
-    for i in range(0, 200, 9):
+    for i in range(0, 40, 3):
         p = softmax(label_outputs(model, *with_specials(model, *parts(mixed[i]))))
         np.testing.assert_allclose([answers[i]["probabilities"][name] for name in NAMES], p, atol=WITHIN)
     assert predictor.classify([mixed[9]])[0]["probabilities"] == pytest.approx(answers[9]["probabilities"], abs=WITHIN)
@@ -133,9 +132,9 @@ def test_classification_by_all_tokens_and_layers_equals_the_unpacked_model(label
 
 def test_tagging_with_an_lstm_equals_the_unpacked_model(labelled):
     model, predictor = labelled(LSTM)
-    texts = mixed_texts(200, longest=25, seed=5)
+    texts = mixed_texts(40, longest=25, seed=5)
     answers = predictor.tag(texts)
-    for i in (0, 1, 60, 199):
+    for i in (0, 1, 20, 39):
         p = softmax(label_outputs(model, with_specials(model, texts[i])[0])[1:-1])
         (alone,) = predictor.tag([texts[i]])
         for answer in (answers[i], alone):
@@ -289,10 +288,10 @@ def test_labels_that_are_not_tags_make_no_entities():
 def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled):
     model, predictor = labelled(CHOICE)
     draw = random.Random(3)
-    texts = mixed_texts(700, longest=16, seed=8)
-    prompts = [(texts[i], texts[i + 1 : i + 1 + draw.randint(2, 6)]) for i in range(0, 600, 3)]
+    texts = mixed_texts(70, longest=16, seed=8)
+    prompts = [(texts[i], texts[i + 1 : i + 1 + draw.randint(2, 6)]) for i in range(0, 60, 3)]
     answers = predictor.choose(prompts)
-    for i in (0, 1, 77, 199):
+    for i in (0, 1, 19):
         prompt, choices = prompts[i]
         pairs = [with_specials(model, prompt, choice) for choice in choices]
         p = softmax(np.array([label_outputs(model, ids, b)[0] for ids, b in pairs]))

@@ -21,7 +21,7 @@ from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretraine
 
 pytestmark = pytest.mark.usefixtures("one_shape")
 
-SOME = (0, 3, 50, 117, 199)
+SOME = (0, 3, 17, 39)
 
 
 def assert_same_candidates(ours: tuple[Candidate, ...], theirs: tuple[Candidate, ...]) -> None:
@@ -31,13 +31,13 @@ def assert_same_candidates(ours: tuple[Candidate, ...], theirs: tuple[Candidate,
 
 @pytest.fixture(scope="module")
 def blanks() -> list[str]:
-    return mixed_texts(200, blank="[MASK]")
+    return mixed_texts(40, blank="[MASK]")
 
 
 def test_candidates_are_sorted_by_the_softmax_of_the_unpacked_model(predictor, pretrained, blanks):
     answers = predictor.fill_mask(blanks, top_k=5)
     assert {len(a.masks) for a in answers} == {1, 2, 3}
-    for text, answer in list(zip(blanks, answers, strict=True))[::10]:
+    for text, answer in list(zip(blanks, answers, strict=True))[::4]:
         ids, _ = with_specials(pretrained, text)
         p = pretrained_outputs(pretrained, ids)["mlm"]
         places = [i for i, token in enumerate(ids) if token == pretrained.tokenizer.mask_id]
@@ -51,7 +51,7 @@ def test_candidates_are_sorted_by_the_softmax_of_the_unpacked_model(predictor, p
 
 def test_rows_without_a_piece_are_never_predicted_but_count_in_the_softmax(vocabulary, tmp_path):
     pieces = load_tokenizer(vocabulary).size
-    params, config = make_model(vocabulary, vocab_size=pieces + 5)
+    params, config = make_model(vocabulary, vocab_size=pieces + 5, num_layers=1)
     params["mlm_head"]["bias"][pieces : pieces + 5] += 3.0
     model = as_model(params, config, vocabulary)
     export_model(tmp_path / "model", model)
@@ -76,7 +76,7 @@ def test_a_vocabulary_much_smaller_than_the_model_gives_a_warning(vocabulary, tm
     assert any(doubt in message for message in caplog.messages) == warns
 
 
-def test_a_mask_is_filled_the_same_alone_and_among_two_hundred_texts(predictor, blanks):
+def test_a_mask_is_filled_the_same_alone_and_among_others(predictor, blanks):
     together = predictor.fill_mask(blanks, top_k=5)
     for i in SOME:
         (alone,) = predictor.fill_mask([blanks[i]], top_k=5)
@@ -118,8 +118,8 @@ def test_words_of_up_to_three_pieces_equal_a_beam_search_by_hand(predictor, pret
 
 
 def test_longer_words_are_the_same_alone_and_among_others(predictor, blanks):
-    together = predictor.fill_mask(blanks[:40], top_k=5, pieces=3)
-    for i in (0, 17, 39):
+    together = predictor.fill_mask(blanks[:12], top_k=5, pieces=3)
+    for i in (0, 7, 11):
         (alone,) = predictor.fill_mask([blanks[i]], top_k=5, pieces=3)
         assert len(together[i].masks) == len(alone.masks) == blanks[i].count("[MASK]") > 0
         for ours, theirs in zip(together[i].masks, alone.masks, strict=True):
@@ -151,20 +151,20 @@ def test_as_many_candidates_as_pieces_can_be_requested(predictor):
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[str, str]]:
-    return list(zip(mixed_texts(200, longest=18, seed=2), mixed_texts(200, longest=18, seed=3), strict=True))
+    return list(zip(mixed_texts(40, longest=18, seed=2), mixed_texts(40, longest=18, seed=3), strict=True))
 
 
 def test_next_sentence_probabilities_equal_the_unpacked_model(predictor, pretrained, pairs):
     answers = predictor.next_sentence(pairs)
-    for (a, b), answer in list(zip(pairs, answers, strict=True))[::10]:
+    for (a, b), answer in list(zip(pairs, answers, strict=True))[::4]:
         p = pretrained_outputs(pretrained, *with_specials(pretrained, a, b))["nsp"]
         assert answer["probability"] == pytest.approx(p[0], abs=WITHIN)
         assert answer["is_next"] == (p[0] >= p[1])
         assert (answer["text"], answer["text_b"]) == (a, b)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the pairs"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 30, "the model distinguishes the pairs"
 
 
-def test_a_pair_is_judged_the_same_alone_and_among_two_hundred(predictor, pairs):
+def test_a_pair_is_judged_the_same_alone_and_among_others(predictor, pairs):
     together = predictor.next_sentence(pairs)
     for i in SOME:
         assert predictor.next_sentence([pairs[i]])[0]["probability"] == pytest.approx(together[i]["probability"], abs=WITHIN)
@@ -180,7 +180,7 @@ def score_by_hand(model, ids: list[int]) -> list[float]:
 
 
 def test_a_score_is_the_sum_over_masked_tokens(predictor, pretrained):
-    texts = mixed_texts(200, longest=20, seed=4)
+    texts = mixed_texts(40, longest=20, seed=4)
     answers = predictor.score(texts)
     for i in SOME:
         ids, _ = with_specials(pretrained, texts[i])
@@ -195,7 +195,7 @@ def test_a_score_is_the_sum_over_masked_tokens(predictor, pretrained):
 
 
 def test_a_model_without_token_types_scores_pairs(vocabulary, tmp_path):
-    model = as_model(*make_model(vocabulary, type_vocab_size=1), vocabulary)
+    model = as_model(*make_model(vocabulary, type_vocab_size=1, num_layers=1), vocabulary)
     export_model(tmp_path / "m", model)
     (answer,) = Predictor(engine_on(tmp_path / "m")).next_sentence([("the river", "is Paris")])
     p = pretrained_outputs(model, with_specials(model, "the river", "is Paris")[0])["nsp"]

@@ -19,12 +19,6 @@ SPAN = SpanHead()
 ONE_TYPE = {"type_vocab_size": 1}
 
 
-LEFT_TO_RIGHT = {"direction": "left_to_right"}  # it reads a pair as one text, with any number of token types
-
-
-TYPES = ["three token types", "one token type", "left to right"]
-
-
 def questions(count: int) -> list[tuple[str, str]]:
     """Returns questions whose contexts take one window or many."""
     draw = random.Random(7)
@@ -37,20 +31,20 @@ def unpacked_answer(model, question: str, context: str, stride: int, **options):
     t = model.tokenizer
     ids, offsets = t.encode_with_offsets(context)
     own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, special_ids=(t.cls_id, t.sep_id))
-    typed = model.config.type_vocab_size > 1 and model.config.direction == "both"
+    typed = model.config.type_vocab_size > 1
     logits = [label_outputs(model, w.input_ids.tolist(), w.offset if typed else None) for w in own]
     starts, ends = [x[:, 0] for x in logits], [x[:, 1] for x in logits]
     whole = t.is_continuation(np.array(ids))
     return len(own), best_spans(starts, ends, own, Context(context, offsets, whole), SpanSearch(**options))
 
 
-@pytest.mark.parametrize("fields", [{}, ONE_TYPE, LEFT_TO_RIGHT], ids=TYPES)
+@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=["three token types", "one token type"])
 def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelled, fields):
     model, predictor = labelled(SPAN, **fields)
-    asked = questions(60)
+    asked = questions(30)
     answers = predictor.answer(asked, doc_stride=9, n_best=3, may_be_unanswerable=True, no_answer_threshold=-0.5)
     counts = set()
-    for (question, context), answer in list(zip(asked, answers, strict=True))[::6]:
+    for (question, context), answer in list(zip(asked, answers, strict=True))[::3]:
         count, wanted = unpacked_answer(model, question, context, 9, may_be_unanswerable=True, no_answer_threshold=-0.5)
         counts.add(count)
         assert answer["question"] == question
@@ -67,9 +61,9 @@ def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelle
 
 def test_a_question_is_answered_the_same_alone_and_among_others(labelled):
     _, predictor = labelled(SPAN)
-    asked = questions(200)
+    asked = questions(40)
     together = predictor.answer(asked, doc_stride=20)
-    for i in (0, 5, 199):
+    for i in (0, 5, 39):
         (alone,) = predictor.answer([asked[i]], doc_stride=20)
         assert alone["answer"] == together[i]["answer"]
         assert alone["score"] == pytest.approx(together[i]["score"], abs=2 * WITHIN)
