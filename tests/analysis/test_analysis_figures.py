@@ -43,23 +43,15 @@ class Renamed(Folder):
         super().figure(name, figure)
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        *(WRITES[name] for name in ("attention", "comparison", "coreference", "dependencies")),
-        lambda folder: folder.figure("alignment.png", alignment_figure(translation(), translation().alignment(2))),
-        lambda folder: write_heads(folder, head_statistics(2, 2)),
-    ],
-    ids=["attention", "comparison", "coreference", "dependencies", "alignment", "heads"],
-)
-def test_figures_are_drawn_with_any_texts(write, tmp_path):
+def test_figures_are_drawn_with_any_texts(tmp_path):
     folder = Renamed(tmp_path)
-    write(folder)
+    WRITES["dependencies"](folder)
+    folder.figure("alignment.png", alignment_figure(translation(), translation().alignment(2)))
     assert all(path.stat().st_size for path in folder.written)
 
 
-@pytest.mark.parametrize("relation", ["$x^{$日本", r"nsubj:$\frac{"])
-def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
+def test_relations_and_words_of_any_characters_are_drawn(tmp_path):
+    relation = r"nsubj:$x^{$日本$\frac{"
     found = dependency_scores(2, 2)
     best = tuple(dataclasses.replace(each, relation=relation) for each in found.best)
     axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}

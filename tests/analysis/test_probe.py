@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.prediction.engine import Engine
 from tests.interop.tiny import as_model, make_model
-from tests.prediction.reference import pretrained_outputs
+from tests.prediction.reference import engine_on, pretrained_outputs
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
 
@@ -86,7 +86,8 @@ def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(model
 def test_all_probes_of_a_treebank_become_tables_and_figures(files, directory, tmp_path, capsys):
     files[1].write_text(files[1].read_text() + "1\tx\n")
     flags = [f"--input={files[0]}", f"--eval={files[1]}", f"--output={tmp_path / 'out'}", "--words=200", "--rank=2"]
-    assert main(["probe", f"--model={directory}", *flags, "--epochs=4", "--seeds=2", "--passes=1"]) == 1
+    flags += ["--epochs=4", "--seeds=2", "--passes=1", "--control=random-weights"]
+    assert main(["probe", f"--model={directory}", *flags]) == 1
     said, problems = capsys.readouterr()
     assert "dev.conllu, line" in problems
     assert "2 columns between TABs, not the 10 columns of CoNLL-U" in problems
@@ -110,6 +111,11 @@ def test_all_probes_of_a_treebank_become_tables_and_figures(files, directory, tm
     assert parsers["right-branching"]["attachment"] == parsers["best fixed distance"]["attachment"] == "1"
     assert parsers["attention"]["n"] == "53"
     assert "parsers are left out" not in said
+    assert "\nrandom-weights: trained on 193 words" in said
+    assert said.count("written to ") == 2
+    control = (tmp_path / "out" / "random-weights" / "mix.tsv").read_text()
+    assert control.splitlines()[0] == (tmp_path / "out" / "mix.tsv").read_text().splitlines()[0]
+    assert control != (tmp_path / "out" / "mix.tsv").read_text()
 
 
 def table(path: pathlib.Path) -> list[dict[str, str]]:
@@ -164,7 +170,7 @@ def test_training_does_not_see_the_scored_words(analyser, files, tmp_path):
 
 
 def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
-    words = [("the", "DET"), ("river", "NOUN"), ("is", "AUX"), ("the", "DET")]
+    words = [("the", "DET"), ("river", "NOUN"), ("the", "DET")] * 10
     for name in ("train.conllu", "dev.conllu"):
         text = "".join(f"1\t{word}\t_\t{pos}\t_\t_\t0\troot\t_\t_\n\n" for word, pos in words)
         (tmp_path / name).write_text(text)
@@ -176,35 +182,35 @@ def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
         analyser.probes(*files, probes=("structure",))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
-        {"encoder": "experiments/extensions/fourier.py:Fourier"},
-    ],
-    ids=["characters", "user"],
-)
-def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, files, tmp_path, settings):
-    params, config = make_model(vocabulary, **settings)
+def test_a_model_of_characters_has_vectors_of_words_and_no_parsers(vocabulary, files, tmp_path):
+    params, config = make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False, num_layers=1)
     kept = {part: tree for part, tree in params.items() if part in ("embeddings", "encoder")}
     export_model(tmp_path / "m", Model(params=kept, config=config, tokenizer=load_tokenizer(vocabulary)))
-    other = Analyser.load(tmp_path / "m")
-    found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
-    assert found.labels is not None
+    other = Analyser(engine_on(tmp_path / "m"))
+    vectors = read_features(other.engine, list(AnnotatedFile(files[1])), 73).vectors
+    assert vectors.shape[:2] == (73, 2)
+    assert np.isfinite(vectors).all()
     with pytest.raises(UserError, match=r"has no attention that parsers can read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
 
 
 @pytest.mark.usefixtures("two_devices", "figures")
 def test_parsers_that_are_left_out_for_want_of_attention_are_mentioned(vocabulary, files, tmp_path, capsys):
+    encoder = "experiments/extensions/fourier.py:Fourier"
+    params, config = make_model(vocabulary, encoder=encoder)
+    kept = {part: tree for part, tree in params.items() if part in ("embeddings", "encoder")}
+    export_model(tmp_path / "m", as_model(kept, config, vocabulary))
+    flags = [f"--model={tmp_path / 'm'}", f"--input={files[0]}", f"--eval={files[1]}", "--epochs=1", "--seeds=1", "--rank=2"]
+    mentioned = f"parsers are left out, since they read attention and a {encoder} model has none\n"
+    for probes in ([], ["--probes=labels"]):
+        assert main(["probe", *flags, "--words=200", f"--output={tmp_path / 'out'}", *probes]) == 0
+        assert (mentioned in capsys.readouterr().out) == (not probes)
+
+
+def test_static_vectors_with_random_weights_stay_static(vocabulary, tmp_path):
     params, config = make_model(vocabulary, encoder="static", num_layers=0)
     export_model(tmp_path / "m", as_model({"embeddings": params["embeddings"]}, config, vocabulary))
-    flags = [f"--model={tmp_path / 'm'}", f"--input={files[0]}", f"--eval={files[1]}", "--epochs=1", "--seeds=1", "--rank=2"]
-    mentioned = "parsers are left out, since they read attention and a static model has none\n"
-    for probes in ([], ["--probes=labels"]):
-        assert main(["probe", *flags, f"--output={tmp_path / 'out'}", *probes]) == 0
-        assert (mentioned in capsys.readouterr().out) == (not probes)
-    assert engine_with_random_weights(Analyser.load(tmp_path / "m").engine, 0).config.encoder == "static"
+    assert engine_with_random_weights(engine_on(tmp_path / "m"), 0).config.encoder == "static"
 
 
 def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):

@@ -294,22 +294,19 @@ def test_an_encoder_writes_json_and_has_no_parts(directory, tmp_path, analyser):
             looked(directory, tmp_path, flag, "the cab")
 
 
-def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path, capsys):
+def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path):
     """With two SentencePiece models, the target's words and its translation come from target.spm."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
     write_marian(vocabulary, separate=True)
     tokenizer = load_tokenizer(vocabulary)
     assert tokenizer.target_tokenizer.size < tokenizer.size
-    model = translator(vocabulary, tmp_path / "model", decoder_vocab_size=tokenizer.size)
+    model = translator(vocabulary, tmp_path / "model", decoder_vocab_size=tokenizer.size, num_layers=1, decoder_layers=1)
     found = looked(model, tmp_path / "out", "--part=cross", "The object is a list.", "A Python object.")
     part = found["attention"]["cross"]
     assert "".join(part["columns"]) == "Theobjectisalist.</s>"
     assert "".join(part["rows"]) == "APythonobject.</s>"
-    capsys.readouterr()
-    predict(["translate", f"--model={model}", "The object is a list."])
-    said = capsys.readouterr().out.removesuffix("\n")
-    assert looked(model, tmp_path / "out", "The object is a list.")["target"] == said
+    said = looked(model, tmp_path / "out", "--part=cross", "The object is a list.")["target"]
     (best,) = translate(Analyser.load(model).engine, [[*tokenizer.encode("The object is a list."), tokenizer.sep_id]])
     assert said == tokenizer.target_tokenizer.decode(best.ids) != ""
 
