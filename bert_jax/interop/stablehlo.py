@@ -111,9 +111,9 @@ def export_stablehlo(
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"there is no platform {platform!r}: {nearest(platform, PLATFORMS)}")
-    exported = _exported(_forward(model, used, function), limit, length, platforms)
-    signature = _signature(model, exported, function)
-    with replaced_when_complete(pathlib.Path(directory), "stablehlo", card) as incomplete:
+    with replaced_when_complete(pathlib.Path(directory), "stablehlo", card) as incomplete:  # a wrong directory is refused first
+        exported = _exported(_forward(model, used, function), limit, length, platforms)
+        signature = _signature(model, exported, function)
         (incomplete / FORWARD).write_bytes(exported.serialize())
         write_json(incomplete / SIGNATURE, signature)
         model.tokenizer.save(incomplete)

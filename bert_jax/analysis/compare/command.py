@@ -11,7 +11,7 @@ from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows, write_comparison
 from bert_jax.analysis.compare.flags import Comparing
-from bert_jax.analysis.compare.measure import Comparison, compare_models, matched
+from bert_jax.analysis.compare.measure import Comparison, check_comparable, compare_models, matched
 from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.reading import Reading
 from bert_jax.interface.flags import read_options
@@ -26,6 +26,7 @@ def run(flags: argparse.Namespace) -> int:
     folder = open_folder(flags, FILES, [records.file], flags.other or "random weights")
     options = read_options(Comparing, flags)
     engine = load_analyser(flags).engine
+    check_comparable(engine, options)  # before random weights are drawn
     other = Engine(random_weights(engine.model, flags.seed)) if flags.control else Analyser.load(flags.other).engine
     reading = Reading(engine, records)
     pairs = reading.each(lambda text: paired_windows(engine, other, text))

@@ -125,6 +125,13 @@ def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int,
     return own, others
 
 
+def check_comparable(engine: Engine, options: Comparing) -> None:
+    """Raises UserError if the model is an encoder-decoder, or if its heads are to be compared but it has no attention."""
+    engine.require_encoder()
+    if options.divergence_words:
+        engine.require_attention("to compare", "compare only layers and predictions, with --divergence-words=0")
+
+
 def compare_models(
     engine: Engine,
     other: Engine,
@@ -138,9 +145,7 @@ def compare_models(
     Raises UserError if heads are to be compared but a model has no attention, if there are no windows, or if a model returns
     numbers that are not finite."""
     for one in (engine, other):
-        one.require_encoder()
-    for one in (engine, other) if options.divergence_words else ():
-        one.require_attention("to compare", "compare only layers and predictions, with --divergence-words=0")
+        check_comparable(one, options)
     configs = (engine.config, other.config)
     layers = compared_layers(*configs)
     own, others = (np.zeros((len(some), config.hidden_size), np.float32) for some, config in zip(layers, configs, strict=True))
