@@ -37,6 +37,7 @@ from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
+from bert_jax.errors import UserError
 from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
@@ -116,6 +117,8 @@ def pretrain(
     scalars = step_scalars(experiment)
     run_log = PretrainingLog(experiment, program, run, splits, first_step, file)
 
+    verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
+
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
         step = int(state.step)
@@ -127,12 +130,19 @@ def pretrain(
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
 
+            def rows_of(step: int) -> Batch:
+                try:
+                    return batches.rows(step)
+                except UserError:  # if a damaged file caused it, the error names the file instead
+                    verified()
+                    raise
+
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
             with run.compiling(run.goodput):
                 function, needed = phase_step(experiment, program, index), step == first_step
-                example = arguments(program.state, batches.rows(step))
+                example = arguments(program.state, rows_of(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
             def evaluate(step: int, state: TrainState) -> bool:
@@ -143,7 +153,7 @@ def pretrain(
             every, keep_at = experiment.checkpoints.every, experiment.checkpoints.keep_at
             yield Stage(
                 end=end,
-                rows=batches.rows,
+                rows=rows_of,
                 step=lambda state, rows: train_step(*arguments(state, rows)),
                 logs=lambda step: due(step, experiment.log_every, last=end),
                 evaluates=lambda step: due(step, experiment.evaluation.every, last=end),
@@ -158,9 +168,8 @@ def pretrain(
 
         rollback = Rollback(experiment.spikes, state, checkpoints, program.state, init_state)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
-        verified = run.goodput.during(TimeCategory.DOWNLOADING)(verified)
-        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
+        waited = run.goodput.during(TimeCategory.DOWNLOADING)(verified)
+        saver = Saver(checkpoints, run_log.metrics, run.watchdog, waited, mirror=run.mirror, in_place=run.require_in_place)
         parts = Parts(
             run=run,
             directory=run.workdir,
