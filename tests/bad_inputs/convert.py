@@ -200,6 +200,18 @@ CASES = [
         "there is no platform 'abacus': known: cpu, cuda, rocm, tpu",
     ),
     Case("lower-cased and cased", "--lowercase --cased", "--lowercase and --cased contradict each other; give one of them"),
+    Case("a casing that the vocabulary has not", "--cased", "--cased does not fit the vocabulary $model"),
+    Case("a word too many", "50", "unexpected '50': every argument is a flag, --name=value"),
+    Case(
+        "more positions than anyone has",
+        "--max-position=10000000000000",
+        "--max-position=10000000000000 must be at least 1 and at most 1,048,576",
+    ),
+    Case(
+        "texts longer than the position table",
+        "--format=stablehlo --platforms=cpu --length=65",
+        "length=65 must be between 1 and 64, the size of the position table",
+    ),
     Case("a seed that is none", "--seed=one", "--seed=one must be a whole number, at least 0 and at most 4,294,967,295"),
     # ------------------------------------------------------------------------------------------------------------- the input
     Case(

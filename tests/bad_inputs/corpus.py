@@ -336,8 +336,11 @@ CASES = [
             f"a.txt is not UTF-8: it starts like UTF-32; convert it (iconv -f {encoding} -t UTF-8)",
             files={"a.txt": "A sentence of words.\n".encode(encoding), "b.txt": "Ein Satz.\n"},
         )
-        for encoding in ("UTF-32", "UTF-32LE", "UTF-32BE")
-        for source in ("text:a.txt", "jsonl:a.txt", "parallel:a.txt:b.txt")
+        for encoding, source in (
+            ("UTF-32", "text:a.txt"),
+            ("UTF-32LE", "jsonl:a.txt"),
+            ("UTF-32BE", "parallel:a.txt:b.txt"),
+        )
     ),
     Case(
         "text of many zeros",

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import random
@@ -50,7 +51,7 @@ OFFICIAL = {
 FINETUNE = (
     "--config=$repository/experiments/finetune/own_text.py --workdir=run --config.init_from=$model "
     "--config.task.own.train=$train --config.task.own.dev=$dev --config.task.length=16 --config.training.batch_size=16 "
-    "--config.training.epochs=1 --config.model.scan_layers=true"
+    "--config.training.epochs=1 --config.model.hidden_dropout=0 --config.model.attention_dropout=0"
 )
 """A valid fine-tuning run."""
 GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
@@ -75,7 +76,6 @@ def train(text: str | bytes) -> dict[str, str | bytes]:
 
 def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
     """Creates everything in `root`, and returns the paths by name."""
-    scratch = root / "scratch"
     places = {
         "repository": REPOSITORY,
         "vocabulary": VOCABULARY,
@@ -93,12 +93,6 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
     }
     write_text(places["text"])
     places["noise"].write_bytes(random.Random(0).randbytes(3_000))
-    write_model(places["model"], **ONE_LAYER)
-    for name, head in HEADS.items():
-        write_model(places[name], head=head, **ONE_LAYER)
-    vocabulary = write_vocabulary(root / "translators-vocabulary")
-    for name, fields in TRANSLATORS.items():
-        export_model(places[name], make_translator(vocabulary, **TWO_LAYERS | fields))
     places["tables"].mkdir()
     own_texts(places["tables"])
     for name, task in OFFICIAL.items():
@@ -107,11 +101,22 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
         "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 --workers=1",
         "finetune " + FINETUNE.replace("=run", "=$run"),
     ]
-    for done in forked.run(scratch, *([string.Template(word).substitute(places) for word in line.split()] for line in commands)):
+    lines = ([string.Template(word).substitute(places) for word in line.split()] for line in commands)
+    for done in forked.run(root / "scratch", *lines, prepare=functools.partial(write_models, root)):
         assert done.status == 0, done.output
     write_experiment(places["experiment"], places["corpus"])
-    shutil.rmtree(scratch)
+    shutil.rmtree(root / "scratch")
     return places
+
+
+def write_models(root: pathlib.Path) -> None:
+    """Writes the models, in the process that then fine-tunes one of them: it has then traced their shapes."""
+    write_model(root / "model", **ONE_LAYER)
+    for name, head in HEADS.items():
+        write_model(root / name, head=head, **ONE_LAYER)
+    vocabulary = write_vocabulary(root / "translators-vocabulary")
+    for name, fields in TRANSLATORS.items():
+        export_model(root / name, make_translator(vocabulary, **TWO_LAYERS | fields))
 
 
 def contents(directory: pathlib.Path) -> dict[str, bytes | None]:

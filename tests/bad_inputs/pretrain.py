@@ -7,6 +7,8 @@ from tests.bad_inputs.damage import cut, flip, remove, replace, some_shards, tur
 from tests.bad_inputs.places import modern
 
 CORPUS = "--config.corpus.directory=corpus"
+STATIC = "--config.model.encoder=static --config.model.num_layers=0 --config.examples.pairs=none"
+"""Word vectors, which compile fast, for the cases whose run begins."""
 TOKENS = "corpus/shard-00000-of-00002/train.tokens.npy"
 
 CASES = [
@@ -137,12 +139,12 @@ CASES = [
     ),
     Case(
         "compiled programs that are not there",
-        "--compiled=nowhere",
+        f"{STATIC} --compiled=nowhere",
         "--compiled=nowhere (looked for in $here) is not a directory; make it with `python -m bert_jax.aot --save=DIR` and",
     ),
     Case(
         "a directory without compiled programs",
-        "--compiled=empty",
+        f"{STATIC} --compiled=empty",
         "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2",
         files={"empty/x": ""},
     ),
@@ -280,7 +282,7 @@ CASES = [
     ),
     Case(
         "a corpus with a flipped byte",
-        CORPUS,
+        f"{STATIC} {CORPUS}",
         "corrupted corpus: ... remove corpus/shard-00000-of-00002 and corpus/manifest.json,",
         copies="corpus",
         spoil=flip(TOKENS, -5),
@@ -544,8 +546,7 @@ CASES = [
     ),
     Case(
         "word vectors of rows with a single word",
-        "--config.model.encoder=static --config.model.num_layers=0 --config.model.scan_layers=true --config.examples.pairs=none "
-        "--config.phases.0.length=3",
+        f"{STATIC} --config.phases.0.length=3",
         "config.phases.0.length=3 leaves room for one token between [CLS] and [SEP], but skip-gram needs neighbours; "
         "set it to at least 4",
     ),

@@ -18,9 +18,9 @@ from tests.end_to_end.forked import Done, Surroundings
 
 Places = dict[str, pathlib.Path]
 SECONDS = 120
-"""Seconds after which a process is considered hung, with ten more for each of its cases."""
-TOGETHER = 100
-"""The number of cases that one process runs one after another: starting and ending a process takes as long as three cases."""
+"""Seconds after which a process is considered hung, with another for each of its cases."""
+TOGETHER = 400
+"""The number of cases that one process runs one after another. A process traces each model again."""
 
 TABLES = [module.TABLE for module in (corpus, pretrain, finetune, study, predict, analyse, convert, aot, doctor)] + tasks.TABLES
 CASES = [pytest.param(table, case, id=f"{table.command}: {case.name}") for table in TABLES for case in table.cases]
@@ -84,7 +84,7 @@ class Batches:
             stdin = case.stdin.encode() if isinstance(case.stdin, str) else case.stdin
             around.append(Surroundings(here[name], stdin, case.environment, case.file_size, case.closed))
         untouched = states(self._places)
-        limit = SECONDS + 10 * len(names)
+        limit = SECONDS + len(names)
         ends = forked.run(self._scratch / "said", *lines, devices=case.devices, around=around, timeout=limit)
         touched = {path for path, _ in states(self._places).items() ^ untouched.items()}
         first, *others = zip(names, ends, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import pytest
@@ -12,6 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 FILES = pathlib.Path(__file__).parents[2] / "experiments" / "pretrain"
 
 
+@functools.cache
 def experiment(name: str) -> PretrainingExperiment:
     return PretrainingExperiment.from_dict(read_experiment(f"{FILES}/{name}", [], PretrainingExperiment))
 
