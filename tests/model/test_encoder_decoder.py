@@ -139,29 +139,26 @@ def test_targets_outside_of_their_tables_are_refused():
             model.apply({"params": parameters()}, target, np.zeros((3, 9, 20)), source, method="decode")
 
 
-def test_scanned_layers_compute_the_same_with_dropout():
-    """`tests/sharding/test_translation_on_meshes.py` compares their gradients."""
-    config = dataclasses.replace(TINY, num_layers=2, hidden_dropout=0.3)
-    loops, unrolled = (
-        outputs(dataclasses.replace(config, scan_layers=scan), parameters(config), pairs(), jnp.uint32(1))
-        for scan in (True, False)
-    )
-    for name, x in unrolled.items():
-        np.testing.assert_allclose(loops[name], x, atol=1e-5 * np.abs(x).max(), err_msg=name)
-
-
-def test_dropout_differs_between_steps_and_sides_and_is_absent_in_evaluation():
-    config, batch = dataclasses.replace(TINY, hidden_dropout=0.3), pairs()
-    found = [outputs(config, parameters(), batch, seed) for seed in (None, jnp.uint32(1), jnp.uint32(2))]
-    np.testing.assert_array_equal(found[0]["logits"], outputs(TINY, parameters(), batch)["logits"])
-    assert np.abs(found[1]["logits"] - found[2]["logits"]).max() > 0.01
-    source, target = (found[1][f"{side}hidden_states"][0, 0, :7] == 0 for side in ("", DECODER))
+def test_dropout_differs_between_steps_and_sides_and_not_between_loops_and_single_layers():
+    """`tests/sharding/test_translation_on_meshes.py` compares the gradients of both."""
+    config, batch = dataclasses.replace(TINY, hidden_dropout=0.3, scan_layers=True), pairs()
+    first, other = (outputs(config, parameters(), batch, jnp.uint32(seed)) for seed in (1, 2))
+    assert np.abs(first["logits"] - other["logits"]).max() > 0.01
+    source, target = (first[f"{side}hidden_states"][0, 0, :7] == 0 for side in ("", DECODER))
     assert (source != target).any()
+    for name, x in outputs(dataclasses.replace(config, scan_layers=False), parameters(), batch, jnp.uint32(1)).items():
+        np.testing.assert_allclose(first[name], x, atol=1e-5 * np.abs(x).max(), err_msg=name)
+
+
+def test_evaluation_has_no_dropout():
+    with_rate = dataclasses.replace(TINY, hidden_dropout=0.3, attention_dropout=0.3)
+    programs = (jax.make_jaxpr(_applied, static_argnums=0)(config, parameters(), pairs(), None) for config in (TINY, with_rate))
+    assert len({str(program) for program in programs}) == 1
 
 
 def test_the_start_token_and_the_logits_bias_are_not_trained():
     batch = side([[5, 6]], "", [2]) | side([[7]], DECODER, [1])
-    config = dataclasses.replace(TINY, tied_decoder=False)
+    config = dataclasses.replace(TINY, tied_decoder=False, decoder_layers=1, scan_layers=True)
 
     def loss(params: Any, batch: Any) -> jax.Array:
         found: Any = EncoderDecoder(config).apply({"params": params}, batch)

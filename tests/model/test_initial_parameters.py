@@ -82,7 +82,11 @@ def test_an_lstm_draws_with_one_over_the_root_of_its_inputs():
         "encoder/layers/recurrence": kernel,
         "encoder/layers/projection": ((2, 2, 36, 12), root(36)),
     }
-    lstm = deviations(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
+    fresh = jax.jit(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))()
+    biases = [x for path, x in jax.tree.leaves_with_path(nn.unbox(fresh)) if path[-1].key == "bias"]
+    assert len(biases) == 2
+    assert not np.any(biases)
+    lstm = deviations(lambda: fresh)
     assert {*lstm.values()} == {((7, 2, 4, 5), root(7)), ((2, 5, 4, 5), root(5)), ((10, 2, 4, 5), root(10))}
 
 
