@@ -151,7 +151,7 @@ def test_cka_is_one_for_a_rotated_copy_and_zero_on_average_for_noise():
     x = rng.standard_normal((1, 60, 20)).astype(np.float32)
     rotation = np.linalg.qr(rng.standard_normal((20, 20)))[0].astype(np.float32)
     y = np.concatenate([3 * x @ rotation, rng.standard_normal((8, 60, 20)).astype(np.float32)])
-    found = (own_sums(x), own_sums(y), cross_sums(x, y))
+    found = jax.jit(lambda x, y: (own_sums(x), own_sums(y), cross_sums(x, y)))(x, y)
     sums = [{name: np.asarray(a, np.float64) for name, a in each.items()} for each in found]
     unbiased, biased = alignments(*sums, 60.0)
     np.testing.assert_allclose([unbiased[0, 0], biased[0, 0]], 1, atol=1e-5)

@@ -86,7 +86,7 @@ def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(model
 def test_all_probes_of_a_treebank_become_tables_and_figures(files, directory, tmp_path, capsys):
     files[1].write_text(files[1].read_text() + "1\tx\n")
     flags = [f"--input={files[0]}", f"--eval={files[1]}", f"--output={tmp_path / 'out'}", "--words=200", "--rank=2"]
-    flags += ["--epochs=4", "--seeds=2", "--passes=1", "--control=random-weights"]
+    flags += ["--epochs=1", "--seeds=2", "--passes=1", "--control=random-weights"]
     assert main(["probe", f"--model={directory}", *flags]) == 1
     said, problems = capsys.readouterr()
     assert "dev.conllu, line" in problems

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
@@ -153,7 +152,7 @@ def test_the_loss_of_mixes_sums_the_means_over_labelled_words_of_each_kind():
         losses = [np.log(np.exp(own).sum()) - own[label] for own, label in zip(logits, labels, strict=True) if label != NONE]
         expected += np.mean(losses) if losses else 0.0
     numbers = {name: np.array(labels) for name, labels in kinds.items()}
-    found = linear.mix_loss(jax.tree.map(jnp.float32, probes), vectors, numbers)
+    found = jax.jit(linear.mix_loss)(jax.tree.map(np.float32, probes), vectors, numbers)
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -206,7 +205,9 @@ def test_probes_converge_and_the_mix_selects_the_layer_with_the_label(data, monk
         np.testing.assert_allclose(spread - spread.mean(), 0.0, atol=0.02)  # adding a constant to all biases changes nothing
     assert mix_shares(probes["tag"]["mix"])[1] > 0.8
     accuracy = linear_accuracy(probes, vectors, [labels], scale)["tag"]
-    logits = linear.linear_logits(probes["tag"], linear.standardised(vectors.astype(np.float32), (scale.mean, scale.deviation)))
+    logits = jax.jit(lambda probe, x, scales: linear.linear_logits(probe, linear.standardised(x, scales)))(
+        probes["tag"], vectors.astype(np.float32), (scale.mean, scale.deviation)
+    )
     np.testing.assert_allclose(accuracy, (np.asarray(logits)[:, known].argmax(-1) == labels.training[known]).mean(-1), atol=1e-6)
     assert accuracy[1] > accuracy[0] + 0.2
     assert accuracy[2] == pytest.approx(accuracy[1], abs=0.02)
@@ -247,7 +248,7 @@ def test_a_mix_is_trained_on_the_labelled_words_alone(data):
 def test_the_bias_of_a_probe_is_not_penalised():
     """A probe on uninformative vectors predicts the frequencies of the labels."""
     labels = np.array([0] * 30 + [1] * 9 + [2] + [NONE] * 5)
-    kernel, bias = linear.converged(jnp.zeros((len(labels), 2)), labels, 3)
+    kernel, bias = linear.converged(np.zeros((len(labels), 2), np.float32), labels, 3)
     np.testing.assert_allclose(jax.nn.softmax(bias), [0.75, 0.225, 0.025], atol=1e-3)
     assert not kernel.any()
 

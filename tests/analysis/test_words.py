@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import functools
 import json
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -130,12 +131,12 @@ def test_a_pair_has_a_second_segment_unless_the_model_has_none():
 
 def test_words_of_a_batch_are_at_the_columns_of_their_first_tokens():
     batch = {
-        "sequence_ids": jnp.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [0] * 9], jnp.int32),
-        "position_ids": jnp.array([[0, 1, 2, 3, 0, 1, 2, 0, 0], [*range(9)], [0] * 9], jnp.int32),
-        "words": jnp.array([[0, 1, 1, 2, 2, 3, 3, 0, 0], [0, 1, 2, 2, 2, 3, 4, 5, 5], [0] * 9], jnp.int32),
-        "kinds": jnp.array([[3, 1, 1, 4, 3, 2, 2, 0, 0], [3, 1, 2, 2, 2, 1, 1, 1, 1], [0] * 9], jnp.int32),
+        "sequence_ids": np.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [0] * 9], np.int32),
+        "position_ids": np.array([[0, 1, 2, 3, 0, 1, 2, 0, 0], [*range(9)], [0] * 9], np.int32),
+        "words": np.array([[0, 1, 1, 2, 2, 3, 3, 0, 0], [0, 1, 2, 2, 2, 3, 4, 5, 5], [0] * 9], np.int32),
+        "kinds": np.array([[3, 1, 1, 4, 3, 2, 2, 0, 0], [3, 1, 2, 2, 2, 1, 1, 1, 1], [0] * 9], np.int32),
     }
-    slots = word_slots(batch)
+    slots = jax.jit(word_slots)(batch)
     firsts = [[0, 1, 1, 3, 4, 5, 5], [0, 1, 2, 2, 2, 5, 6, 7, 7], []]
     members = np.zeros((3, 9, 9))
     for row, columns in enumerate(firsts):
@@ -149,7 +150,7 @@ def test_words_of_a_batch_are_at_the_columns_of_their_first_tokens():
     for some in ([0, 1, 3], [4, 5]):
         together[np.ix_(some, some)] = True
     np.testing.assert_array_equal(slots.together[0], together)
-    pieces = word_slots(batch, in_words=False)
+    pieces = jax.jit(functools.partial(word_slots, in_words=False))(batch)
     np.testing.assert_array_equal(pieces.members[0, :7, :7], np.eye(7))
     np.testing.assert_array_equal(pieces.sequence[0], batch["sequence_ids"][0])
     assert isinstance(pieces, Slots)

@@ -297,21 +297,16 @@ def test_an_unwritable_output_is_refused_with_a_remedy(source, output, message):
 # The whole program
 
 
-def test_a_program_with_failed_records_exits_with_1(tmp_path):
+def test_a_program_with_failed_records_exits_with_1():
     done = shout("good", "numbers", "more")
     assert (done.returncode, done.stdout) == (1, "GOOD\nMORE\n")
     assert done.stderr == "error: text 2: no word in it\n1 of 3 lines failed\n"
-    (tmp_path / "in.txt").write_text("good\nmore\n")
-    done = shout(f"--input={tmp_path / 'in.txt'}", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [json.loads(line)["loud"] for line in done.stdout.splitlines()] == ["GOOD", "MORE"]
 
 
-@pytest.mark.parametrize("size", [3, 20_000])
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, size):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
     (tmp_path / "in.txt").write_text("good\n" * 50_000)
     (tmp_path / "out").mkdir()
-    done = shout(f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out' / 'out.txt'}", f"--limit={size}")
+    done = shout(f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out' / 'out.txt'}", "--limit=20000")
     assert done.returncode == 2
     assert done.stderr.endswith("cannot be written: File too large; choose another --output\n")
     assert done.stderr.count("\n") == 1
@@ -331,17 +326,6 @@ def test_closed_standard_output_is_refused_before_anything_is_read(tmp_path):
     assert done.stderr == "error: standard output is closed, so the results would be lost; name a file with --output=FILE\n"
     assert shout("good", f"--output={tmp_path / 'x.jsonl'}", preexec_fn=lambda: os.close(1)).returncode == 0
     assert (tmp_path / "x.jsonl").read_text() == "GOOD\n"
-
-
-def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
-    (tmp_path / "in.txt").write_text(f"{'good ' * 100}\n" * 20_000)
-    with started(f"--input={tmp_path / 'in.txt'}", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
-        assert program.stdout
-        assert program.stderr
-        assert program.stdout.readline().startswith("GOOD")
-        program.stdout.close()
-        assert program.stderr.read() == ""
-        assert program.wait(60) == 141
 
 
 def test_lines_from_a_slow_pipe_are_answered_immediately():
