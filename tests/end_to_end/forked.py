@@ -177,7 +177,7 @@ def start(
     directory: pathlib.Path,
     *commands: Sequence[str],
     devices: int = 1,
-    at: Signal | None = None,
+    at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
     slow: str = "",
     around: Surroundings | Sequence[Surroundings] = Surroundings(),
@@ -192,7 +192,8 @@ def start(
     names = [str(path) for path in outputs]
     environment = {"XLA_FLAGS": xla_flags(devices), CACHE: os.environ[CACHE]}
     each = [around] * len(commands) if isinstance(around, Surroundings) else list(around)
-    arguments = ([list(command) for command in commands], names, environment, at, prepare, slow, each)
+    signals = [at] if isinstance(at, Signal) else list(at or ())
+    arguments = ([list(command) for command in commands], names, environment, signals, prepare, slow, each)
     child = SERVER.Process(target=_child, args=arguments)
     child.start()
     return Started(child, outputs)
@@ -202,7 +203,7 @@ def run(
     directory: pathlib.Path,
     *commands: Sequence[str],
     devices: int = 1,
-    at: Signal | None = None,
+    at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
     slow: str = "",
     around: Surroundings | Sequence[Surroundings] = Surroundings(),
@@ -231,7 +232,7 @@ def _child(
     commands: list[list[str]],
     outputs: list[str],
     environment: Mapping[str, str],
-    at: Signal | None,
+    at: Sequence[Signal],
     prepare: Callable[[], None] | None,
     slow: str,
     around: Sequence[Surroundings],
@@ -248,8 +249,8 @@ def _child(
     _share_programs()
     if prepare:
         prepare()
-    if at:
-        at.arm()
+    for one in at:
+        one.arm()
     if slow:
         _slow_down(slow)
     for (command, *arguments), output, surroundings in zip(commands, outputs, around, strict=True):
@@ -285,12 +286,13 @@ def _cached_functions(modules: int) -> list[Any]:
 
 
 def _share_programs() -> None:
-    """Makes pretraining runs of this process that differ only in their workdir share a program, as fine-tuning runs do. To trace
-    and compile a step again takes longer than to train."""
+    """Makes pretraining runs of this process that differ only in their workdir, or in the state from which they branch off, share
+    a program, as fine-tuning runs do. To trace and compile a step again takes longer than to train."""
     make, kept = program.pretraining_program, {}
 
     def shared(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-        key = (pathlib.Path.cwd(), experiment, mesh, teacher is None)  # an experiment with a teacher has a digest of its weights
+        same = dataclasses.replace(experiment, init_state="")
+        key = (pathlib.Path.cwd(), same, mesh, teacher is None)  # an experiment with a teacher has a digest of its weights
         if key not in kept:
             kept[key] = make(experiment, mesh, teacher)
         return kept[key]

@@ -209,7 +209,7 @@ class Kind:
     """The input records of `predict` for the dev set."""
     flags: Callable[[pathlib.Path], Sequence[str]] = lambda directory: (f"--config.task.data_dir={directory}",)
     rate: float = 2e-3
-    epochs: int = 5
+    steps: int = 60
     """The settings with which such a small model learns the task."""
     answer: Callable[[Mapping[str, Any]], Any] = lambda reply: reply["label"]
     """Converts the answer of `predict` to one record into the form of `told`."""
@@ -235,7 +235,7 @@ SQUAD = ("dev_predictions.json", "dev_nbest_predictions.json")
 ANSWER = ("answer", "--length=32")
 KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma distinguishes two tasks of one name
     "glue/sst2": Kind(
-        "glue.py:sst2", "accuracy", 0.9, agreement, ("dev.tsv", "SST-2.tsv"), predict=("classify",), asked=as_texts, epochs=4
+        "glue.py:sst2", "accuracy", 0.9, agreement, ("dev.tsv", "SST-2.tsv"), predict=("classify",), asked=as_texts, steps=48
     ),
     "glue/mnli": Kind(
         "glue.py:mnli",
@@ -243,7 +243,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         0.8,
         lambda directory: agreement(directory, "dev_matched"),
         ("dev_matched.tsv", "dev_mismatched.tsv"),
-        epochs=6,
+        steps=72,
         predict=("classify",),
         asked=as_inferences,
         told=lambda directory: predicted(directory, "dev_matched"),
@@ -256,7 +256,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         lambda directory: float(np.corrcoef(*values(directory))[0, 1]),
         ("dev.tsv", "dev.txt", "test.tsv", "test.txt"),
         rate=1e-3,
-        epochs=8,
+        steps=96,
         predict=("classify",),
         asked=as_pairs,
         answer=lambda reply: reply["value"],
@@ -269,7 +269,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         f1_of_sets,
         ("dev.tsv", "test.tsv"),
         flags=own_files("own/sequence", "--config.task.own.problem=multi_label"),
-        epochs=8,
+        steps=96,
         predict=("classify",),
         asked=as_fields("text"),
         answer=lambda reply: ", ".join(reply["labels"]),
@@ -351,7 +351,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         0.9,
         agreement,
         ("dev.tsv",),
-        epochs=3,
+        steps=36,
         predict=("choose",),
         asked=as_choices,
         answer=lambda reply: str(reply["choice"]),
@@ -363,7 +363,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         agreement,
         ("dev.tsv", "test.tsv"),
         flags=own_files("own/choice"),
-        epochs=3,
+        steps=36,
         predict=("choose",),
         asked=as_fields("prompt", "choices"),
         answer=lambda reply: str(reply["choice"]),

@@ -17,12 +17,14 @@ from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
 from tests.end_to_end.runs import REPOSITORY, records, results, texts_in
-from tests.end_to_end.toy_tasks import ROWS, TRAIN, WRITERS
+from tests.end_to_end.toy_tasks import ROWS, WRITERS
 from tests.training.test_metrics import events
 
+BATCH, EPOCHS = 16, 2
 FLAGS = (
     "--config.task.length=32",
-    "--config.training.batch_size=16",
+    f"--config.training.batch_size={BATCH}",
+    f"--config.training.epochs={EPOCHS}",
     "--config.model.hidden_dropout=0.0",
     "--config.model.attention_dropout=0.0",
     "--config.model.scan_layers=true",
@@ -49,12 +51,12 @@ def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     for name, kind in KINDS.items():
         directory = directories[name]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(ROWS, "train", 2 * TRAIN)  # half as many epochs, and so half as many evaluations
+            patch.setitem(ROWS, "train", kind.steps // EPOCHS * BATCH)  # few epochs, and so few evaluations and saves
             WRITERS[name](directory)
         experiment = REPOSITORY / "experiments" / "finetune" / kind.experiment
         places = (f"--config={experiment}", f"--workdir={directory}/run", f"--config.init_from={toys}/model")
-        learning = (f"--config.training.learning_rate={kind.rate}", f"--config.training.epochs={kind.epochs}")
-        commands.append(("finetune", *places, *FLAGS, *learning, *kind.flags(directory), "--format=png,pdf"))
+        learning = f"--config.training.learning_rate={kind.rate}"
+        commands.append(("finetune", *places, *FLAGS, learning, *kind.flags(directory), "--format=png,pdf"))
         asked = directory / "asked.jsonl"
         asked.write_text("".join(json.dumps(record) + "\n" for record in kind.asked(directory)))
         commands.append(("predict", *kind.predict, f"--model={directory}/run", f"--input={asked}", "--json"))
@@ -90,7 +92,7 @@ def test_a_run_writes_curves_and_metrics(trained: dict[str, Trained], name: str)
     assert found["published"] or found["task"] not in ("glue/sst2", "glue/mnli")
     each = found["steps_per_epoch"]
     dev = {record["step"]: record[f"{split}/{metric}"] for record in records(workdir) if f"{split}/{metric}" in record}
-    assert list(dev) == [each * epoch for epoch in range(1, KINDS[name].epochs + 1)]
+    assert list(dev) == [each * epoch for epoch in range(1, EPOCHS + 1)]
     assert found["scores"][split][metric] == dev[found["best_step"]] == pytest.approx(max(dev.values()), rel=1e-6)
     losses = [record["train/loss"] for record in records(workdir) if "train/loss" in record]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
@@ -114,7 +116,7 @@ def test_dev_is_evaluated_every_epoch_and_test_once(trained: dict[str, Trained],
     assert not [split for split in splits if split.startswith("dev")], "the evaluation that won is not repeated"
     sizes = re.search(r"^task: .*$", run.finetune.output, re.MULTILINE)[0]
     assert ("test" in splits) == (" test" in sizes)
-    assert run.finetune.output.count(f"{kind.dev} after step ") == kind.epochs
+    assert run.finetune.output.count(f"{kind.dev} after step ") == EPOCHS
     assert run.finetune.output.count("compiling the training step for") <= 2
 
 

@@ -21,8 +21,8 @@ def command(directory: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tupl
     return ("study", f"--config={directory / 'study.py'}", f"--workdir={workdir}", *flags)
 
 
-def run(directory: pathlib.Path, workdir: pathlib.Path, *flags: str, at: Signal | None = None) -> Done:
-    (done,) = forked.run(directory, command(directory, workdir, *flags), at=at, prepare=tiny_study.in_one_process)
+def run(directory: pathlib.Path, workdir: pathlib.Path, *flags: str) -> Done:
+    (done,) = forked.run(directory, command(directory, workdir, *flags), prepare=tiny_study.in_one_process)
     return done
 
 
@@ -90,15 +90,14 @@ def test_the_directory_of_a_study_is_refused_for_a_run(directory: pathlib.Path, 
     assert "whole holds a run of `study`, not of `pretrain`; name another --workdir" in done.output
 
 
-def test_a_study_killed_stopped_and_resumed_in_two_processes_gives_the_same_table(directory: pathlib.Path):
+def test_a_study_stopped_killed_and_resumed_in_two_processes_gives_the_same_table(directory: pathlib.Path):
     workdir = shutil.copytree(directory / "whole", directory / "killed")
     for path in workdir.rglob("seed-1"):
         shutil.rmtree(path)
     (workdir / "table.json").unlink()
-    kill = run(directory, workdir, at=Signal(ASKED, argument=4))
-    assert kill.status == -signal.SIGKILL, kill.output
-    stop = run(directory, workdir, at=Signal(ASKED, argument=5, number=signal.SIGTERM))
-    assert stop.status == 128 + signal.SIGTERM, stop.output
+    ends = [Signal(ASKED, argument=4, number=signal.SIGTERM), Signal(ASKED, argument=5)]
+    stop, kill = forked.run(directory, *[command(directory, workdir)] * 2, at=ends, prepare=tiny_study.in_one_process)
+    assert [stop.status, kill.status] == [128 + signal.SIGTERM, -signal.SIGKILL], (stop.output, kill.output)
     for done in in_two_processes(directory, workdir):
         assert done.status == 0, done.output
     assert table(workdir) == table(directory / "whole")

@@ -108,8 +108,9 @@ def test_another_past_is_refused(step: int, phases: list[Any], says: str, trunk:
 
 
 def test_a_missing_state_is_refused_with_the_saved_steps(trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path):
-    says = f"{trunk} has no state of step 7 (it has steps 12, 20); name an existing step"
-    assert says in refusal(f"{trunk}@7", corpus)
+    says = f"{trunk} has no state of step 7 (it has steps 12, 20); name an existing step, or train that run with "
+    assert f"{says}--config.checkpoints.keep_at='[7]'" in refusal(f"{trunk}@7", corpus)
+    assert "holds no run; name the workdir of a run of pretrain" in refusal(f"{tmp_path}@12", corpus)
     write_config(tmp_path, "runs/corpus")
     assert f"{tmp_path} has no state of step 12; name an existing step" in refusal(f"{tmp_path}@12", corpus)
 
