@@ -36,10 +36,10 @@ def as_plain(params: Any) -> Any:
         attention, feed_forward, d = stacked["attention"], stacked["feed_forward"], CONFIG.hidden_size
         return {
             "attention_norm": stacked["attention_layer_norm"]["scale"],
-            "qkv": jnp.concatenate([attention[name]["kernel"].reshape(d, d) for name in ("query", "key", "value")], 1),
+            "qkv": np.concatenate([attention[name]["kernel"].reshape(d, d) for name in ("query", "key", "value")], 1),
             "out": attention["output"]["kernel"].reshape(d, d),
             "norm": stacked["feed_forward_layer_norm"]["scale"],
-            "wide": jnp.concatenate([feed_forward[name]["kernel"] for name in ("intermediate", "gate")], 1),
+            "wide": np.concatenate([feed_forward[name]["kernel"] for name in ("intermediate", "gate")], 1),
             "narrow": feed_forward["output"]["kernel"],
         }
 
@@ -60,7 +60,7 @@ def test_the_plain_modernbert_computes_our_logits(monkeypatch: pytest.MonkeyPatc
         splash, "make_splash_mha_single_device", functools.partial(splash.make_splash_mha_single_device, interpret=True)
     )
     size = Size(vocabulary=96, width=128, layers=4, heads=2, feed_forward=192, dropout=0.0, dtype=jnp.float32)
-    rng, params = np.random.default_rng(0), random_parameters(CONFIG, scale=1.0)
+    rng, params = np.random.default_rng(0), jax.tree.map(np.asarray, random_parameters(CONFIG, scale=1.0))
     ids = np.sort(rng.integers(1, 3, (1, LENGTH)), axis=1)
     places = np.concatenate([np.arange(n) for n in np.unique(ids, return_counts=True)[1]])[None]
     tokens = rng.integers(5, 96, (1, LENGTH))
@@ -75,7 +75,7 @@ def test_the_plain_modernbert_computes_our_logits(monkeypatch: pytest.MonkeyPatc
         "masked_targets": 0 * chosen,
         "cls_positions": np.zeros((1, 1)),
     }
-    batch = {name: jnp.asarray(x, jnp.int32) for name, x in batch.items()}
+    batch = {name: np.asarray(x, np.int32) for name, x in batch.items()}
     logits = jax.jit(forward, static_argnums=(0, 4))(CONFIG, params, batch, None, False)
     wanted = np.asarray(logits["mlm_logits"])
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))

@@ -37,8 +37,8 @@ def test_each_row_comes_once_for_any_batch_size_and_number_of_hosts(packed, max_
     assert max_rows is None or len(expected) == 50
     if max_rows is None:
         assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more rows than there are
-    for batch_size in (4, 12, 28, 1000):
-        for hosts in (1, 2, 4):
+    for batch_size in (12, 28, 1000):
+        for hosts in (1, 4):
             shards = [list(eval_batches(CORPUS, config, batch_size, max_rows, seed=0, shard=(i, hosts))) for i in range(hosts)]
             assert len({len(batches) for batches in shards}) == 1  # hosts that have to meet in every step
             own = min(batch_size // hosts, -(-len(expected) // hosts))  # there are fewer than 1,000 rows

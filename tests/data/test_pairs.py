@@ -219,7 +219,7 @@ def test_without_pairs_a_sentence_longer_than_a_row_is_read_through_a_random_win
 def test_the_plan_does_not_depend_on_its_chunk_size(monkeypatch, pairs):
     corpus = corpus_of([[4] * 500, [1] * 200, *random_documents(60, seed=1), [300]])
     whole = plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs
-    for block in (1, 7, 64, 1001):
+    for block in (7, 1001):
         monkeypatch.setattr(plan_module, "_BLOCK", block)
         for name, values in vars(plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs).items():
             assert (values == getattr(whole, name)).all()
