@@ -168,7 +168,10 @@ def test_exported_functions_of_a_bilm_compute_vectors_and_predictions(vocabulary
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "position_ids": positions, "sequence_ids": mask}
     batch |= {"masked_positions": positions}
     expected = jax.jit(pretraining_model(model.config, next_sentence=False).apply)({"params": model.params}, batch)
-    for function, ours, theirs in (("encode", "last", "last_hidden_state"), ("pretraining", "mlm_logits", "mlm_logits")):
+    functions = [("pretraining", "mlm_logits", "mlm_logits")]
+    if name != "characters":  # the two functions have the same embeddings
+        functions.append(("encode", "last", "last_hidden_state"))
+    for function, ours, theirs in functions:
         flags = ["--format=stablehlo", f"--function={function}", "--platforms=cpu"]
         convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / function}", *flags])
         found = loaded(tmp_path / function, ids, mask, 0 * ids)[theirs]
