@@ -3,7 +3,6 @@ as features, static vectors that are written for other programs, and cross-view 
 
 from __future__ import annotations
 
-import pathlib
 import random
 import signal
 
@@ -16,7 +15,8 @@ from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.word2vec import read_vectors
 from bert_jax.model.characters import piece_symbols
 from tests.end_to_end import forked
-from tests.end_to_end.forked import Commands, Signal, commands_run
+from tests.end_to_end.conftest import ASKED
+from tests.end_to_end.forked import Commands, Signal
 from tests.end_to_end.runs import REPOSITORY, assert_same_weights, records, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
 from tests.end_to_end.toy_tasks import NAMES, PLACES, TRAIN, entities, sentence, write_vocabulary
@@ -36,6 +36,9 @@ TINY = (
     "--config.log_every=1",
 )
 """Overrides of the shipped experiments."""
+STOPPED = {"flair": ("flair", 1), "views": ("static_tagger", 5)}
+"""Commands that are first stopped with SIGTERM and resumed -> the names of their workdirs, and the step, which no earlier command
+reaches. Cross-view training is stopped between a step with labels and one without."""
 
 
 @pytest.fixture(scope="module")
@@ -70,41 +73,41 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     def features_of(name: str, layers: str, *flags: str) -> list[str]:
         places = [f"--workdir={base / name}_tagger", f"--config.init_from={base / name}"]
         own = ["--config.head.lstm=8", "--config.training.epochs=1", f"--config.task.data_dir={base / 'entities'}"]
-        return [
-            "finetune",
-            f"--config={REPOSITORY}/experiments/finetune/ner_features.py:{layers}",
-            *places,
-            *replacing(SMALL, *own, *flags),
-        ]
+        experiment = f"--config={REPOSITORY}/experiments/finetune/ner_features.py:{layers}"
+        return ["finetune", experiment, *places, *replacing(SMALL, *own, *flags)]
 
+    def stopped_before(name: str, line: list[str]) -> dict[str, list[str]]:
+        whole = f"--workdir={base / STOPPED[name][0]}"
+        again = [flag.replace(whole, f"--workdir={base / 'again' / name}") for flag in line]
+        return {f"{name} stopped": again, f"{name} resumed": again, name: line}
+
+    usual = ("--eval-fraction=0.2", "--shards=2", "--workers=1")
+    views = ("--config.cross_view.batch_size=8", "--config.log_every=2", f"--config.cross_view.corpus={base / 'corpus'}")
+    flair = [flag for flag in pretrain("flair", "flair", *of_letters) if "vocab_size" not in flag]
+    cross_view = features_of("static", "last", *views)
     commands = {
-        "letters": ["corpus", *letters, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
-        "flair": [flag for flag in pretrain("flair", "flair", *of_letters) if "vocab_size" not in flag],
-        "flair_tagger": features_of("flair", "last", "--config.task.length=64"),
-        "pairs": ["corpus", *pairs, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
-        "cove": [flag for flag in pretrain("cove", "cove", *of_pairs) if "max_predictions" not in flag],
-        "cove_tagger": features_of("cove", "embeddings_and_last"),
-        "corpus": ["corpus", *source, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
-        "bilm": pretrain("bilm", "bilm", "--config.model.num_layers=1"),
-        "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
-        "tag": ["predict", "tag", f"--model={base / 'tagger'}", "ada fay saw oslo"],
+        "letters": ["corpus", *letters, *usual],
+        **stopped_before("flair", flair),
+        "corpus": ["corpus", *source, *usual],
         "static": pretrain("static", "static"),
         "vectors": ["convert", f"--from={base / 'static'}", f"--to={base / 'vectors'}", "--format=word2vec"],
+        **stopped_before("views", cross_view),
+        "flair_tagger": features_of("flair", "last", "--config.task.length=64"),
+        "pairs": ["corpus", *pairs, *usual],
+        "cove": [flag for flag in pretrain("cove", "cove", *of_pairs) if "max_predictions" not in flag],
+        "cove_tagger": features_of("cove", "embeddings_and_last"),
+        "bilm": pretrain("bilm", "bilm", "--config.model.num_layers=1"),
         "characters": pretrain("characters", "bilm", "--config.model.num_layers=1", *characters),
-        "views": features_of(
-            "static",
-            "last",
-            f"--config.cross_view.corpus={base / 'corpus'}",
-            "--config.cross_view.batch_size=8",
-            "--config.log_every=2",
-        ),
+        "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
+        "tag": ["predict", "tag", f"--model={base / 'tagger'}", "ada fay saw oslo"],
     }
-    return commands_run(base, commands)
+    stops = [Signal(ASKED, argument=step, number=signal.SIGTERM) for _, step in STOPPED.values()]
+    return Commands(base, dict(zip(commands, forked.run(base, *commands.values(), at=stops), strict=True)))
 
 
 def test_every_run_finishes(predecessors: Commands):
     for name, end in predecessors.ends.items():
-        assert end.status == 0, (name, end.output)
+        assert end.status == (128 + signal.SIGTERM if name.endswith("stopped") else 0), (name, end.output)
         assert "Traceback" not in end.output
 
 
@@ -187,15 +190,8 @@ def test_cross_view_training_alternates_batches_and_exports_only_the_tagger(pred
     assert f"an epoch is {steps} steps" in predecessors.ends["views"].output
 
 
-@pytest.mark.parametrize(("name", "step"), [("views", 5), ("flair", 1)])
-def test_an_interrupted_run_equals_the_uninterrupted_run(predecessors: Commands, tmp_path: pathlib.Path, name: str, step: int):
-    """The runs are equal bit for bit. Cross-view training is stopped between a step with labels and one without."""
-    whole = predecessors.base / {"views": "static_tagger", "flair": "flair"}[name]
-    line = [flag.replace(f"--workdir={whole}", f"--workdir={tmp_path / 'run'}") for flag in predecessors.lines[name]]
-    death = Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=step, number=signal.SIGTERM)
-    (stopped,) = forked.run(tmp_path, line, at=death)
-    assert stopped.status == 143, stopped.output
-    (done,) = forked.run(tmp_path, line)
-    assert done.status == 0, done.output
-    assert f"step {step}" in done.output
-    assert_same_weights(tmp_path / "run", whole)
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run_bit_for_bit(predecessors: Commands, name: str):
+    workdir, step = STOPPED[name]
+    assert f"step {step}" in predecessors.ends[f"{name} resumed"].output
+    assert_same_weights(predecessors.base / "again" / name, predecessors.base / workdir)
