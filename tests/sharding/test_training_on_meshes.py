@@ -8,30 +8,24 @@ import math
 import re
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.batches import to_device
-from bert_jax.model.config import modern_block
-from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import PROJECTION
-from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
-from bert_jax.pretraining.program import pretraining_program, step_scalars
-from bert_jax.sharding import rules
+from bert_jax.data.config import ExampleConfig
+from bert_jax.objectives.objective import Objective
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import device_grid, make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
-from tests.random_rows import drawn_parameters, largest_difference, random_batch
+from tests.random_rows import largest_difference
 from tests.sharding.test_mesh import chips
-from tests.sharding.training import DROPPING, begun, experiment_on, program_of, state_with, train
+from tests.sharding.training import DROPPING, begun, experiment_on, program_of, train_by_a_teacher
 
 MESHES = {
-    "data 8": MeshConfig(data=8),
+    "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
 }
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, after three steps: Adam's first steps amplify rounding
@@ -42,41 +36,27 @@ pytestmark = pytest.mark.usefixtures("small_arrays_are_spread_too")
 
 @functools.cache
 def on_one_device() -> tuple[Any, list[dict[str, float]]]:
-    return train(experiment_on(MeshConfig(), optimizer="lamb"), devices=1)
+    return train_by_a_teacher(MeshConfig(), devices=1)
 
 
 @functools.cache
 def on_mesh(name: str) -> tuple[Any, list[dict[str, float]]]:
-    return train(experiment_on(MESHES[name], optimizer="lamb"))
+    return train_by_a_teacher(MESHES[name])
 
 
-def assert_same(found: tuple[Any, list[dict[str, float]]], wanted: tuple[Any, list[dict[str, float]]]) -> None:
-    (state, sums), (state_of_one, sums_of_one) = found, wanted
+@pytest.mark.parametrize("name", MESHES)
+def test_distillation_on_a_mesh_equals_one_device_with_dropout(name: str):
+    """The teacher is split over fsdp and tensor; the student's state is sharded over data too, unless both are above 1."""
+    (state, sums), (state_of_one, sums_of_one) = on_mesh(name), on_one_device()
     for step, (a, b) in enumerate(zip(sums_of_one, sums, strict=True)):
-        for name in a:
-            assert b[name] == pytest.approx(a[name], rel=SUMS_WITHIN if step == 0 else 100 * SUMS_WITHIN), (step, name)
-    assert int(state.step) == int(state_of_one.step)
+        for key in a:
+            assert b[key] == pytest.approx(a[key], rel=SUMS_WITHIN if step == 0 else 100 * SUMS_WITHIN), (step, key)
+    assert sums[0]["soft_loss"] > 0
+    assert int(state.step) == len(sums)
     assert largest_difference(state_of_one.params, state.params) < PARAMETERS_WITHIN
     for slot in ("mu", "nu"):
         ours, theirs = (getattr(s.opt_state[0], slot) for s in (state_of_one, state))
         assert largest_difference(ours, theirs) < 100 * SUMS_WITHIN
-
-
-@pytest.mark.parametrize("name", MESHES)
-def test_a_mesh_trains_as_one_device_with_dropout_and_the_norms_of_lamb(name: str):
-    assert_same(on_mesh(name), on_one_device())
-
-
-def test_microbatches_of_a_modern_block_train_by_stable_adamw_as_on_one_device_if_each_layer_is_gathered_when_it_is_needed():
-    """The mesh has `scan_layers=False`, which gathers layer by layer, while the tests above gather all layers at once."""
-
-    def trained(mesh: MeshConfig, devices: int, scan: bool) -> tuple[Any, list[dict[str, float]]]:
-        experiment = experiment_on(mesh, accumulation=2, optimizer="stable_adamw")
-        fields = modern_block(DROPPING.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
-        model = dataclasses.replace(DROPPING, **fields, num_key_value_heads=2, scan_layers=scan)
-        return train(dataclasses.replace(experiment, model=model), devices)
-
-    assert_same(trained(MeshConfig(data=4, tensor=2), 8, False), trained(MeshConfig(), 1, True))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +98,7 @@ def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding(rings: Any):
         def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
             return {"total": (batch["input_ids"] @ params["kernel"]).sum()}
 
-    narrow = dataclasses.replace(MESHES["data 8"], reduce_dtype="bfloat16")
+    narrow = MeshConfig(data=8, reduce_dtype="bfloat16")
     assert program_of(experiment_on(narrow)).reduce_dtype == "bfloat16"
     mesh, (rows, kernel) = make_mesh(narrow), np.random.default_rng(0).random((2, 8, 64), np.float32)
     shardings = {"kernel": NamedSharding(mesh, PartitionSpec("data"))}
@@ -157,11 +137,11 @@ def test_gradients_of_a_word_add_up_in_float32_for_any_compute_dtype():
 
 
 def test_each_data_device_holds_its_shard_of_every_large_array():
-    (state, _), m = on_mesh("data 8"), DROPPING
+    (state, _), m = on_mesh("data 4 x fsdp 2"), DROPPING
     layers = state.params["encoder"]["layers"]
     wanted = [
-        (layers["feed_forward"]["output"]["kernel"], (m.num_layers, m.intermediate_size // 8, m.hidden_size)),
-        (layers["attention"]["query"]["kernel"], (m.num_layers, m.hidden_size // 8, m.num_heads, m.head_width)),
+        (layers["feed_forward"]["output"]["kernel"], (m.num_layers, m.intermediate_size // 4, m.hidden_size // 2)),
+        (layers["attention"]["query"]["kernel"], (m.num_layers, m.hidden_size // 2, m.num_heads // 4, m.head_width)),
         (layers["feed_forward_layer_norm"]["scale"], (m.num_layers, m.hidden_size)),
     ]
     for array, shape in wanted:
@@ -169,7 +149,9 @@ def test_each_data_device_holds_its_shard_of_every_large_array():
 
 
 def test_initial_weights_do_not_depend_on_the_mesh():
-    experiments = {1: experiment_on(MeshConfig()), 8: experiment_on(MeshConfig(data=1, fsdp=2, tensor=4))}
+    model = dataclasses.replace(DROPPING, encoder="bilm", attention_dropout=0.0)  # few arrays, but stacked ones too
+    without_pairs = dataclasses.replace(experiment_on(MeshConfig()), model=model, examples=ExampleConfig(pairs="none"))
+    experiments = {1: without_pairs, 8: dataclasses.replace(without_pairs, mesh=MeshConfig(data=1, fsdp=2, tensor=4))}
     alone, spread = (jax.device_get(begun(one, program_of(one, n))) for n, one in experiments.items())
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, spread)))
 
@@ -207,27 +189,3 @@ def test_fsdp_8_divides_device_memory_by_nearly_eight():
 
     # at width 16 the LayerNorms and some biases, which stay whole, are a visible fraction; for Base they are 0.1 %
     assert bytes_of_a_device(MeshConfig(data=1, fsdp=8)) < bytes_of_a_device(MeshConfig(data=8, zero_sharding=False)) / 4
-
-
-def test_distillation_on_a_mesh_equals_one_device():
-    """The teacher is split over fsdp and replicated over data; the student's state is sharded over data too."""
-    found, model = [], dataclasses.replace(DROPPING, hidden_dropout=0.0, attention_dropout=0.0)
-    wide = dataclasses.replace(model, hidden_size=24)
-    of_teacher = drawn_parameters(wide, 1)
-    teacher = Teacher(wide, {part: of_teacher[part] for part in TEACHER_PARTS})
-    kernel = np.random.default_rng(0).normal(0, 0.25, (16, 24)).astype(np.float32)
-    params = {**drawn_parameters(model), PROJECTION: {"kernel": kernel}}
-    batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
-    for mesh_config, devices in ((MeshConfig(), 1), (MeshConfig(data=2, fsdp=2), 4)):
-        distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)
-        experiment = dataclasses.replace(experiment_on(mesh_config), model=model, teacher="any", distillation=distillation)
-        mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
-        program = pretraining_program(experiment, mesh, teacher)
-        with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-            state = jax.device_put(state_with(params, program), program.shardings)
-            arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), step_scalars(experiment))
-            found.append(jax.device_get(program.norms_step(1)(*arguments)))
-    (norms, sums), (norms_on_mesh, sums_on_mesh) = found
-    assert sums["soft_loss"] > 0
-    assert largest_difference(sums, sums_on_mesh) < 1e-4
-    assert largest_difference(norms, norms_on_mesh) < PARAMETERS_WITHIN

@@ -42,8 +42,8 @@ def gradients(params, step):
     return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), params)
 
 
-def run(optimizer, params, rate=0.1):
-    """Returns parameters after a few updates with random gradients."""
+def run(optimizer, params, rate=0.1, place=lambda tree: tree):
+    """Returns parameters after a few updates with random gradients. `place` puts all arrays on their devices."""
 
     @jax.jit
     def update(params, state, grads):
@@ -51,8 +51,9 @@ def run(optimizer, params, rate=0.1):
         return jax.tree.map(lambda p, d: p - rate * d, params, direction), state
 
     state = jax.jit(optimizer.init)(params)
+    params = place(params)
     for step in range(STEPS):
-        params, state = update(params, state, gradients(params, step))
+        params, state = update(params, state, place(gradients(params, step)))
     assert int(state[0].count) == STEPS
     return params
 
@@ -135,14 +136,14 @@ def unstacked_tree(arrays):
 
 
 @functools.cache
-def stable(tree_of, run, place=lambda tree: tree):
+def stable(tree_of, run):
     """Returns the parameters after the authors' 50 steps, as float64."""
     decay, decoupled = make_stable_adamw.RUNS[run]
     b1, b2 = make_stable_adamw.BETAS
     phase = {"steps": make_stable_adamw.STEPS, "learning_rate": make_stable_adamw.PEAK}
     settings = {"name": "stable_adamw", "b1": b1, "b2": b2, "epsilon": make_stable_adamw.EPSILON, "weight_decay": decay}
     experiment = PretrainingExperiment.from_dict({"optimizer": settings | {"decouple_rate": decoupled}, "phases": [phase]})
-    params = place(tree_of(make_stable_adamw.random_arrays(0)))
+    params = tree_of(make_stable_adamw.random_arrays(0))
     optimizer = make_optimizer(experiment.for_phase(0).optimizer, boxed(params))
 
     @jax.jit
@@ -152,7 +153,7 @@ def stable(tree_of, run, place=lambda tree: tree):
 
     state = jax.jit(optimizer.init)(params)
     for step in range(make_stable_adamw.STEPS):
-        params, state = update(params, state, place(tree_of(make_stable_adamw.gradients(step))), make_stable_adamw.rate(step))
+        params, state = update(params, state, tree_of(make_stable_adamw.gradients(step)), make_stable_adamw.rate(step))
     return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
 
@@ -175,7 +176,7 @@ def test_stable_adamw_does_not_clip_gradients_below_its_epsilon():
     np.testing.assert_allclose(direction["kernel"], np.full(4, mean / (np.sqrt(square) + 1e-6)), rtol=1e-3)
 
 
-def test_stable_adamw_is_the_same_with_sharded_arrays():
+def test_the_norms_of_optimizers_are_the_same_with_sharded_arrays():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
 
     def place(tree):
@@ -188,7 +189,10 @@ def test_stable_adamw_is_the_same_with_sharded_arrays():
 
         return jax.tree.map(spread, tree)
 
-    assert largest_difference(stable(stacked_tree, "decoupled"), stable(stacked_tree, "decoupled", place)) < 1e-6
+    params = stacked_tree(make_stable_adamw.random_arrays(0))
+    for name in ("lamb", "stable_adamw"):
+        optimizer = make_optimizer(OptimizerConfig(name=name), boxed(params))
+        assert largest_difference(run(optimizer, params), run(optimizer, params, place=place)) < 1e-6
 
 
 def test_the_golden_gradients_trigger_the_clipping_of_stable_adamw():
