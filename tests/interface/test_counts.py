@@ -71,10 +71,11 @@ def test_a_number_and_its_noun_agree(number: int, noun: str, said: str):
 def bare_counts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Returns (line, text) for every number in a program's texts that is followed by a plural noun. Errors for programmers,
     ValueErrors, do not count, nor do errors about bytes, of which there is never only one."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     theirs = [call for call in calls if call.func.id in ("ValueError", "Damaged")]  # type: ignore[attr-defined]
     inside = {id(node) for call in theirs for node in ast.walk(call)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in inside:
             continue
         if isinstance(node, ast.JoinedStr):
