@@ -1,8 +1,9 @@
-"""Rows for tests of fused attention, a plain attention as their reference, and functions that return the results of both."""
+"""Rows for tests of fused attention, attention in NumPy as their reference, and functions that return the results of both."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -10,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.attention import attention_mask, dot_product_attention
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.layers import Dropout
+from bert_jax.model.layers import Dropout, dropout
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.data_parallel import own_rows
@@ -75,21 +75,34 @@ def fused(
     return attend
 
 
-def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, radius: int | None = None) -> Any:
-    """Returns the same function, computed by `dot_product_attention`."""
-    dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
+def expected(
+    ids: Any, heads: int, inputs: Sequence[Any], rate: float = 0.0, radius: int | None = None, queried: Any = None
+) -> list[np.ndarray]:
+    """Returns the `results` of attention, computed by NumPy in float64, with the dropout mask of plain attention. If there are
+    `queried` columns, only these are queries, and the query and the gradient have only these."""
+    query, key, value, gradient = (np.asarray(x, np.float64) for x in inputs)
+    length, head_width = key.shape[1], key.shape[2] // heads
+    split = [x.reshape(*x.shape[:2], heads, head_width).swapaxes(1, 2) for x in (query, key, value, gradient)]
+    query, key, value, gradient = split
+    ids, at = np.asarray(ids), np.arange(length)[None] if queried is None else np.asarray(queried)
+    mask = np.take_along_axis(ids, np.broadcast_to(at, (len(ids), at.shape[1])), axis=1)[:, :, None] == ids[:, None, :]
+    if radius is not None:
+        mask &= abs(at[:, :, None] - np.arange(length)) <= radius
+    scores = np.where(mask[:, None], query @ key.swapaxes(2, 3) / head_width**0.5, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    kept = _kept(weights.shape, rate) if rate else np.ones(())
+    of_weights = kept * (gradient @ value.swapaxes(2, 3))
+    of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True)) / head_width**0.5
+    shown = kept * weights
+    found = shown @ value, of_scores @ key, of_scores.swapaxes(2, 3) @ query, shown.swapaxes(2, 3) @ gradient
+    return [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in found]
 
-    def attend(*qkv: Any) -> Any:
-        b, length, width = qkv[0].shape
-        query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
-        mask = attention_mask(ids, ids)
-        if radius is not None:
-            places = np.arange(length)
-            mask = mask & (abs(places[:, None] - places[None, :]) <= radius)[None, None]
-        context = dot_product_attention(query, key, value, mask, dropout)
-        return context.swapaxes(1, 2).reshape(b, length, width)
 
-    return attend
+@functools.cache
+def _kept(shape: tuple[int, ...], rate: float) -> np.ndarray:
+    """Returns 0 for the elements of this shape that dropout with the seed SEED drops, and the factor of the others."""
+    return np.asarray(jax.jit(lambda: dropout(jnp.ones(shape), Dropout(rate, jnp.uint32(SEED))))(), np.float64)
 
 
 def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:

@@ -23,9 +23,9 @@ from bert_jax.model.layers import Dropout, NormParameters, dropout, normalise
 PLAIN = Case(2, 21, 2, 64, "float32")
 DROPPED = Case(1, 64, 1, 128, "float32", RATE)
 ROUNDED = dataclasses.replace(DROPPED, dtype="bfloat16")
-WINDOW = Case(1, 150, 1, 128, "float32", radius=20)
+WINDOW = Case(1, 120, 1, 128, "float32", radius=20)
 DROPPED_WINDOW = dataclasses.replace(WINDOW, rate=RATE)
-SOME = Case(2, 140, 1, 128, "float32", queries=50)
+SOME = Case(1, 120, 1, 128, "float32", queries=50)
 TURNED = Case(1, 40, 1, 128, "float32", rotated=True)
 GPU = Case(1, 40, 1, 16, "float32", RATE, radius=5)
 NORM = Case(1, 40, 1, 128, "float32", RATE)
@@ -223,7 +223,7 @@ def test_the_worst_figure_is_the_closest_to_or_above_its_limit():
 def test_a_case_is_described_by_its_heads_and_dropout():
     assert str(NORM) == "1 x 40 tokens, width 128, float32, dropout 0.25"
     assert str(PLAIN) == "2 x 21 tokens, width 2 x 64, float32"
-    assert str(WINDOW) == "1 x 150 tokens, width 128, float32, window of 41"
+    assert str(WINDOW) == "1 x 120 tokens, width 128, float32, window of 41"
 
 
 def test_selected_queries_and_rotation_are_compared_only_on_a_tpu():
