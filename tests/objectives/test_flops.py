@@ -28,7 +28,8 @@ from tests.random_rows import TINY, random_batch, with_centres
 
 ROWS, LENGTH, PREDICTIONS = 3, 16, 4
 LABELS = ("a", "b", "c")
-BILM = dataclasses.replace(TINY, encoder="bilm", num_heads=1)
+ONE_LAYER = dataclasses.replace(TINY, num_layers=1)
+BILM = dataclasses.replace(ONE_LAYER, encoder="bilm", num_heads=1)
 STATIC = dataclasses.replace(TINY, encoder="static", num_layers=0)
 SHAPE = RowShape(TokenHead(labels=LABELS).layout, LENGTH, 2)
 
@@ -77,8 +78,8 @@ def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
     "model",
     [
         TINY,
-        dataclasses.replace(TINY, tied_decoder=False, num_layers=1),
-        BILM,
+        dataclasses.replace(ONE_LAYER, tied_decoder=False),
+        dataclasses.replace(BILM, num_layers=2),
         dataclasses.replace(BILM, direction="left_to_right", intermediate_size=16),  # cells as wide as the output
         dataclasses.replace(BILM, character_cnn=True, tied_decoder=False),
     ],
@@ -98,7 +99,7 @@ def test_flops_of_a_pretraining_step_equal_its_matrix_products(model: ModelConfi
 
 def test_flops_of_an_encoder_in_a_file_are_three_times_those_of_its_forward_pass():
     """Its Fourier transforms are products with constants, whose gradients are counted too, although nothing reads them."""
-    model = dataclasses.replace(TINY, encoder="experiments/extensions/fourier.py:Fourier")
+    model = dataclasses.replace(ONE_LAYER, encoder="experiments/extensions/fourier.py:Fourier")
     batch = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS)
     params = nn.unbox(abstract_parameters(model))
     forward = products(jax.make_jaxpr(Model(model).encode)(params, batch).jaxpr) / ROWS
@@ -152,16 +153,15 @@ def of_task(model: ModelConfig, head: Any, frozen: bool = False) -> float:
 @pytest.mark.parametrize(
     ("model", "head"),
     [
-        (TINY, SequenceHead(labels=LABELS)),
-        (TINY, SequenceHead(labels=LABELS, pooling="concat", lstm=5)),
-        (TINY, TokenHead(labels=LABELS)),
+        (ONE_LAYER, SequenceHead(labels=LABELS)),
+        (ONE_LAYER, SequenceHead(labels=LABELS, pooling="concat", lstm=5)),
         (STATIC, TokenHead(labels=LABELS)),
         (STATIC, TokenHead(labels=LABELS, lstm=5)),
         (BILM, TokenHead(labels=LABELS, lstm=5, mix_at="output")),
-        (dataclasses.replace(TINY, num_layers=4), TokenHead(labels=LABELS, lstm=5, layers="last_four_concat")),
-        (dataclasses.replace(TINY, classifier_pooling="mean"), TokenHead(labels=LABELS)),
-        (dataclasses.replace(TINY, classifier_pooling="mean"), SequenceHead(labels=LABELS)),
-        (dataclasses.replace(TINY, classifier_pooling="late"), SequenceHead(labels=LABELS)),
+        (dataclasses.replace(TINY, num_layers=4, scan_layers=True), TokenHead(labels=LABELS, lstm=5, layers="last_four_concat")),
+        (dataclasses.replace(ONE_LAYER, classifier_pooling="mean"), TokenHead(labels=LABELS)),
+        (dataclasses.replace(ONE_LAYER, classifier_pooling="mean"), SequenceHead(labels=LABELS)),
+        (dataclasses.replace(ONE_LAYER, classifier_pooling="late"), SequenceHead(labels=LABELS)),
     ],
 )
 def test_flops_of_a_task_include_its_head(model: ModelConfig, head: Any):
@@ -171,10 +171,10 @@ def test_flops_of_a_task_include_its_head(model: ModelConfig, head: Any):
 
 def test_flops_of_a_frozen_encoder_have_no_backward_pass():
     head = TokenHead(labels=LABELS, lstm=5)
-    counted = task_row_flops(TINY, head, SHAPE, frozen=True)
-    assert counted == of_task(TINY, head, frozen=True)
-    encoder = model_row_flops(TINY, LENGTH)
-    assert task_row_flops(TINY, head, SHAPE) - counted == encoder - forward_flops(encoder) == 2 / 3 * encoder
+    counted = task_row_flops(ONE_LAYER, head, SHAPE, frozen=True)
+    assert counted == of_task(ONE_LAYER, head, frozen=True)
+    encoder = model_row_flops(ONE_LAYER, LENGTH)
+    assert task_row_flops(ONE_LAYER, head, SHAPE) - counted == encoder - forward_flops(encoder) == 2 / 3 * encoder
 
 
 @pytest.mark.parametrize(("layers", "states"), [("uniform", TINY.num_layers + 1), ("last", 1)])

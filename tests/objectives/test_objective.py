@@ -19,7 +19,7 @@ from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, g
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
 from tests.model.lowbias32 import hashed
-from tests.objectives.scored import MODELS, objective_of
+from tests.objectives.scored import MODELS, ONE_LAYER, objective_of
 from tests.random_rows import TINY, random_batch, with_centres
 
 OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
@@ -169,7 +169,7 @@ def test_a_narrower_model_has_scaled_widths_and_heads_and_the_same_layers(
 
 def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     kind = load_named(OWN, {}, "config.objective")
-    objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(TINY)), random_batch()
+    objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(ONE_LAYER)), random_batch()
     objective.check("it")
     sums, counts = jax.jit(objective.sums)(drawn(objective), batch, jnp.uint32(3)), objective.counts(batch)
     original, masked = with_predictions(batch, batch["masked_targets"]), np.asarray(batch["masked_targets"]) >= 0
@@ -269,7 +269,7 @@ def test_row_losses_are_means_over_their_targets_whether_from_the_sums_of_an_obj
     """The last row predicts nothing."""
     batch = {name: np.array(x) for name, x in random_batch().items()}
     batch["masked_targets"][-1] = batch["nsp_labels"][-1] = -1
-    plain, own = (kind().for_model(Model(TINY, pairs=True)) for kind in (MlmNsp, SameSums))
+    plain, own = (kind().for_model(Model(ONE_LAYER, pairs=True)) for kind in (MlmNsp, SameSums))
     params = drawn(plain)
     losses, sums = jax.jit(lambda p, b: (plain.row_losses(p, b), plain.sums(p, b, None)))(params, batch)
     of_sums = jax.jit(own.row_losses)(params, batch)
@@ -280,7 +280,7 @@ def test_row_losses_are_means_over_their_targets_whether_from_the_sums_of_an_obj
     for name, counts in targets.items():
         assert float(losses[name] @ counts) == pytest.approx(float(sums[name]), rel=1e-5)
         assert float(losses[name][-1]) == 0
-    without_pairs = MlmNsp().for_model(Model(TINY))
+    without_pairs = MlmNsp().for_model(Model(ONE_LAYER))
     assert jax.eval_shape(without_pairs.row_losses, drawn(without_pairs), batch).keys() == {"mlm_loss"}
 
 
