@@ -57,13 +57,6 @@ def keep_programs(least: float, suffix: str = "") -> None:
     compilation_cache.is_cache_used = lambda backend: backend.platform == "cpu" and is_used(backend)
 
 
-def keep_those_in(directory: str) -> None:
-    """Keeps the programs that an ended process, started as a person would, has written into its cache `directory`."""
-    kept = lru_cache.LRUCache(jax.config.jax_compilation_cache_dir, max_size=-1)
-    for path in pathlib.Path(directory).glob("*-cache"):
-        _put_at_once(kept, path.name.removesuffix("-cache"), path.read_bytes())
-
-
 def _put_at_once(cache: lru_cache.LRUCache, key: str, value: bytes) -> None:
     """Writes the file of a program under another name first. JAX's own method can leave a part of it, if its process is killed,
     and other processes could read that."""

@@ -1,14 +1,16 @@
 """Runs commands in processes that start at once: they are forked from a process that has imported everything, so a test can start
 a dozen.
 
-A process gets command lines as a user types them after `tpu_scripts/run.sh`, and runs them one after another. It can send itself
-a signal at a given call of a given function, so that a run ends exactly there, not just nearby.
+A process gets command lines as a user types them after `tpu_scripts/run.sh`, and runs them one after another. Between them it
+can call functions, for example to copy a workdir. It can send itself a signal at a given call of a given function, so that a run
+ends exactly there, not just nearby.
 """
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
+import errno
 import functools
 import gc
 import importlib
@@ -39,6 +41,9 @@ from bert_jax.training import curves as plots
 from bert_jax.training.steps import Program
 from tests.compiling import keep_programs, share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
+
+Command = Sequence[str] | Callable[[], object]
+"""A command line, or a function of a module that is called in its place."""
 
 SERVER = multiprocessing.get_context("forkserver")
 COMMANDS = (
@@ -96,6 +101,27 @@ class Signal:
                 os._exit(1)
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure(Signal):
+    """Raises `error` instead of sending a signal."""
+
+    error: Exception = dataclasses.field(default_factory=lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    def send(self) -> None:
+        raise self.error
+
+
+@dataclasses.dataclass(frozen=True)
+class Move(Signal):
+    """Moves `source` to `target` instead of sending a signal, as a user who tidies up might."""
+
+    source: str = ""
+    target: str = ""
+
+    def send(self) -> None:
+        pathlib.Path(self.source).rename(self.target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +201,7 @@ class Started:
 
 def start(
     directory: pathlib.Path,
-    *commands: Sequence[str],
+    *commands: Command,
     devices: int = 1,
     at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
@@ -193,7 +219,8 @@ def start(
     environment = {"XLA_FLAGS": xla_flags(devices), CACHE: os.environ[CACHE]}
     each = [around] * len(commands) if isinstance(around, Surroundings) else list(around)
     signals = [at] if isinstance(at, Signal) else list(at or ())
-    arguments = ([list(command) for command in commands], names, environment, signals, prepare, slow, each)
+    lines = [command if callable(command) else list(command) for command in commands]
+    arguments = (lines, names, environment, signals, prepare, slow, each)
     child = SERVER.Process(target=_child, args=arguments)
     child.start()
     return Started(child, outputs)
@@ -201,7 +228,7 @@ def start(
 
 def run(
     directory: pathlib.Path,
-    *commands: Sequence[str],
+    *commands: Command,
     devices: int = 1,
     at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
@@ -220,16 +247,16 @@ class Commands:
 
     base: pathlib.Path
     ends: dict[str, Done]
-    lines: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    lines: Mapping[str, Command] = dataclasses.field(default_factory=dict)
 
 
-def commands_run(base: pathlib.Path, commands: Mapping[str, Sequence[str]]) -> Commands:
+def commands_run(base: pathlib.Path, commands: Mapping[str, Command]) -> Commands:
     """Runs `commands`, given by name, one after another in a process in the directory `base`."""
     return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)), commands)
 
 
 def _child(
-    commands: list[list[str]],
+    commands: list[Command],
     outputs: list[str],
     environment: Mapping[str, str],
     at: Sequence[Signal],
@@ -241,7 +268,7 @@ def _child(
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     atexit._clear()  # only the parent runs what it has registered
     os.environ.update(environment)
-    _keep_what_is_compiled(commands[0])
+    _keep_what_is_compiled([] if callable(commands[0]) else commands[0])
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # its queues leave nothing behind if a process is killed
@@ -253,7 +280,7 @@ def _child(
         one.arm()
     if slow:
         _slow_down(slow)
-    for (command, *arguments), output, surroundings in zip(commands, outputs, around, strict=True):
+    for command, output, surroundings in zip(commands, outputs, around, strict=True):
         with pathlib.Path(output).open("wb") as file:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -262,7 +289,7 @@ def _child(
         if surroundings is not around[0]:
             _forget()
         surroundings.enter()
-        status = _do(command, arguments)
+        status = _do(command)
         for stream in (sys.stdout, sys.stderr):
             if stream:
                 stream.flush()
@@ -286,12 +313,15 @@ def _cached_functions(modules: int) -> list[Any]:
 
 
 def _share_programs() -> None:
-    """Makes pretraining runs of this process that differ only in their workdir, or in the state from which they branch off, share
-    a program, as fine-tuning runs do. To trace and compile a step again takes longer than to train."""
+    """Makes pretraining runs of this process that differ only in settings that their program does not have, such as the workdir,
+    share a program, as fine-tuning runs do. To trace and compile a step again takes longer than to train."""
     make, kept = program.pretraining_program, {}
+    usual = PretrainingExperiment()
+    names = ("seed", "init_from", "init_state", "corpus", "evaluation", "checkpoints", "log_every", "abort_after_skipped")
+    unused = {name: getattr(usual, name) for name in names}
 
     def shared(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-        same = dataclasses.replace(experiment, init_state="")
+        same = dataclasses.replace(experiment, **unused)
         key = (pathlib.Path.cwd(), same, mesh, teacher is None)  # an experiment with a teacher has a digest of its weights
         if key not in kept:
             kept[key] = make(experiment, mesh, teacher)
@@ -321,7 +351,7 @@ def _keep_what_is_compiled(command: Sequence[str]) -> None:
 def _draw_blank_figures() -> None:
     """Saves a blank figure when a run first draws its curves, and none later: drawing takes 0.3 s in each of a hundred runs.
 
-    Real curves are drawn in the fixture `uninterrupted` of conftest.py, which starts a process of its own, and in the tests of
+    Real curves are drawn in the fixture `evaluated` of conftest.py, which starts a process of its own, and in the tests of
     `training/curves.py`.
     """
 
@@ -343,12 +373,14 @@ def _slow_down(name: str) -> None:
     os.rename = late
 
 
-def _do(command: str, arguments: list[str]) -> int:
-    """Returns the exit status that `python -m bert_jax.COMMAND` would have."""
-    module = importlib.import_module(f"bert_jax.{command}")
-    sys.argv = [command, *arguments]
+def _do(command: Command) -> int:
+    """Returns the exit status that `python -m bert_jax.COMMAND` would have; that of a function is 0."""
     try:
-        run_main(module.main)
+        if callable(command):
+            command()
+            return 0
+        sys.argv = list(command)
+        run_main(importlib.import_module(f"bert_jax.{command[0]}").main)
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

@@ -165,6 +165,13 @@ def checkpoints(workdir: pathlib.Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
 
 
+def damage_newest_checkpoint(workdir: pathlib.Path) -> None:
+    """Cuts the ends of the large files of the newest checkpoint off."""
+    for path in (workdir / "checkpoints" / str(checkpoints(workdir)[-1])).rglob("*"):
+        if path.is_file() and path.stat().st_size > 1_000:
+            path.write_bytes(path.read_bytes()[:-500])
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]

@@ -12,6 +12,7 @@ from bert_jax import pretrain
 from bert_jax.errors import UserError
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.forked import Done
 from tests.end_to_end.runs import VOCABULARY, build_corpus, checkpoints, learned, write_experiment, write_text
 
 
@@ -67,34 +68,30 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     assert "rerun the command that built the corpus" in sentence
 
 
-def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_first_step(monkeypatch, experiment, tmp_path):
-    corpus = tmp_path / "corpus"
-    shutil.copytree(experiment.parent / "corpus", corpus)
+def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_first_step(
+    monkeypatch, brief, briefs: dict[str, Done], tmp_path
+):
+    end, corpus, workdir = briefs["flipped"], brief.with_name("damaged"), brief.with_name("flipped")
     victim = next(corpus.glob("shard-*/train.tokens.npy"))
-    content = bytearray(victim.read_bytes())
-    content[-1] ^= 1
-    victim.write_bytes(content)
-    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    damaged = write_experiment(tmp_path / "experiment.py", corpus)
-    (end,) = forked.run(experiment.parent, command(damaged, tmp_path / "run"))
     assert end.status == 2
     assert f"error: corrupted corpus: {victim} has changed since it was written" in end.output
     assert "Traceback" not in end.output
-    assert checkpoints(tmp_path / "run") == []
-    assert not (tmp_path / "run" / "model").exists()
-    assert f"{victim} has changed since it was written" in refused(monkeypatch, damaged, tmp_path / "other", "--verify")
-    assert not (tmp_path / "other").exists()
+    assert checkpoints(workdir) == []
+    assert not (workdir / "model").exists()
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    sentence = refused(monkeypatch, brief, tmp_path / "run", f"--config.corpus.directory={corpus}", "--verify")
+    assert f"{victim} has changed since it was written" in sentence
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_run_whose_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, tmp_path):
-    phase = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
-    (diverged,) = forked.run(brief.parent, command(brief, tmp_path / "run", *phase))
+def test_a_run_whose_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, briefs: dict[str, Done]):
+    diverged, workdir = briefs["not_finite"], brief.with_name("not_finite")
     assert diverged.status == 2
     assert "error: the loss or the gradient was not finite in 3 steps in a row" in diverged.output
     assert "Traceback" not in diverged.output
-    assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
-    assert not (tmp_path / "run" / "results.json").exists()
-    assert not (tmp_path / "run" / "model").exists()
+    assert len(list(workdir.glob("nonfinite-step-*.npz"))) == 1
+    assert not (workdir / "results.json").exists()
+    assert not (workdir / "model").exists()
 
 
 def test_a_refusal_is_one_line_with_exit_status_2(experiment, tmp_path):

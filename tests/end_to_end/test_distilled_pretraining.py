@@ -29,8 +29,8 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def runs(brief: pathlib.Path) -> dict[str, Done]:
-    """Runs the experiment completely. Stops another run after three steps and continues it. Tries to continue a run with
-    another teacher."""
+    """In one process: stops a run after three steps, runs another completely, tries to continue the stopped run with another
+    teacher, and continues it."""
     root = brief.parent
     tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     tokenizer.save(root / "vocabulary")
@@ -40,19 +40,20 @@ def runs(brief: pathlib.Path) -> dict[str, Done]:
         export_model(root / name, Model(params=weights, config=config, tokenizer=tokenizer))
     taught = (*SHORT, f"--config.teacher={root / 'teacher'}")
     stop = Signal(ASKED, argument=3, number=signal.SIGTERM)
-    (stopped,) = forked.run(root, command(brief, root / "stopped", *taught), at=stop)
-    assert stopped.status == 143, stopped.output
-    commands = {
+    commands: dict[str, forked.Command] = {
+        "armed": stop.arm,
+        "stopped": command(brief, root / "stopped", *taught),
         "whole": command(brief, root / "taught", *taught),
         "other": command(brief, root / "stopped", *SHORT, f"--config.teacher={root / 'another'}"),
         "went_on": command(brief, root / "stopped", *taught),
         "replayed": ("pretrain", f"--workdir={root / 'taught'}", "--replay=6"),
     }
-    return dict(zip(commands, forked.run(root, *commands.values()), strict=True))
+    return forked.commands_run(root, commands).ends
 
 
 def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run_bit_for_bit(brief, runs):
-    assert runs["whole"].status == runs["went_on"].status == 0, runs["went_on"].output
+    assert [runs[name].status for name in ("stopped", "whole", "went_on")] == [143, 0, 0], runs
+    assert "resuming from step 3" in runs["went_on"].output
     assert_same_weights(brief.parent / "stopped", brief.parent / "taught")
     assert learned(brief.parent / "stopped") == learned(brief.parent / "taught")
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import functools
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -15,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.runtime import interruptions
 from bert_jax.runtime.goodput import read_goodput
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
-from tests.end_to_end.forked import Done, Started, Surroundings
+from tests.end_to_end.forked import Done, Started
 from tests.end_to_end.runs import (
     BRIEF_STEPS,
     LAST_STEP,
@@ -35,12 +31,6 @@ from tests.end_to_end.runs import (
 from tests.profiles import host_events, profiled_steps
 
 WITHIN_ROUNDING = 2e-3  # relative to the largest weight of each array, after 24 steps with another order of summation
-
-
-def done(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, **how: Any) -> Done:
-    """Returns how the run ends when it is started again."""
-    (end,) = forked.run(experiment.parent, command(experiment, workdir, *flags), **how)
-    return end
 
 
 def copy_of(run: Ended, name: str) -> pathlib.Path:
@@ -64,72 +54,34 @@ def test_the_kill_hits_the_middle_of_the_run(killed: Ended):
     assert 6 <= last_step(killed.workdir) < LAST_STEP
 
 
-def move_away(workdir: pathlib.Path, step: int) -> None:
-    """Moves the workdir of a run of this process after `step`, as a user who tidies up might."""
-    requested = interruptions.Preemption.requested
-
-    def moving(self: interruptions.Preemption, done: int) -> bool:
-        if done == step:
-            workdir.rename(workdir.with_name(f"{workdir.name}-moved"))
-        return requested(self, done)
-
-    interruptions.Preemption.requested = moving  # type: ignore[method-assign]
-
-
-def fail_the_last_save() -> None:
-    """Fills the disk only for the checkpoint of the last step."""
-    from orbax.checkpoint import CheckpointManager
-
-    save = CheckpointManager.save
-
-    def failing(self: CheckpointManager, step: int, *arguments: Any, **named: Any) -> bool:
-        if step == LAST_STEP:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return save(self, step, *arguments, **named)
-
-    CheckpointManager.save = failing  # type: ignore[method-assign]
-
-
-@pytest.fixture(scope="module")
-def hindered(experiment: pathlib.Path, late: Ended) -> tuple[Done, Ended]:
-    """Restarts a copy of the stopped run twice. The first time, its workdir is moved away. Before the second time, it is moved
-    back, and the newest checkpoint is damaged; the last checkpoint cannot be saved then."""
-    workdir = copy_of(late, "hindered")
-    moved = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 19))
-    assert not workdir.exists(), [str(path) for path in workdir.rglob("*")]
-    workdir.with_name("hindered-moved").rename(workdir)
-    for path in (workdir / "checkpoints" / str(checkpoints(workdir)[-1])).rglob("*"):
-        if path.is_file() and path.stat().st_size > 1_000:
-            path.write_bytes(path.read_bytes()[:-500])
-    return moved, Ended(workdir, *dataclasses.astuple(done(experiment, workdir, prepare=fail_the_last_save)))
-
-
-def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(uninterrupted: Ended, hindered: tuple[Done, Ended]):
-    end, resumed = hindered
+def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(
+    uninterrupted: Ended, hindered: Ended, restarts: dict[str, Done]
+):
+    end = restarts["moved"]
     assert end.status == 2, end.output
-    assert f"error: --workdir={resumed.workdir} was moved or removed while the run was using it; put it back" in end.output
-    assert_same_weights(resumed.workdir, uninterrupted.workdir)
+    assert f"error: --workdir={hindered.workdir} was moved or removed while the run was using it; put it back" in end.output
+    assert restarts["moved back"].status == 0, "the run made its workdir again"
+    assert_same_weights(hindered.workdir, uninterrupted.workdir)
 
 
-def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(uninterrupted: Ended, late: Ended, hindered: tuple[Done, Ended]):
-    end, (before, newest) = hindered[1], checkpoints(late.workdir)[-2:]
-    assert f"the checkpoint of step {newest} cannot be read (" in end.output
-    assert f"resuming from step {before}" in end.output
-    assert "Traceback" not in end.output
-    assert (end.workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
-    assert learned(end.workdir) == learned(uninterrupted.workdir)
-    assert_same_weights(end.workdir, uninterrupted.workdir)
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(uninterrupted: Ended, late: Ended, hindered: Ended):
+    before, newest = checkpoints(late.workdir)[-2:]
+    assert f"the checkpoint of step {newest} cannot be read (" in hindered.output
+    assert f"resuming from step {before}" in hindered.output
+    assert "Traceback" not in hindered.output
+    assert (hindered.workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
+    assert learned(hindered.workdir) == learned(uninterrupted.workdir)
+    assert_same_weights(hindered.workdir, uninterrupted.workdir)
 
 
-def test_a_run_whose_last_save_fails_exports_its_model_and_fails(uninterrupted: Ended, hindered: tuple[Done, Ended]):
-    end = hindered[1]
-    assert end.status == 2, end.output
-    assert f"error: the checkpoint of step {LAST_STEP} could not be saved in" in end.output
-    assert "No space left on device" in end.output
-    assert "Traceback" not in end.output
-    assert LAST_STEP not in checkpoints(end.workdir)
-    assert_same_weights(end.workdir, uninterrupted.workdir)
-    assert json.loads((end.workdir / "results.json").read_text())["failed_saves_since_last_start"] == 1
+def test_a_run_whose_last_save_fails_exports_its_model_and_fails(uninterrupted: Ended, hindered: Ended):
+    assert hindered.status == 2, hindered.output
+    assert f"error: the checkpoint of step {LAST_STEP} could not be saved in" in hindered.output
+    assert "No space left on device" in hindered.output
+    assert "Traceback" not in hindered.output
+    assert LAST_STEP not in checkpoints(hindered.workdir)
+    assert_same_weights(hindered.workdir, uninterrupted.workdir)
+    assert json.loads((hindered.workdir / "results.json").read_text())["failed_saves_since_last_start"] == 1
 
 
 def test_sigterm_saves_immediately_and_sets_the_exit_status(killed: Ended, late: Ended):
@@ -181,33 +133,18 @@ def test_goodput_of_an_uninterrupted_run_has_one_start_and_no_repeated_steps(uni
     assert found["seconds"]["training"] > 0
 
 
-def test_restarting_a_finished_run_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
-    before = contents(uninterrupted.workdir)
-    end = done(experiment, uninterrupted.workdir)
-    assert end == Done(0, f"all {LAST_STEP} steps are done; see {uninterrupted.workdir / 'results.json'}\n")
-    assert contents(uninterrupted.workdir) == before
+def test_restarting_a_finished_run_changes_nothing(uninterrupted: Ended, finished: dict[str, Done]):
+    said = f"all {LAST_STEP} steps are done; see {uninterrupted.workdir / 'results.json'}\n"
+    assert finished["restarted"] == Done(0, said)
+    assert contents(uninterrupted.workdir.with_name("after")) == contents(uninterrupted.workdir.with_name("before"))
 
 
-def test_a_run_killed_before_its_results_is_evaluated_and_exported_without_training(
-    experiment: pathlib.Path, uninterrupted: Ended
-):
-    workdir = copy_of(uninterrupted, "without-results")
-    (workdir / "results.json").unlink()
-    shutil.rmtree(workdir / "model")
-    end = done(experiment, workdir)
-    assert end.status == 0, end.output
-    own, whole = (json.loads((of / "results.json").read_text()) for of in (workdir, uninterrupted.workdir))
+def test_a_run_killed_before_its_results_is_evaluated_and_exported_without_training(uninterrupted: Ended, evaluated: Ended):
+    assert evaluated.status == 0, evaluated.output
+    own, whole = (json.loads((run.workdir / "results.json").read_text()) for run in (evaluated, uninterrupted))
     assert (own["eval"], own["steps"]) == (whole["eval"], whole["steps"])
-    assert learned(workdir) == learned(uninterrupted.workdir)
-    assert_same_weights(workdir, uninterrupted.workdir)
-
-
-def test_a_run_resumes_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
-    workdir = copy_of(late, "two_devices")
-    end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=2)
-    assert end.status == 0, end.output
-    assert "devices: 2 x cpu, mesh data 1 x fsdp 2 x tensor 1" in end.output
-    assert_equal_within_rounding(workdir, uninterrupted.workdir)
+    assert learned(evaluated.workdir) == learned(uninterrupted.workdir)
+    assert_same_weights(evaluated.workdir, uninterrupted.workdir)
 
 
 def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> list[Started]:
@@ -215,21 +152,25 @@ def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> li
     return [forked.start(experiment.parent, command(experiment, workdir, *flags, f"--process={i}")) for i in range(2)]
 
 
-def test_a_run_resumes_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+def test_a_run_resumes_in_two_processes_with_its_weights_divided_among_their_devices(
+    experiment: pathlib.Path, uninterrupted: Ended, late: Ended
+):
     workdir = copy_of(late, "two_processes")
-    ends = [run.end()[0] for run in pair(experiment, workdir)]
+    ends = [run.end()[0] for run in pair(experiment, workdir, "--config.mesh.fsdp=2")]
     assert [end.status for end in ends] == [0, 0], ends
     output, other = (end.output for end in ends)
-    assert "devices: 2 x cpu" in output
+    assert "devices: 2 x cpu, mesh data 1 x fsdp 2 x tensor 1" in output
     assert "step " not in other, "only the first process talks"
     assert_equal_within_rounding(workdir, uninterrupted.workdir)  # among other checks, metrics.jsonl has every step once
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     assert checkpoints(workdir)[-1] == LAST_STEP
 
 
-def test_a_full_disk_is_reported_at_every_checkpoint_and_fails_the_run_at_its_end(brief: pathlib.Path):
+def test_a_full_disk_is_reported_at_every_checkpoint_and_fails_the_run_at_its_end(
+    brief: pathlib.Path, briefs: dict[str, Done]
+):
     workdir = brief.with_name("full")
-    status, output = dataclasses.astuple(done(brief, workdir, around=Surroundings(file_size=16_000)))
+    status, output = dataclasses.astuple(briefs["full"])
     assert status == 2, output
     assert "the checkpoint of step 4 could not be saved (File too large); training continues" in output
     assert f"step {BRIEF_STEPS}/{BRIEF_STEPS}" in output

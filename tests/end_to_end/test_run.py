@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from bert_jax.interop.huggingface import import_model
 from bert_jax.objectives.scores import Score
 from bert_jax.prediction.predictor import Predictor
-from tests.end_to_end import forked
-from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.conftest import Ended
+from tests.end_to_end.forked import Done
 from tests.end_to_end.runs import LAST_STEP, contents, records, texts_in
 from tests.objectives.scored import objective_of
 from tests.training.test_metrics import events
@@ -40,7 +39,7 @@ def test_held_out_scores_are_logged_with_their_baselines(uninterrupted: Ended):
 
 
 def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and_the_figure(
-    uninterrupted: Ended,
+    uninterrupted: Ended, evaluated: Ended
 ):
     lines = records(uninterrupted.workdir)
     metrics = {name for record in lines for name in record} - {"step", "time"}
@@ -64,7 +63,7 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
     for name in ("rows", "tokens", "flops"):
         assert f"train/{name}_per_second" in metrics
 
-    shown = [text.partition(" (")[0] for text in texts_in(uninterrupted.workdir / "curves.svg")]
+    shown = [text.partition(" (")[0] for text in texts_in(evaluated.workdir / "curves.svg")]
     panels = [text for text in shown if text in ("MLM loss", "MLM accuracy", "NSP accuracy", "learning rate")]
     assert panels == ["MLM loss", "MLM accuracy", "NSP accuracy", "learning rate"]
     assert {titles.get(panel, panel.replace(" ", "_")) for panel in panels} <= {name.partition("/")[2] for name in metrics}
@@ -84,13 +83,13 @@ def test_each_phase_has_its_own_learning_rate(uninterrupted: Ended):
     np.testing.assert_allclose([rates[1], rates[2], rates[4], rates[15]], [0.0, 1e-3, 3e-3 * (1 - 3 / 14), 1e-3], rtol=1e-5)
 
 
-def test_results_figures_and_events_are_written(uninterrupted: Ended):
+def test_results_figures_and_events_are_written(uninterrupted: Ended, evaluated: Ended):
     results = json.loads((uninterrupted.workdir / "results.json").read_text())
     assert results["steps"] == LAST_STEP
     assert results["skipped_steps"] == 0
     assert results["eval"]["mlm_accuracy"] == records(uninterrupted.workdir)[-1]["eval/mlm_accuracy"]
-    assert (uninterrupted.workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (uninterrupted.workdir / "curves.svg").read_text()
+    assert (evaluated.workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (evaluated.workdir / "curves.svg").read_text()
     assert f"curves: {uninterrupted.workdir / 'curves.svg'}" in uninterrupted.output
     assert list((uninterrupted.workdir / "tensorboard").glob("events.out.tfevents.*"))
     assert json.loads((uninterrupted.workdir / "config.json").read_text())["phases"][1]["packed_examples"] == 3
@@ -103,13 +102,14 @@ def test_the_exported_model_fills_masks(uninterrupted: Ended):
     assert len(answer.masks) == 1
 
 
-def test_a_run_from_a_trained_model_starts_near_its_loss(brief: pathlib.Path, uninterrupted: Ended, tmp_path: pathlib.Path):
+def test_a_run_from_a_trained_model_starts_near_its_loss(
+    brief: pathlib.Path, uninterrupted: Ended, briefs: dict[str, Done]
+):
     """A run from the weights of a finished run: its held-out loss at step 0 is that of a trained model."""
-    flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3", "--config.log_every=5")
-    (end,) = forked.run(brief.parent, command(brief, tmp_path / "continued", *flags))
+    end = briefs["from_weights"]
     assert end.status == 0, end.output
     assert f"starting from the weights of {uninterrupted.workdir}" in end.output
-    before, after = records(uninterrupted.workdir), records(tmp_path / "continued")
+    before, after = records(uninterrupted.workdir), records(brief.with_name("from_weights"))
 
     def eval_split(run: list, step: int) -> float:
         return next(record["eval/mlm_loss"] for record in run if record["step"] == step and "eval/mlm_loss" in record)
@@ -122,19 +122,16 @@ def test_a_run_from_a_trained_model_starts_near_its_loss(brief: pathlib.Path, un
     assert logged == {"train/mlm": steps, "eval/mlm": [0, 12, 14]}
 
 
-def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended):
-    """Step 22 is replayed from a checkpoint. The weights for step 5, the first after a checkpoint was due, are lost, so it uses
-    those of the earliest checkpoint, or fails if there is none. `test_left_to_right.py` replays a step from the beginning."""
-    bare = uninterrupted.workdir.with_name("bare")
-    shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
-    before = contents(uninterrupted.workdir)
-    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in (22, 5)]
-    end, earliest, lost = forked.run(uninterrupted.workdir.parent, *asked, ("pretrain", f"--workdir={bare}", "--replay=5"))
-    assert contents(uninterrupted.workdir) == before
+def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended, finished: dict[str, Done]):
+    """Step 22 is replayed from a checkpoint. The weights for step 17, the first after a checkpoint was due, are lost, so it uses
+    those of the earliest checkpoint; step 5 fails, since there is none. `test_left_to_right.py` replays a step from the
+    beginning."""
+    workdir, bare = uninterrupted.workdir, uninterrupted.workdir.with_name("bare")
+    end, earliest, lost = (finished[f"step {step}"] for step in (22, 17, 5))
     assert end.status == 0, end.output
     assert "retraining from step 20 to step 21" in end.output
     assert "with the original weights" in end.output
-    (logged,) = (record for record in records(uninterrupted.workdir) if record["step"] == 22)
+    (logged,) = (record for record in records(workdir) if record["step"] == 22)
     said = {name: float(re.search(f"{name} ([0-9.]+)", end.output)[1]) for name in ("MLM loss", "NSP loss", "gradient")}
     wanted = {"MLM loss": logged["train/mlm_loss"], "NSP loss": logged["train/nsp_loss"], "gradient": logged["train/grad_norm"]}
     assert said == pytest.approx(wanted, rel=1e-4)
@@ -144,3 +141,4 @@ def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupte
     assert "with the weights of step 20, the earliest that remain" in earliest.output
     assert lost.status == 2
     assert f"error: {bare} holds no checkpoint, so the weights of step 4 are lost" in lost.output
+    assert contents(workdir.with_name("after")) == contents(workdir.with_name("before"))

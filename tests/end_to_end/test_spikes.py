@@ -27,12 +27,13 @@ BAD = range(9, 12)
 """The batches in which every word to predict is [SEP]."""
 
 
-def _change_batches(change: Callable[[BatchSource, int, Callable[..., Any]], dict[str, np.ndarray]]) -> None:
-    made = BatchSource.at
+MADE = BatchSource.at
 
-    @functools.wraps(made)
+
+def _change_batches(change: Callable[[BatchSource, int, Callable[..., Any]], dict[str, np.ndarray]]) -> None:
+    @functools.wraps(MADE)
     def changed(source: BatchSource, step: int, *shard: Any) -> dict[str, np.ndarray]:
-        return change(source, step, functools.partial(made, source, *(), shard=shard[0] if shard else (0, 1)))
+        return change(source, step, functools.partial(MADE, source, *(), shard=shard[0] if shard else (0, 1)))
 
     BatchSource.at = changed  # type: ignore[method-assign]
 
@@ -60,37 +61,40 @@ def take_later_batches() -> None:
 
 @pytest.fixture(scope="module")
 def control(brief: pathlib.Path) -> Commands:
-    """Trains without the bad batches, and queries the model."""
-    workdir = brief.parent / "control"
+    """Trains without the bad batches, and queries the model. Trains with them in the same process, and replays a step."""
+    workdir, bad = brief.with_name("control"), brief.with_name("bad")
     asked = {
         "next-sentence": ("one", "two"),
         "embed": ("--pooling=pooler", "one"),
         "fill-mask": ("the [MASK] of paris",),
     }
-    queries = [("predict", name, f"--model={workdir}", *texts) for name, texts in asked.items()]
-    ends = forked.run(brief.parent, command(brief, workdir, *FLAGS), *queries, prepare=take_later_batches)
-    return Commands(workdir, dict(zip(("pretrain", *asked), ends, strict=True)))
+    commands: dict[str, forked.Command] = {
+        "later": take_later_batches,
+        "pretrain": command(brief, workdir, *FLAGS),
+        **{name: ("predict", name, f"--model={workdir}", *texts) for name, texts in asked.items()},
+        "spoil": spoil,
+        "bad": command(brief, bad, *FLAGS),
+        "replay": ("pretrain", f"--workdir={bad}", f"--replay={BRIEF_STEPS}"),
+    }
+    return Commands(workdir, forked.commands_run(brief.parent, commands).ends)
 
 
-def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(brief: pathlib.Path, control: Commands, tmp_path: pathlib.Path):
+def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(control: Commands):
     """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: the run rolls back to the checkpoint of step 8 and continues with
     batch 12. The replay of a later step reads the batch of the run too."""
-    replay = ("pretrain", f"--workdir={tmp_path / 'bad'}", f"--replay={BRIEF_STEPS}")
-    end, replayed = forked.run(tmp_path, command(brief, tmp_path / "bad", *FLAGS), replay, prepare=spoil)
+    end, replayed, bad = control.ends["bad"], control.ends["replay"], control.base.with_name("bad")
     assert end.status == replayed.status == 0, end.output + replayed.output
-    (loss,) = (one["train/mlm_loss"] for one in records(tmp_path / "bad") if one["step"] == BRIEF_STEPS and "train/loss" in one)
+    (loss,) = (one["train/mlm_loss"] for one in records(bad) if one["step"] == BRIEF_STEPS and "train/loss" in one)
     assert f"MLM loss {loss:.6g}," in replayed.output
     said = "spiked in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"
     assert said in end.output
-    found = results(tmp_path / "bad")
+    found = results(bad)
     assert [found[name] for name in ("rollbacks", "skipped_batches", "skipped_steps")] == [1, 4, 0]
-    steps = [record["step"] for record in records(tmp_path / "bad") if "train/loss" in record]
-    assert steps == list(range(1, BRIEF_STEPS + 1))
-    goodput = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
-    assert goodput["seconds"]["repeated_steps"] > 0
+    assert [record["step"] for record in records(bad) if "train/loss" in record] == list(range(1, BRIEF_STEPS + 1))
+    assert json.loads((bad / "results.json").read_text())["ledger"]["seconds"]["repeated_steps"] > 0
     assert control.ends["pretrain"].status == 0, control.ends["pretrain"].output
     assert results(control.base)["rollbacks"] == 0
-    assert_same_weights(tmp_path / "bad", control.base)
+    assert_same_weights(bad, control.base)
 
 
 def test_a_run_without_pairs_logs_no_next_sentence_scores(control: Commands):
