@@ -202,7 +202,7 @@ def test_parsers_that_are_left_out_for_want_of_attention_are_mentioned(vocabular
     export_model(tmp_path / "m", as_model(kept, config, vocabulary))
     flags = [f"--model={tmp_path / 'm'}", f"--input={files[0]}", f"--eval={files[1]}", "--epochs=1", "--seeds=1", "--rank=2"]
     mentioned = f"parsers are left out, since they read attention and a {encoder} model has none\n"
-    for probes in ([], ["--probes=labels"]):
+    for probes in ([], ["--probes=labels"], ["--probes=structure"]):
         assert main(["probe", *flags, "--words=200", f"--output={tmp_path / 'out'}", *probes]) == 0
         assert (mentioned in capsys.readouterr().out) == (not probes)
 

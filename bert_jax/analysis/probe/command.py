@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
         write_probes(folder, found)
         print(f"{control or own.name}: {_read(found)}")
         print_found(found)
-        if found.structure and not own.has_attention:
+        if found.structure and not options.probes and not own.has_attention:
             print(f"parsers are left out, since they read attention and a {own.config.encoder} model has none")
         print_written(folder)
     return int(training.failed + evaluation.failed > 0)
