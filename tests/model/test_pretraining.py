@@ -28,6 +28,7 @@ from tests.data.corpora import corpus_from_arrays
 from tests.random_rows import (
     TINY,
     forward,
+    gradients_of,
     largest_difference,
     logits_of,
     outputs_of,
@@ -106,6 +107,14 @@ def test_only_stacked_layers_are_scanned_and_only_on_request(scan_layers: bool):
         for method, given in methods.items():
             program = jax.make_jaxpr(functools.partial(Bert(config).apply, method=method))({"params": own}, given)
             assert ("scan[" in str(program)) == scanned
+
+
+def test_recomputed_layers_in_a_loop_have_the_gradients_of_stored_ones_with_dropout():
+    config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
+    params, batch = random_parameters(), random_batch()
+    plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
+    other, _ = gradients_of(dataclasses.replace(config, remat="full", scan_layers=True), params, batch, 0, jnp.int32(5), 1)
+    assert largest_difference(plain, other) < 1e-5
 
 
 def test_training_logits_equal_the_full_model_in_a_loop_with_dropout():
