@@ -82,3 +82,6 @@ def test_other_results_than_positions_of_words_are_refused(tmp_path, returns, sa
 def test_a_policy_without_three_arguments_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"policy.py:mine is not a function of three arguments .*; write `def mine\(exam"):
         chosen(policy(tmp_path, "[]", "example, rate"))
+    (tmp_path / "three.py").write_text("mine = 3\n")
+    with pytest.raises(UserError, match=r"three.py:mine is not a function of three arguments \(3 is not a callable object\)"):
+        chosen(f"{tmp_path}/three.py:mine")

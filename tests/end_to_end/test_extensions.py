@@ -587,7 +587,6 @@ REFUSED = {
     "model.norm=MINE/bad.py:two": "bad.py:two returns None for an array of shape (1, 1, 16); it must keep the shape",
     "optimizer.name=MINE/bad.py:one": "bad.py:one must be a function of (config, parameters), but it cannot be called with them",
     "phases.0.schedule=MINE/bad.py:one": "bad.py:one must be a function of (step, steps), but it cannot be called with them",
-    "phases.0.schedule=MINE/bad.py:two": "bad.py:two must return a number for a step, but returns None",
     "model.positions=MINE/bad.py:Short": "bad.py:Short must be a function of (self, scores, tokens, layer), but it cannot be",
     "model.positions=MINE/bad.py:Alone": "Alone must return a pair, the queries and the keys",
     "objective=MINE/bad.py:NoSeed": "bad.py:NoSeed: sums must be a function of (params, batch, seed), but it cannot be called",
@@ -599,12 +598,7 @@ REFUSED = {
 }
 """Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""
 POLICIES = {
-    "def f(example, rate, rng): return [0]": "returned the position 0 (the token '[CLS]') for an example with ",
-    "def f(example, rate, rng): return [999]": "returned the position 999 (outside the example) for an example with ",
-    "def f(example, rate, rng): return [1.5]": "returned [1.5], not a sequence of integers",
-    "def f(example, rate): return []": "is not a function of three arguments (too many positional arguments); write `",
     "def f(example, rate, rng): return example.wrds": "raises AttributeError; correct the file here:",
-    "f = 3": "is not a function of three arguments (3 is not a callable object); write `def f(example, rate, rng)`",
 }
 
 
