@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import lzma
 
@@ -17,8 +18,8 @@ def zstd(data: bytes) -> bytes:
     return file.getvalue().to_pybytes()
 
 
-PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
-"""The suffix of a name -> the function that compresses."""
+PACK = {".gz": functools.partial(gzip.compress, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+"""The suffix of a name -> the function that compresses, always to the same bytes: gzip adds the time otherwise."""
 
 
 def compressed(data: bytes, name: str) -> bytes:
