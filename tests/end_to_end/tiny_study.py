@@ -61,8 +61,7 @@ def in_one_process() -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         watch()
         with said_to(log):
-            name, *arguments = command
-            return forked._do(name, arguments)
+            return forked._do(command)
 
     def draw_whole(content: dict[str, Any], *rest: Any) -> None:
         scores = [score for arm in content["table"]["arms"] for score in arm["scores"].values()]
