@@ -65,7 +65,7 @@ def batch_of(stored: dict[str, np.ndarray]) -> tuple[dict[str, jax.Array], np.nd
     return batch, targets
 
 
-def close(found: Any, wanted: np.ndarray, what: str) -> None:
+def assert_close(found: Any, wanted: np.ndarray, what: str) -> None:
     found = np.asarray(found)
     assert found.shape == wanted.shape, what
     assert np.abs(found - wanted).max() <= 1e-6 * np.abs(wanted).max(), what
@@ -85,13 +85,14 @@ def test_states_logits_and_attention_equal_pytorch():
 
     found, maps = jax.jit(outputs)(model.params, batch)
     source, predicted = stored["attention_mask"] > 0, targets >= 0
-    close(np.asarray(found["hidden_states"])[:, source], stored["encoder_hidden_states"][:, source], "encoder")
-    close(np.asarray(found["decoder_hidden_states"])[:, predicted], stored["decoder_hidden_states"][:, predicted], "decoder")
-    close(np.asarray(found["logits"])[predicted], stored["logits"][predicted], "logits")
+    assert_close(np.asarray(found["hidden_states"])[:, source], stored["encoder_hidden_states"][:, source], "encoder")
+    decoded = np.asarray(found["decoder_hidden_states"])[:, predicted]
+    assert_close(decoded, stored["decoder_hidden_states"][:, predicted], "decoder")
+    assert_close(np.asarray(found["logits"])[predicted], stored["logits"][predicted], "logits")
     for name, found_maps in zip(("encoder_attentions", "decoder_attentions", "cross_attentions"), maps, strict=True):
         real = source if name == "encoder_attentions" else predicted
         weights, wanted = (np.asarray(x).swapaxes(2, 3)[:, real] for x in (np.stack(found_maps), stored[name]))
-        close(weights, wanted, name)
+        assert_close(weights, wanted, name)
 
 
 @pytest.mark.parametrize("case", ["separate", "shared", "untied"])
