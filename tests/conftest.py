@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
-import importlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -123,29 +121,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+def pytest_collection() -> Generator[None, object, object]:
     """Imports the tests without garbage collections, which would find nothing; later ones do not visit what is in memory now."""
     gc.disable()
     try:
-        if hasattr(session.config, "workerinput"):
-            import_tests(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-
-
-def import_tests(config: pytest.Config) -> None:
-    """Imports the test files, each worker from another one on. In a fresh checkout, a worker spends 20 s on rewriting the
-    assertions of all files; this way it finds many of them already rewritten by the others."""
-    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    files = sorted({file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])})
-    worker = config.workerinput  # type: ignore[attr-defined]
-    first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
-    for file in files[first:] + files[:first]:
-        # the collection imports a file that fails again, and reports it
-        with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(file.relative_to(REPOSITORY).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
