@@ -213,6 +213,23 @@ def bucket(
     emulator.fail(200, count=0)
 
 
+@pytest.fixture
+def machine_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Returns a dict, path -> text, of the only files below /proc and /sys that a test finds. It begins without any."""
+    files: dict[str, str] = {}
+    read = pathlib.Path.read_text
+
+    def read_text(path: pathlib.Path, *arguments: Any, **named: Any) -> str:
+        if not path.as_posix().startswith(("/proc/", "/sys/")):
+            return read(path, *arguments, **named)
+        if path.as_posix() not in files:
+            raise FileNotFoundError(path)
+        return files[path.as_posix()]
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    return files
+
+
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
     """Resets the package's logger, which a command in this process may have set up, so that `caplog` gets each line once."""

@@ -28,7 +28,7 @@ METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub"
 APART = ("data/corpus/sentences.py", "data/corpus/embedded/", "tpu/costs/", "training/compilation.py")
 """Modules that are left out. Their patterns are tested together with the sentences that they find, or their texts do not come
 from users: docstrings of installed packages, and programs as XLA writes them."""
-LENGTH = 2_000
+LENGTH = 4_000
 FACTOR = 8
 """The ratio of the two lengths; quadratic time would be 64 times as long."""
 MOST = 24

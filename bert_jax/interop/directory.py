@@ -46,7 +46,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 CARD = "README.md"
 """The file of the model card. `card.model_card` makes its text."""
-_SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{.*\}) -->\n?", re.DOTALL)
+_SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{[^>]*\}) -->\n?", re.DOTALL)
 
 _MARK = ".bert_jax-unfinished"
 """A marker file in a directory that this package is writing or removing. The marker shows that the whole directory may be

@@ -23,8 +23,8 @@ _TOTALS = (
 )
 """Messages of the TPU compiler. They name the memory that a program needs, and the memory that a device has."""
 _REQUESTS = (
-    re.compile(rf"Attempting to reserve {_SIZE} .* {_SIZE} reservable()"),
-    re.compile(rf"Attempting to allocate {_SIZE}\. .* There are {_SIZE} free()"),
+    re.compile(rf"Attempting to reserve {_SIZE} .{{0,200}} {_SIZE} reservable()"),
+    re.compile(rf"Attempting to allocate {_SIZE}\. .{{0,200}} There are {_SIZE} free()"),
 )
 """Messages of a TPU at run time. They name the requested memory and the free memory."""
 _REQUEST = re.compile(rf"allocat(?:e|ing)(?: request for)? {_SIZE}")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Callable
 
 import jax
@@ -150,16 +149,12 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def machine(machine_files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Returns a function that changes the memory (bytes) of the machine. No container limits it."""
-
-    def read_text(path: pathlib.Path) -> str:
-        raise FileNotFoundError(path)
 
     def change(size: int) -> None:
         monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": size // 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
 
-    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
     return change
 
 
@@ -205,14 +200,9 @@ def test_devices_without_figures_are_not_judged_by_the_memory_of_the_host(
     ],
 )
 def test_a_container_may_limit_the_memory_of_its_machine(
-    file: str, text: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
+    file: str, text: str, limit: int | None, machine_files: dict[str, str]
 ):
-    def read_text(path: pathlib.Path) -> str:
-        if str(path) != file:
-            raise FileNotFoundError(path)
-        return text
-
-    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    machine_files[file] = text
     assert host_memory() == (limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 

@@ -61,9 +61,12 @@ def student() -> StepProgram:
 
 
 @pytest.fixture
-def checked(student: StepProgram, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Check]:
+def checked(
+    student: StepProgram, machine_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Check]:
     """Returns the check of the student's step on a machine with 128 MiB of memory, of which a device has 16. The compiler
     returns an executable with these statistics, or raises this error."""
+    machine_files["/proc/meminfo"] = "MemAvailable: 131072 kB\n"
 
     def check(compiled: Statistics | str, flops: float = 1e9, workdir: pathlib.Path | None = None) -> Check:
         def compile(lowered: jax.stages.Lowered) -> Executable:
@@ -73,7 +76,6 @@ def checked(student: StepProgram, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
         with monkeypatch.context() as patch:
             patch.setattr(jax.stages.Lowered, "compile", compile)
-            patch.setattr(pathlib.Path, "read_text", lambda path: "MemAvailable: 131072 kB\n")
             return experiment.fit_check(Processes(), STUDENT_CASE, student, [], flops, workdir, estimated=False)
 
     return check
@@ -142,10 +144,9 @@ class Device:
         return self.stats
 
 
-def test_free_memory_is_the_minimum_over_all_devices(monkeypatch: pytest.MonkeyPatch):
+def test_free_memory_is_the_minimum_over_all_devices(machine_files: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     full, free = Device({"bytes_limit": 50, "bytes_in_use": 20}), Device({"bytes_limit": 40})
-    memory = "MemAvailable:  160 kB\n"
-    monkeypatch.setattr(pathlib.Path, "read_text", lambda path: memory)
+    machine_files["/proc/meminfo"] = "MemAvailable:  160 kB\n"
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
 
     def least(of: list[Device], processes: Processes | None = None) -> float | None:
@@ -158,7 +159,7 @@ def test_free_memory_is_the_minimum_over_all_devices(monkeypatch: pytest.MonkeyP
         of_processes = [[full], [free]]
         monkeypatch.setattr(jax, "local_devices", of_processes.pop)
         assert several.all(experiment.least_free) == [30, 30]
-    memory = ""
+    machine_files["/proc/meminfo"] = ""
     assert least([Device()]) is None
 
 
