@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -72,7 +73,7 @@ class _Change:
 
 
 def mistakes(file: str, source: str) -> list[Mistake]:
-    """Yields every known kind of mistake that can be made in `source`, except those that make it invalid Python."""
+    """Returns every known kind of mistake that can be made in `source`. A few of them make it invalid Python."""
     tree = ast.parse(source)
     lines = source.split("\n")
     starts = [0]
@@ -87,7 +88,7 @@ def mistakes(file: str, source: str) -> list[Mistake]:
         old = source[begin:end]
         new = source[begin : change.start] + change.new + source[change.end : end]
         mistake = Mistake(file, line, old, new, change.kind)
-        if old != new and _is_python(mistake.made(source)):
+        if old != new:
             found.append(mistake)
     return found
 
@@ -100,8 +101,11 @@ def sample(sources: dict[str, str], count: int, seed: int) -> list[Mistake]:
         for mistake in mistakes(file, sources[file]):
             by_line.setdefault((file, mistake.line), []).append(mistake)
     rng = random.Random(seed)
-    places = rng.sample(sorted(by_line), min(count, len(by_line)))
-    return [rng.choice(by_line[place]) for place in places]
+    places = sorted(by_line)
+    rng.shuffle(places)
+    drawn = (rng.choice(by_line[place]) for place in places)
+    # Only drawn mistakes are parsed, since parsing a file for each of its mistakes takes five minutes.
+    return list(itertools.islice((mistake for mistake in drawn if _is_python(mistake.made(sources[mistake.file]))), count))
 
 
 # --------------------------------------------------------------------------------------------------------------- where they are
