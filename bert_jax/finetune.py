@@ -55,6 +55,7 @@ from bert_jax.tasks.registry import load_task
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
+from bert_jax.training.metrics import load_sinks
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.finetune")  # __name__ would be __main__ when this file runs as a command
@@ -221,6 +222,7 @@ def _start(flags: Flags) -> int:
     experiment = FinetuningExperiment.from_dict(flags.config)
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)
+    load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, extra_key=FINGERPRINTS)
     independent = experiment.side_by_side

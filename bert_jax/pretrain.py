@@ -60,6 +60,7 @@ from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
+from bert_jax.training.metrics import load_sinks
 from bert_jax.training.steps import TrainState, skipped_batches
 
 log = logging.getLogger("bert_jax.pretrain")  # __name__ would be __main__ when this file runs as a command
@@ -240,6 +241,7 @@ def _start(flags: Flags) -> int:
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, eval_split)
     of_phases = open_phase_corpora(experiment, train)
+    load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
     teacher = load_teacher(experiment, train.vocabulary)
     experiment = with_teacher(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, extra_key=FINGERPRINT)

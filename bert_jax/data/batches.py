@@ -42,6 +42,7 @@ from bert_jax.data.rows import (
     pack_sizes,
 )
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 
 _PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
@@ -125,6 +126,23 @@ class BatchSource:
 def corpus_masking_tables(corpus: Corpus) -> MaskingTables:
     """Returns the masking tables for the corpus's vocabulary and tokenizer."""
     return masking_tables(corpus.vocabulary, corpus.tokenizer)
+
+
+def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
+    """If `config.masking` is a mask policy in a user's file, calls it for a row of the first documents. Raises UserError if the
+    policy cannot be called, or if it returns something other than positions of words."""
+    if not is_in_file(config.masking):
+        return
+    part = corpus.part([(0, min(corpus.num_documents, _CHECKED_DOCUMENTS))])
+    try:
+        plan = plan_epoch(part, config, seed=0, epoch=0)
+    except UserError:  # these documents are too short for an example, but others may be longer
+        return
+    assemble_rows(part, plan, np.arange(1), corpus_masking_tables(corpus))
+
+
+_CHECKED_DOCUMENTS = 64
+"""The number of documents that `check_policy` reads, so that even a large corpus is checked at once."""
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -15,6 +16,7 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.data.rows import Feature
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
@@ -75,17 +77,12 @@ def _program(
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
     objective = kind(resolve(config, mesh), head, loss, frozen)
     parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))
-    scheduled = rate_by(training.schedule, "config.training.schedule")
-
-    def learning_rate(step: Array, scalars: Scalars) -> Array:
-        return scheduled(step, scalars["steps"], scalars["peak"], {"warmup_steps": scalars["warmup_steps"]})
-
     return Program(
         objective=objective,
         parameters=parameters,
         mesh=mesh,
         optimizer=make_optimizer(optimizer, parameters),
-        learning_rate=learning_rate,
+        learning_rate=learning_rate(training.schedule),
         clip_norm=optimizer.clip_norm,
         learning_rate_multipliers=learning_rate_multipliers(
             unboxed(parameters),
@@ -96,6 +93,21 @@ def _program(
         ),
         logits=objective.logits,
     )
+
+
+def learning_rate(schedule: str) -> Callable[[Array, Scalars], Array]:
+    """Returns the function (step, scalars) -> learning rate of the `schedule` in `config.training.schedule`. Raises UserError if
+    the schedule cannot be used."""
+    scheduled = rate_by(schedule, "config.training.schedule", ("warmup_steps",))
+
+    def rate(step: Array, scalars: Scalars) -> Array:
+        return scheduled(step, scalars["steps"], scalars["peak"], {"warmup_steps": scalars["warmup_steps"]})
+
+    if is_in_file(schedule):  # raises UserError for a wrong result, before anything is compiled
+        kinds = {"steps": jnp.int32, "warmup_steps": jnp.int32, "peak": jnp.float32}
+        scalars = {name: jax.ShapeDtypeStruct((), kind) for name, kind in kinds.items()}
+        jax.eval_shape(rate, jax.ShapeDtypeStruct((), jnp.int32), scalars)
+    return rate
 
 
 def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:

@@ -36,6 +36,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         from bert_jax.training.layerwise_rates import learning_rate_multipliers
 
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
+    rate = piecewise(experiment.schedules())  # outside of the step, so that an unusable schedule fails before a compilation
     make_state, filter_spikes = new_state, None
     if experiment.spikes.policy != "none":
         from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -46,7 +47,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         parameters=parameters,
         mesh=mesh,
         optimizer=make_optimizer(settings, parameters),
-        learning_rate=lambda step, scalars: piecewise(experiment.schedules())(step),
+        learning_rate=lambda step, scalars: rate(step),
         clip_norm=settings.clip_norm,
         learning_rate_multipliers=multipliers,
         new_state=make_state,

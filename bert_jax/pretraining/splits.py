@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER, plan
-from bert_jax.data.batches import BatchSource
+from bert_jax.data.batches import BatchSource, check_policy
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
@@ -68,9 +68,9 @@ class PhaseBatches:
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
-    """Raises UserError if the corpus and the model have different vocabulary sizes, or if examples cannot be built from one of
-    the splits. With `init_from`, the model may have more word embeddings than the corpus has pieces, because
-    `pretraining_start` compares the vocabularies."""
+    """Raises UserError if the corpus and the model have different vocabulary sizes, if examples cannot be built from one of the
+    splits, or if a mask policy in a user's file cannot be used. With `init_from`, the model may have more word embeddings than
+    the corpus has pieces, because `pretraining_start` compares the vocabularies."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(
@@ -90,6 +90,7 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
         )
     for split in (train, eval_split):
         plan.check_corpus(split, experiment.example_config(0))
+    check_policy(train, experiment.example_config(0))
 
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:

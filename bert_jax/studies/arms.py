@@ -22,6 +22,7 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
+from bert_jax.finetuning.program import learning_rate
 from bert_jax.interface import python_files
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
@@ -35,6 +36,7 @@ from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
+from bert_jax.training.schedules import piecewise
 
 ANY_MODEL = "any"
 """The value of `init_from` when a fine-tuning experiment is checked before its model exists."""
@@ -213,6 +215,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     check_corpus(experiment, train, split)
     require_possible(experiment.model)
     experiment.trained_objective.abstract_parameters()
+    piecewise(experiment.schedules())  # raises UserError for an unusable schedule
     return experiment, train.vocabulary
 
 
@@ -243,6 +246,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
         )
     config = experiment.model_config(model.model, "cpu")
     require_possible(config)
+    learning_rate(experiment.training.schedule)  # raises UserError for an unusable schedule
     _abstract_parameters(config, experiment.head_config(own))
     return experiment
 

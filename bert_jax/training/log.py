@@ -24,7 +24,7 @@ from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.goodput import GoodputFile, GoodputRecorder, TimeCategory
 from bert_jax.runtime.launch import Run
 from bert_jax.training.config import LogConfig
-from bert_jax.training.metrics import MetricsWriter, load_sinks
+from bert_jax.training.metrics import MetricsWriter
 
 FIGURE = "curves.png"
 
@@ -72,8 +72,7 @@ class RunLog(abc.ABC):
 
     def open(self, step: int, experiment: Logged) -> None:
         """Opens the files and log sinks of a run that starts or resumes at `step`. Records of later steps are dropped, since
-        those steps will be repeated. With `step` -1, all records are dropped. Raises UserError for an unknown sink."""
-        load_sinks(experiment.log.sinks)  # called in every process, so that every process raises the error
+        those steps will be repeated. With `step` -1, all records are dropped."""
         if self._run.is_first:
             self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
             self._goodput = GoodputFile(self._directory, self._time)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -117,11 +117,11 @@ def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rat
     return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)
 
 
-def rate_by(name: str, key: str) -> Callable[..., Rate]:
+def rate_by(name: str, key: str, available: Collection[str]) -> Callable[..., Rate]:
     """Returns the schedule `name` as a function (step, steps, peak, settings) -> rate. `key` is the key that holds this name.
-    `settings` holds the values of the available keys in `SETTINGS`. All numbers may be traced.
+    `settings` holds the values of the `available` keys, which are some of `SETTINGS`. All numbers may be traced.
 
-    Raises UserError if the schedule does not exist or needs a parameter that is not a setting.
+    Raises UserError if the schedule does not exist or needs a parameter that is not available.
     """
     schedule = load_named(name, SCHEDULES, key)
     if is_in_file(name):
@@ -130,10 +130,10 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
     given = {parameter.name for parameter in parameters}
     for parameter in parameters:
         is_needed = parameter.default is parameter.empty and parameter.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
-        if is_needed and parameter.name not in ("peak", *SETTINGS):
+        if is_needed and parameter.name not in ("peak", *available):
             raise UserError(
-                f"{key}={name} needs {parameter.name}, which is not a key of an experiment; give it a default, or use one of "
-                f"{', '.join(SETTINGS)} or peak"
+                f"{key}={name} needs {parameter.name}, which the experiment does not set; give it a default, or use one of "
+                f"{', '.join(available)} or peak"
             )
 
     def rate(
@@ -172,15 +172,21 @@ class Span:
 
     def rate(self) -> Schedule:
         """Returns the function from the run's step to the rate. Raises UserError if the schedule cannot be used."""
-        found = rate_by(self.schedule, self.key)
+        settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
+        found = rate_by(self.schedule, self.key, settings)
         reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
         if self.end_fraction is not None and "end_fraction" not in reads:
             raise UserError(
                 f"end_fraction={self.end_fraction} of {self.phase} does not apply to {self.key}={self.schedule}, which does not "
                 "decay to a fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
             )
-        settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
-        return lambda step: found(step - self.start, self.steps, self.peak, settings)
+
+        def rate(step: Int[Array, ""]) -> Rate:
+            return found(step - self.start, self.steps, self.peak, settings)
+
+        if is_in_file(self.schedule):
+            jax.eval_shape(rate, jax.ShapeDtypeStruct((), jnp.int32))  # raises UserError for a wrong result
+        return rate
 
 
 def piecewise(spans: Sequence[Span]) -> Schedule:

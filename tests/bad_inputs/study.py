@@ -29,6 +29,7 @@ def with_arm(**arm: Any) -> dict[str, str]:
     return study(arms=[{"name": "a"}, {"name": "b", **arm}])
 
 
+SCHEDULES = "def word(step, steps): return 'high'\ndef power(step, steps, decay_power): return decay_power\n"
 LEFT_TO_RIGHT = {"examples": {"pairs": "none"}, "model": {"direction": "left_to_right", "attention": "fused"}}
 
 CASES = [
@@ -86,6 +87,16 @@ CASES = [
         "a score that is none",
         says="the task 'own': metric='accuracy' is not SPLIT/METRIC with a split of dev; correct it",
         files=study(tasks=[{**TASK, "metric": "accuracy"}]),
+    ),
+    Case(
+        "an arm with a schedule that returns no number",
+        says="the arm 'b': config.optimizer.schedule=mine.py:word must return a number for a step, but returns 'high'",
+        files=with_arm(pretrain={"optimizer": {"schedule": "mine.py:word"}}) | {"mine.py": SCHEDULES},
+    ),
+    Case(
+        "an arm with a schedule that reads a key of pretraining",
+        says="the arm 'b' cannot do the task 'own': config.training.schedule=mine.py:power needs decay_power, which the ... use",
+        files=with_arm(shares="a", finetune={"training": {"schedule": "mine.py:power"}}) | {"mine.py": SCHEDULES},
     ),
     Case(
         "an arm that continues itself",

@@ -52,3 +52,19 @@ def test_a_head_or_teacher_with_other_labels_is_refused_with_both_label_lists(re
     says = refused(f"--config.init_from={model}", "--config.keep_head=true")
     assert "the labels no, yes, perhaps, but the task needs a sequence_head with the labels good, poor; leave" in says
     assert "has no head for this task; fine-tune it on the same task first" in refused(f"--config.distillation.teacher={model}")
+
+
+def test_an_unusable_schedule_or_log_sink_is_refused_before_the_run_starts(
+    refused: Refused, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mine.py"
+    file.write_text("def rows(step, steps): return [1.0]\ndef power(step, steps, decay_power): return 1.0\n")
+    assert f"config.log.sinks={file}:Csv: {file} has no 'Csv'; known: power" in refused(f"--config.log.sinks={file}:Csv")
+    assert capsys.readouterr().err == ""
+    says = {
+        "rows": "mine.py:rows must return a number for a step, but returns [1.0]",
+        "power": "mine.py:power needs decay_power, which the experiment does not set; give it a default, or use one of",
+    }
+    for name, reason in says.items():
+        assert reason in refused(f"--config.training.schedule={file}:{name}")
+    assert "an epoch is" not in capsys.readouterr().err, "this line follows the compilation of the first state"

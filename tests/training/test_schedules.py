@@ -67,7 +67,7 @@ def test_the_decay_ends_at_the_end_rate():
 
 def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
     """Returns the rate at every step and at two steps after the last, from traced scalars."""
-    rate = rate_by(name, "config.training.schedule")
+    rate = rate_by(name, "config.training.schedule", ("warmup_steps",))
 
     @jax.jit
     def at(step, steps, warmup_steps, peak):
@@ -125,6 +125,7 @@ import jax.numpy as jnp
 def half(step, steps, warmup=0.5): return 0.5 + 0.0 * step / (warmup * steps)
 def absolute(step, steps, peak, warmup_steps, decay_power): return 0.0 * step + peak + warmup_steps + decay_power
 def needs(step, steps, cooldown): return 1.0
+def ends(step, steps, end_fraction): return end_fraction
 def fails(step, steps): return [][1]
 def rows(step, steps): return jnp.ones(3)
 def word(step, steps): return "high"
@@ -134,20 +135,20 @@ def word(step, steps): return "high"
 def test_a_user_schedule_gets_the_keys_that_it_names(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
 
-    def at(name):
-        own = Span(schedule=f"{tmp_path}/mine.py:{name}", start=0, steps=10, warmup_steps=4, peak=2.0, decay_power=3.0)
-        return float(own.rate()(jnp.int32(3)))
+    def span(name):
+        return Span(schedule=f"{tmp_path}/mine.py:{name}", start=0, steps=10, warmup_steps=4, peak=2.0, decay_power=3.0)
 
-    assert (at("half"), at("absolute")) == (1.0, 9.0)
+    assert [float(span(name).rate()(jnp.int32(3))) for name in ("half", "absolute")] == [1.0, 9.0]
     for name, says in (
-        ("needs", r"schedule=.*mine.py:needs needs cooldown, which is not a key of an experiment; give it a default, or"),
+        ("needs", r"schedule=.*mine.py:needs needs cooldown, which the experiment does not set; give it a default, or"),
+        ("ends", "mine.py:ends needs end_fraction, which the experiment does not set; give it a default, or use one of warmup_"),
         ("fails", "raises IndexError; correct the file here:"),
         ("rows", r"mine.py:rows must return a number for a step, but returns an array of shape \(3,\)"),
         ("word", r"mine.py:word must return a number for a step, but returns 'high'"),
         ("haf", "has no 'haf'; did you mean 'half'"),
     ):
         with pytest.raises(UserError, match=says), file_errors_explained():
-            at(name)
+            span(name).rate()
 
 
 def test_each_phase_may_name_its_schedule():
