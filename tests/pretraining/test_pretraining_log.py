@@ -326,15 +326,6 @@ def test_an_evaluation_logs_word_perplexity_or_the_loss_without_baseline(tmp_pat
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 per pair"
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_missing_package_of_a_sink_is_an_error_of_every_process(
-    is_first: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"^config\.log\.sinks names wandb, whose package is not installed"):
-        log_of(tmp_path, of_run={"is_first": is_first}, log={"sinks": ["wandb"]})
-
-
 def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Figure]):
     with log_of(tmp_path, of_run={"is_first": False}) as log:
         log.training(1, window())
