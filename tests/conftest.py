@@ -25,6 +25,8 @@ atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_er
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a background job of a shell; commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
+# NumPy's and SciPy's threads wait for each other longer than they multiply matrices as small as those of the tests
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["XLA_FLAGS"] = " ".join(
     [
         *os.environ.get("XLA_FLAGS", "").split(),
