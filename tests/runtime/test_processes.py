@@ -159,6 +159,18 @@ def test_an_error_of_one_process_ends_the_others_with_its_message(
     assert capfd.readouterr().err.count(says) == 2
 
 
+@pytest.mark.usefixtures("hurried")
+def test_a_failure_of_another_ends_a_finished_process_with_an_error_and_a_failed_one_that_does_not_exit():
+    for finished in (True, False):
+        with group(count=2, beating=(0,)) as two:
+            if finished:
+                two.exit(0)
+            else:
+                two.members[0].__exit__(UserError, UserError("it failed"), None)  # e.g. a thread that hangs delays the exit
+            two.exit(1, UserError("it failed"))
+            assert two.ends(1) == {0: USER_ERROR_STATUS}, f"{finished=}"
+
+
 def test_silence_is_reported_to_all_before_it_counts_as_loss():
     with group(patience=60.0, beating=(0, 1)) as three:
         deadline = time.monotonic() + 30
