@@ -257,7 +257,7 @@ NEEDED = {"config.json", "model.safetensors"}
     ("names", "copied"),
     [
         ({f"model/{name}" for name in (*NEEDED, "other.bin")} | {"metrics.jsonl", "config.json"}, NEEDED),
-        ({*NEEDED, "other.bin", "README.md", "checkpoints/1/state"}, {*NEEDED, "README.md"}),
+        ({*NEEDED, "other.bin", "README.md", "source.spm", "checkpoints/1/state"}, {*NEEDED, "README.md", "source.spm"}),
         (
             {"modules.json", "0_BERT/model.safetensors", "0_BERT/other.h5", "1_Pooling/config.json"},
             {"modules.json", "0_BERT/model.safetensors", "1_Pooling/config.json"},

@@ -9,14 +9,14 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator
 
-from bert_jax.data.tokenizers.tokenizer_files import VOCAB_FILE, vocabulary_files
+from bert_jax.data.tokenizers.tokenizer_files import VOCAB_FILE, VOCABULARY_FILES, vocabulary_files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = ("*.json", "vocab.txt", "*.model")
+HUB_FILES = ("*.json", "vocab.txt", "*.model", "*.spm")
 """Patterns of a model's files, excluding its weights."""
 
 OWNERS = {"bert": "google-bert", "distilbert": "distilbert"}
@@ -53,11 +53,9 @@ def find_vocabulary(name: str) -> pathlib.Path:
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
     """Returns a local copy of the vocabulary at `name` in a bucket. `name` is a file, or a directory that `find_vocabulary`
     accepts."""
-    for place in (f"{name}/model", f"{name}/tokenizer"):
-        if listed(place, deep=False):
-            name = place
-    wanted = [other for other in listed(name, deep=False) if any(fnmatch.fnmatch(other, pattern) for pattern in HUB_FILES)]
-    return fetched(name, "--vocab", deep=False, wanted=wanted.__contains__)
+    places = (name, f"{name}/model", f"{name}/tokenizer")
+    name = next((place for place in places if any(file in VOCABULARY_FILES for file in listed(place, deep=False))), name)
+    return fetched(name, "--vocab", deep=False, wanted=lambda file: any(fnmatch.fnmatch(file, one) for one in HUB_FILES))
 
 
 def is_hub_name(name: str) -> bool:

@@ -29,6 +29,8 @@ VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_c
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
+VOCABULARY_FILES = (VOCAB_FILE, *MODEL_FILES, JSON_FILE, MARIAN_FILES[0])
+"""The files that contain the pieces of a vocabulary, in order of preference."""
 #: role -> the usual names of the special token with this role
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 VOCABULARY_REMEDY = "copy the model's vocabulary again, or train a new one: python -m bert_jax.corpus --train-vocab=wordpiece"
@@ -103,7 +105,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files in `directory` that contain the pieces of a vocabulary, in order of preference."""
-    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, MARIAN_FILES[0]) if (directory / name).is_file()]
+    return [directory / name for name in VOCABULARY_FILES if (directory / name).is_file()]
 
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:

@@ -77,7 +77,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         return _saved(directory, state)
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
-        known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
+        known = [name for name in names or () if isinstance(name, str)]
         if chosen := next((name for name in known if split_name(name) == _SPLITS[split]), None):
             return _saved(directory / chosen, directory / chosen / "state.json")
         raise UserError(

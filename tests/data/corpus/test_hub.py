@@ -52,9 +52,17 @@ def test_the_reason_is_the_first_line_of_the_innermost_cause():
     assert hub._cause(ValueError("  one\ntwo")) == "one"
 
 
-@pytest.mark.parametrize(("place", "there"), [("", ["vocab.txt"]), ("/model", ["config.json"]), ("/tokenizer", ["spiece.model"])])
+@pytest.mark.parametrize(
+    ("place", "there"),
+    [
+        ("", ["vocab.txt"]),
+        ("", ["source.spm", "target.spm", "vocab.json"]),
+        ("/model", ["config.json", "vocab.txt"]),
+        ("/tokenizer", ["spiece.model"]),
+    ],
+)
 def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(place: str, there: list[str], bucket: str):
-    for name in [*there, "weights.safetensors", "deep/config.json"]:
+    for name in [*there, "weights.safetensors", "model/config.json", "tokenizer/deep/vocab.txt"]:
         objects.write(f"{bucket}/x{place}/{name}", name.encode())
     found = find_vocabulary(f"{bucket}/x/")
     assert {path.name: path.read_bytes() for path in found.iterdir()} == {name: name.encode() for name in there}

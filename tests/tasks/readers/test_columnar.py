@@ -192,6 +192,9 @@ def test_save_to_disk_directories_are_read(tmp_path: pathlib.Path):
     assert load(train=several, dev=several).dev == EXAMPLES
     with pytest.raises(UserError, match=r"several has no test split .splits: train, validation."):
         load(train=several, test=several)
+    (tmp_path / "several" / "validation" / "state.json").unlink()
+    with pytest.raises(UserError, match=r"several/validation/state.json cannot be read as JSON .*; save the data set again$"):
+        load(train=several, dev=several)
     with ipc.new_file(tmp_path / "a.arrow", parts[0].schema) as writer:
         writer.write_table(parts[0])
     assert load(train=str(tmp_path / "a.arrow")).train == EXAMPLES[:1]
