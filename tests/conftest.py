@@ -84,8 +84,10 @@ TOGETHER = (
     *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The end-to-end tests of pretraining share a corpus, runs and compiled programs, so one worker runs all of them."""
+PRETRAINING = "tests/end_to_end/pretraining"
 LONGEST = (
-    "tests/end_to_end/pretraining",
+    "tests/runtime/test_profile.py",
+    PRETRAINING,
     "tests/test_commands_and_kinds.py",
     "tests/end_to_end/",
     "tests/sharding/",
@@ -97,13 +99,14 @@ LONGEST = (
     "tests/tpu_scripts/",
     "tests/interop/",
 )
-"""The tests that start first if there are several workers. Otherwise one worker might still run one of them at the end."""
+"""The tests that start first if there are several workers. Otherwise one worker might still run one of them at the end. The first
+takes a profile, which holds every program that its process has compiled."""
 
 
 def unit(nodeid: str) -> str:
     """Returns the unit that one worker runs as a whole: the tests of a file, or of several files that share fixtures."""
     file = nodeid.partition("::")[0]
-    return LONGEST[0] if file in [f"tests/end_to_end/test_{name}.py" for name in TOGETHER] else file
+    return PRETRAINING if file in [f"tests/end_to_end/test_{name}.py" for name in TOGETHER] else file
 
 
 class Units(LoadScopeScheduling):

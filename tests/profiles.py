@@ -15,6 +15,6 @@ def host_events(directory: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
     return [(str(event.name), dict(event.stats)) for plane in planes for line in plane.lines for event in line.events]
 
 
-def profiled_steps(directory: pathlib.Path, what: str = "train") -> list[int]:
-    """Returns the step numbers of the events called `what` in a profile."""
-    return sorted(int(values["step_num"]) for name, values in host_events(directory) if name == what and "step_num" in values)
+def profiled_steps(directory: pathlib.Path) -> list[int]:
+    """Returns the step numbers of the events called "train" in a profile."""
+    return sorted(int(values["step_num"]) for name, values in host_events(directory) if name == "train" and "step_num" in values)
