@@ -8,6 +8,7 @@ import pathlib
 import runpy
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from bert_jax.data import INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.layers import parameter
 from bert_jax.model.positions import fixed_table, make_positions, positions_class, sinusoids
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.tokens import Layer, Tokens
@@ -81,6 +83,28 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(scan_layers
     np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
     first = jax.jit(attention_weights, static_argnums=1)(params, config, tokens)[0]
     np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
+
+
+class LearnedBias(nn.Module):
+    """Adds a learned number for each head to the scores of a token with itself."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def scores(self, scores: Any, tokens: Tokens, layer: Layer) -> Any:
+        bias = parameter(self, "bias", nn.initializers.ones, ("heads",), (self.config.num_heads,))
+        return scores + bias[None, :, None, None] * (tokens.offsets() == 0)
+
+
+def test_custom_positions_may_have_parameters_in_each_layer():
+    config = dataclasses.replace(TINY, attention="plain", positions=f"{__file__}:LearnedBias")
+    params = random_parameters(config)
+    (bias,) = params["encoder"]["layers"]["attention"]["positions"].values()
+    assert bias.shape == (TINY.num_layers, TINY.num_heads)
+    attention = {**params["encoder"]["layers"]["attention"], "positions": {"bias": jnp.full_like(bias, 1e4)}}
+    params = {**params, "encoder": {"layers": {**params["encoder"]["layers"], "attention": attention}}}
+    for weights in jax.jit(attention_weights, static_argnums=1)(params, config, Tokens.of(random_batch(padding=False))):
+        assert (np.asarray(weights).argmax(-1) == np.arange(weights.shape[-1])).all(), "each token attends to itself"
 
 
 def test_positions_in_a_file_must_be_a_class_with_a_method_of_positions(tmp_path: pathlib.Path):
