@@ -127,15 +127,14 @@ def on_mesh(mesh: Any, attend: Any, inputs: list[Any]) -> list[np.ndarray]:
         return results(attend, *inputs)
 
 
-def split_by_hand(mesh: Any, attend: Any, inputs: list[Any], ids: Any) -> list[np.ndarray]:
-    """Returns the `results` if `attend(ids)` runs on rows that are explicitly split over the mesh axis "data", while the compiler
-    handles the other axes."""
+def split_by_hand(mesh: Any, attend: Any, inputs: list[Any], ids: Any) -> np.ndarray:
+    """Returns the context if `attend(ids)` computes query, key and value in rows that are explicitly split over the mesh axis
+    "data", while the compiler handles the other axes."""
     rows = jax.sharding.PartitionSpec("data")
 
-    def whole(query: Any, key: Any, value: Any) -> Any:
-        def part(ids: Any, *qkv: Any) -> Any:
-            return attend(ids, rows=own_rows(len(ids), 1))(*qkv)
+    def part(ids: Any, *qkv: Any) -> Any:
+        return attend(ids, rows=own_rows(len(ids), 1))(*qkv)
 
-        return jax.shard_map(part, in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False)(ids, query, key, value)
-
-    return on_mesh(mesh, whole, inputs)
+    whole = jax.shard_map(part, in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        return np.asarray(jax.jit(whole)(ids, *inputs))

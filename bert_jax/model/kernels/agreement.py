@@ -212,13 +212,13 @@ def _attention_figures(kernel: Kernel, case: Case, platform: str, interpret: boo
         context = plain_attention((query, key, value), ids, case.heads, dropout, case.radius)
         return context if queried is None else gather_positions(context, queried)
 
-    names = ("values", "gradient of query", "gradient of key", "gradient of value")
+    names, ours = ("values", "gradient of query", "gradient of key", "gradient of value"), _with_gradients(fused(ids, dropout))
     if not case.rate or platform == "gpu":  # the GPU kernel draws the masks of the plain path
-        yield from _differences(case, names, fused(ids, dropout), plain, arrays)
+        yield from _differences(case, names, ours, plain, arrays)
     if case.rate:
         yield from _mask_figures(case, functools.partial(fused, jnp.ones_like(ids)))
         where = ("query", "key", "value") if case.dtype == "float32" else ("value",)  # bfloat16 rounds small differences away
-        yield from _slope_figures(case, fused(ids, dropout), arrays, ("query", "key", "value"), where, linear="value")
+        yield from _slope_figures(case, ours, arrays, ("query", "key", "value"), where, linear="value")
 
 
 def plain_attention(
@@ -283,13 +283,13 @@ def _norm_figures(kernel: Kernel, case: Case, platform: str, interpret: bool) ->
 
         return total
 
-    names = ("values", "gradient of x", "gradient of y", "gradient of scale", "gradient of bias")
-    yield from _differences(case, names, fused, plain, arrays)
+    names, ours = ("values", "gradient of x", "gradient of y", "gradient of scale", "gradient of bias"), _with_gradients(fused)
+    yield from _differences(case, names, ours, plain, arrays)
     if case.rate and case.dtype == "float32":
-        yield from _slope_figures(case, fused, arrays, ("x", "y", "scale", "bias"), ("y",))
+        yield from _slope_figures(case, ours, arrays, ("x", "y", "scale", "bias"), ("y",))
     if case.pre:
         for adds in (True, False):
-            both = before(fused_pre_norm, adds, interpret=interpret), before(plain_pre_norm, adds)
+            both = _with_gradients(before(fused_pre_norm, adds, interpret=interpret)), before(plain_pre_norm, adds)
             yield from _differences(case, [f"{name} (with the sum)" for name in names], *both, arrays)
 
 
@@ -311,27 +311,27 @@ def _dropout(case: Case) -> Dropout:
     return Dropout(case.rate, jnp.uint32(SEEDS[0]) if case.rate else None)
 
 
-def _results(function: Callable[..., Array], arrays: Sequence[Float[Array, " ..."]]) -> list[np.ndarray]:
-    """Returns the result of function(*arrays[:-1]) and the gradients of its arguments, in float32. arrays[-1] is the gradient
-    of the result."""
+Run = Callable[[Sequence[Float[Array, " ..."]]], list[np.ndarray]]
+"""A compiled function, with its gradients. See `_with_gradients`."""
+
+
+def _with_gradients(function: Callable[..., Array]) -> Run:
+    """Returns a function of arrays. It returns the result of function(*arrays[:-1]) and the gradients of its arguments, in
+    float32. arrays[-1] is the gradient of the result. Only the first call compiles a program."""
 
     @jax.jit
     def run(*arrays: Float[Array, " ..."]) -> tuple[Float[Array, " ..."], ...]:
         found, backward = jax.vjp(function, *arrays[:-1])
         return (found, *backward(arrays[-1].astype(found.dtype)))
 
-    return [np.asarray(x.astype(jnp.float32)) for x in run(*arrays)]
+    return lambda arrays: [np.asarray(x, np.float32) for x in run(*arrays)]
 
 
 def _differences(
-    case: Case,
-    names: Sequence[str],
-    fused: Callable[..., Array],
-    plain: Callable[..., Array],
-    arrays: Sequence[Float[Array, " ..."]],
+    case: Case, names: Sequence[str], fused: Run, plain: Callable[..., Array], arrays: Sequence[Float[Array, " ..."]]
 ) -> Iterator[Figure]:
     """Compares `fused` with `plain`. Yields one figure for the result and one for each gradient."""
-    for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
+    for name, found, wanted in zip(names, fused(arrays), _with_gradients(plain)(arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 
 
@@ -344,7 +344,7 @@ def _worst_vector(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def _slope_figures(
     case: Case,
-    function: Callable[..., Array],
+    fused: Run,
     arrays: Sequence[Float[Array, " ..."]],
     names: Sequence[str],
     measured: Sequence[str],
@@ -356,8 +356,7 @@ def _slope_figures(
     different mask, it returns a different vector. The loss is linear in the argument `linear`, so the finite difference of this
     argument is exact for a step of any size."""
     *inputs, gradient = arrays
-    forward = jax.jit(function)
-    slopes = dict(zip(names, _results(function, arrays)[1:], strict=True))
+    slopes = dict(zip(names, fused(arrays)[1:], strict=True))
     for name in measured:
         at, slope = names.index(name), slopes[name]
         step = slope / np.sqrt(np.square(slope).mean()) * (1.0 if name == linear else 3e-3)
@@ -365,7 +364,7 @@ def _slope_figures(
         for sign in (1, -1):
             moved = sign * step if name == linear else np.asarray(inputs[at].astype(jnp.float32)) + sign * step
             some = [jnp.asarray(moved, x.dtype) if i == at else x for i, x in enumerate(inputs)]
-            losses.append(float((np.asarray(forward(*some), np.float64) * np.asarray(gradient, np.float64)).sum()))
+            losses.append(float((np.asarray(fused([*some, gradient])[0], np.float64) * np.asarray(gradient, np.float64)).sum()))
         expected = float((slope.astype(np.float64) * step).sum())
         error = abs((losses[0] - losses[1]) / 2 / expected - 1)
         yield Figure(str(case), f"dropout of the backward pass (slope along {name})", error, SLOPE_LIMIT)
