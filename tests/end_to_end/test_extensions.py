@@ -1,5 +1,5 @@
-"""All files of experiments/extensions in one run, used from the command line with copies outside the package. The run is killed
-and resumed, on one device and on eight. Faulty files are reported."""
+"""All files of experiments/extensions in a few runs, used from the command line with copies outside the package. The runs are
+stopped or killed and resumed, on one device and on eight. Faulty files are reported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import json
 import pathlib
 import random
 import shutil
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -246,6 +247,8 @@ def own(folder: pathlib.Path) -> dict[str, str]:
 
 SHORT = {"phases.0.steps": "3", "evaluation.every": "3", "checkpoints.keep_at": "[]"}
 """Keys for three steps, an evaluation and a checkpoint after the last."""
+ONE_LAYER = {"model.num_layers": "1", "model.scan_layers": "false"}
+"""Keys for a smaller program."""
 
 
 def flags_of(keys: dict[str, str]) -> tuple[str, ...]:
@@ -257,44 +260,44 @@ def run(experiment: pathlib.Path, name: str, keys: dict[str, str], *then: Sequen
     return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags_of(keys)), *then, **how)
 
 
-def killed_and_whole(folder: pathlib.Path, line: Sequence[str], name: str, *then: Sequence[str], **how: Any) -> list[Done]:
-    """Runs a command in the workdir `name`-killed, kills it after its first save, and resumes it. Then runs the same in the
-    workdir `name`, uninterrupted, and other commands. Returns how the uninterrupted run and these ended."""
-    killed, whole = ([*line, f"--workdir={folder / workdir}"] for workdir in (f"{name}-killed", name))
-    death = Signal(ASKED, argument=8, once_there=(f"{folder}/{name}-killed/checkpoints/6",))
-    (dead,) = forked.run(folder, killed, at=death, **how)
-    assert dead.status == -9, dead.output
-    resumed, *done = forked.run(folder, killed, whole, *then, **how)
-    assert (resumed.status, done[0].status) == (0, 0), (resumed.output, done[0].output)
-    assert "resuming from step 6" in resumed.output
-    return done
+STOP = Signal(ASKED, argument=8, number=signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
 def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Returns the workdirs of the uninterrupted runs with all files, by the number of devices; those of the killed and resumed
-    runs are next to them."""
+    """Returns the workdirs of the uninterrupted runs with all files but an encoder's, by the number of devices; those of the
+    stopped and resumed runs are next to them."""
     workdirs, line = {}, ["pretrain", f"--config={experiment}", *flags_of(own(experiment.parent))]
     for devices in (1, 8):
-        (done,) = killed_and_whole(experiment.parent, line, f"whole-{devices}", devices=devices)
+        workdirs[devices] = experiment.parent / f"whole-{devices}"
+        again, once = ([*line, f"--workdir={workdirs[devices]}{suffix}"] for suffix in ("-stopped", ""))
+        stopped, resumed, done = forked.run(experiment.parent, again, again, once, at=STOP, devices=devices)
+        assert stopped.status == 128 + signal.SIGTERM, stopped.output
+        assert (resumed.status, done.status) == (0, 0), (resumed.output, done.output)
+        assert "resuming from step 8" in resumed.output
         assert f"held out after step {STEPS}: RTD accuracy" in done.output
         assert "(one answer for all " in done.output
-        workdirs[devices] = experiment.parent / f"whole-{devices}"
     return workdirs
 
 
+def assert_resumed_bit_for_bit(resumed: pathlib.Path, whole: pathlib.Path) -> None:
+    assert_same_weights(resumed, whole)
+    assert learned(resumed) == learned(whole)
+
+
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_killed_run_with_all_files_of_a_user_resumes_bit_for_bit(whole: dict[int, pathlib.Path], devices: int):
-    killed = whole[devices].with_name(f"whole-{devices}-killed")
-    assert_same_weights(killed, whole[devices])
-    assert learned(killed) == learned(whole[devices])
+def test_a_stopped_run_with_all_files_of_a_user_resumes_bit_for_bit(whole: dict[int, pathlib.Path], devices: int):
+    stopped = whole[devices].with_name(f"whole-{devices}-stopped")
+    assert_resumed_bit_for_bit(stopped, whole[devices])
+    assert_logged(stopped)
+
+
+def assert_logged(workdir: pathlib.Path) -> None:
+    """Checks that the user's log sink has written every number of `metrics.jsonl` once."""
     logged = [
-        (record["step"], name, value)
-        for record in map(json.loads, (killed / "metrics.jsonl").read_text().splitlines())
-        for name, value in record.items()
-        if name != "step"
+        (record["step"], name, value) for record in records(workdir) for name, value in record.items() if name != "step"
     ]
-    assert table(killed) == logged
+    assert table(workdir) == logged
 
 
 def table(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
@@ -415,7 +418,7 @@ def subclasses(experiment: pathlib.Path) -> pathlib.Path:
     folder = experiment.parent
     (folder / "words_only.py").write_text(WORDS_ONLY)
     (folder / "moe.py").write_text(python_file("bert_jax/model/README.md", "class Experts"))
-    still = {"model.hidden_dropout": "0", "model.attention_dropout": "0", "model.encoder": f"{folder}/moe.py:Moe"}
+    still = {"model.hidden_dropout": "0", "model.attention_dropout": "0", "model.encoder": f"{folder}/moe.py:Moe"} | ONE_LAYER
     for name, devices, microbatches in (("WordsOnly", 1, 1), ("Counted", 2, 2)):
         keys = {"objective": f"{folder}/words_only.py:{name}", "phases.0.accumulation": str(microbatches)} | SHORT | still
         (done,) = run(experiment, name, keys, devices=devices)
@@ -437,52 +440,61 @@ def test_the_mixture_of_experts_of_the_page_trains_on_two_devices_with_two_micro
     assert one == pytest.approx(two, rel=1e-4)
 
 
-def test_sentence_order_is_trained_scored_and_replayed(experiment: pathlib.Path):
-    folder = experiment.parent
-    rng, words = random.Random(0), WORDS.split()
-    told = [[" ".join(rng.choices(words, k=rng.randint(4, 9))) for _ in range(12)] for _ in range(20)]
-    (folder / "told.txt").write_text("\n\n".join("\n".join(document) for document in told))
-    build = [f"--source=text:{folder}/told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2"]
-    keys = {
-        **{"objective": f"{folder}/sentence_order.py:SentenceOrder", "examples.pairs": "successive"},
-        **{"corpus.directory": f"{folder}/told", **SHORT},
-    }
-    workdir = folder / "SentenceOrder"
-    built, done, replayed = forked.run(
-        folder,
-        ["corpus", *build, f"--output={folder}/told"],
-        command(experiment, workdir, *flags_of(keys)),
-        ["pretrain", f"--workdir={workdir}", "--replay=3"],
-    )
-    assert built.status == 0, built.output
-    assert done.status == 0, done.output
-    scores = {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES}
-    assert results(workdir)["eval"].keys() == scores
-    assert "WARNING" not in done.output
-    assert replayed.status == 0, replayed.output
-    assert "the largest MLM loss first" in replayed.output
-    assert "SOP loss" in replayed.output
-    assert "(second text as read, before SentenceOrder: follows)" in replayed.output
-
-
 # --------------------------------------------------------------------------------------------------------------------- an encoder
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A command line that trains the user's encoder, and how it and a replay ended."""
+
+    line: Sequence[str]
+    done: Done
+    replayed: Done
+
+
 @pytest.fixture(scope="module")
-def fourier(experiment: pathlib.Path) -> Done:
-    """Trains in the user's folder, with flags that name the encoder's file relative to it. Returns how the run ended."""
+def fourier(experiment: pathlib.Path) -> Trained:
+    """Trains an encoder on the order of sentences, on eight devices. The run is in the user's folder, with flags that name the
+    encoder's file relative to it. Next to its workdir is that of a run that was stopped and resumed."""
     folder = experiment.parent
     (folder / "mine").mkdir()
     shutil.copy(folder / "fourier.py", folder / "mine")
-    line = command(experiment, folder / "fourier", "--config.model.encoder=mine/fourier.py:Fourier", *flags_of(SHORT))
-    (done,) = forked.run(folder, line, around=forked.Surroundings(directory=folder))
-    assert done.status == 0, done.output
-    return done
+    rng, words = random.Random(0), WORDS.split()
+    told = [[" ".join(rng.choices(words, k=rng.randint(4, 9))) for _ in range(12)] for _ in range(20)]
+    (folder / "told.txt").write_text("\n\n".join("\n".join(document) for document in told))
+    keys = {
+        **{"model.encoder": "mine/fourier.py:Fourier", "objective": f"{folder}/sentence_order.py:SentenceOrder"},
+        **{"examples.pairs": "successive", "corpus.directory": f"{folder}/told", **SHORT},
+    }
+    again, line = (command(experiment, folder / name, *flags_of(keys)) for name in ("fourier-stopped", "fourier"))
+    built, stopped, *ends = forked.run(
+        folder,
+        ["corpus", "--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"],
+        *(again, again, line),
+        ["pretrain", f"--workdir={folder}/fourier", "--replay=3"],
+        at=dataclasses.replace(STOP, argument=2),
+        devices=8,
+        around=forked.Surroundings(directory=folder),
+    )
+    assert built.status == 0, built.output
+    assert stopped.status == 128 + signal.SIGTERM, stopped.output
+    for done in ends:
+        assert done.status == 0, done.output
+    assert "resuming from step 2" in ends[0].output
+    return Trained(line, *ends[1:])
 
 
-def test_a_user_encoder_is_trained_and_queried(experiment: pathlib.Path, fourier: Done):
-    folder = experiment.parent
+def test_sentence_order_is_trained_with_a_user_encoder_scored_resumed_and_replayed(folder: pathlib.Path, fourier: Trained):
+    scores = {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES}
+    assert results(folder / "fourier")["eval"].keys() == scores
+    assert_resumed_bit_for_bit(folder / "fourier-stopped", folder / "fourier")
+    assert "WARNING" not in fourier.done.output
+    assert "the largest MLM loss first" in fourier.replayed.output
+    assert "SOP loss" in fourier.replayed.output
+    assert "(second text as read, before SentenceOrder: follows)" in fourier.replayed.output
+
+
+def test_a_user_encoder_is_trained_and_queried(folder: pathlib.Path, fourier: Trained):
     whole = folder / "fourier"
-    assert "model: Fourier of 2 layers, 16 wide" in fourier.output
-    assert "NSP accuracy" in fourier.output
+    assert "model: Fourier of 2 layers, 16 wide" in fourier.done.output
     assert import_model(whole).config.encoder == f"{folder}/mine/fourier.py:Fourier"
     assert any(name.startswith("bert_jax.bert.encoder.feed_forward_1.") for name in weights(whole))
     texts = {"long": "the river is wide\n", "short": "Paris\n"}
@@ -509,23 +521,21 @@ def test_a_user_encoder_is_trained_and_queried(experiment: pathlib.Path, fourier
         assert says in done.output
 
 
-@pytest.mark.usefixtures("fourier")
-def test_a_pretraining_run_names_the_file_that_a_command_in_another_directory_does_not_find(experiment: pathlib.Path):
-    folder = experiment.parent
+def test_a_pretraining_run_names_the_file_that_a_command_in_another_directory_does_not_find(
+    folder: pathlib.Path, fourier: Trained
+):
     there = f"{folder}/mine/fourier.py"
-    line = command(experiment, folder / "fourier", "--config.model.encoder=mine/fourier.py:Fourier", *flags_of(SHORT))
-    (lost,) = forked.run(folder, line, around=forked.Surroundings(directory=folder / "talks"))
+    (lost,) = forked.run(folder, fourier.line, around=forked.Surroundings(directory=folder / "talks"))
     assert lost.status == 2
     assert f"fourier uses {there}; give --config.model.encoder={there}:Fourier, or" in lost.output
     assert f"run the command in {folder}" in lost.output
 
 
 @pytest.mark.usefixtures("fourier")
-def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_resumed_and_answers(
-    experiment: pathlib.Path, toys: pathlib.Path
+def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_killed_and_resumed_and_answers(
+    folder: pathlib.Path, toys: pathlib.Path
 ):
     """The commands run in another directory than the training. If the encoder's file is missing, their errors name it."""
-    folder = experiment.parent
     mine = own(folder)
     line = [
         *("finetune", "--config=experiments/finetune/own_text.py", f"--config.init_from={folder}/fourier"),
@@ -537,10 +547,16 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_resumed_and_an
     ]
     tuned = folder / "tuned"
     asked = ["predict", "classify", f"--model={tuned}", "--json", "it was fine"]
-    *_, answered = killed_and_whole(folder, line, tuned.name, asked)
-    assert answered.status == 0, answered.output
-    assert_same_weights(folder / "tuned-killed", tuned)
-    assert {step for step, _, _ in table(tuned)} == {record["step"] for record in records(tuned)}
+    again, once = ([*line, f"--workdir={workdir}"] for workdir in (folder / "tuned-killed", tuned))
+    death = Signal(ASKED, argument=8, once_there=(f"{folder}/tuned-killed/checkpoints/6",))
+    (dead,) = forked.run(folder, again, at=death)
+    assert dead.status == -signal.SIGKILL, dead.output
+    resumed, *ends = forked.run(folder, again, once, asked)
+    for done in (resumed, *ends):
+        assert done.status == 0, done.output
+    assert "resuming from step 6" in resumed.output
+    assert_resumed_bit_for_bit(folder / "tuned-killed", tuned)
+    assert_logged(folder / "tuned-killed")
     rates = [record["train/learning_rate"] for record in records(tuned) if "train/learning_rate" in record]
     assert 0 < rates[-1] < max(rates)
 
@@ -558,7 +574,7 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_resumed_and_an
 @pytest.mark.usefixtures("fourier")
 def test_a_user_encoder_learns_from_one_and_without_attention_not_from_its_maps(experiment: pathlib.Path):
     folder = experiment.parent
-    keys = {"model.encoder": f"{folder}/fourier.py:Fourier", "teacher": f"{folder}/fourier", "model.scan_layers": "false"} | SHORT
+    keys = {"model.encoder": f"{folder}/fourier.py:Fourier", "teacher": f"{folder}/fourier", **SHORT, **ONE_LAYER}
     watching = command(experiment, folder / "watching", *flags_of(keys | {"distillation.attention_weight": "1"}))
     done, refused = run(experiment, "pupil", keys, watching)
     assert done.status == 0, done.output
@@ -653,14 +669,10 @@ def test_an_error_in_a_function_of_the_model_names_its_key_and_shows_its_line(ex
     files = dict(zip(BROKEN, written(folder, [*BROKEN.values()], "broken"), strict=True))
     flags = {key: f"--config.{key}={folder}/{file}:F" for key, file in files.items()}
     runs = [command(experiment, folder / f"broken-{key}", flag) for key, flag in flags.items()]
-    *ends, doctor = forked.run(folder, *runs, ["doctor", f"--config={experiment}", flags["model.encoder"]])
-    for (key, file), done in zip(files.items(), ends, strict=True):
+    for (key, file), done in zip(files.items(), forked.run(folder, *runs), strict=True):
         assert done.status == 2, done.output
         assert f"error: config.{key}={folder}/{file} raises NameError; correct the file here:" in done.output
         assert "+ nothing" in done.output
-    assert doctor.status == 1, doctor.output
-    assert f"FAULT  experiment   {experiment}" in doctor.output
-    assert "+ nothing" in doctor.output
 
 
 def test_a_study_names_the_arm_whose_file_has_an_error(experiment: pathlib.Path, toys: pathlib.Path):

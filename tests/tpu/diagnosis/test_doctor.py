@@ -102,6 +102,18 @@ def test_an_experiment_that_cannot_run_on_these_devices_is_a_fault(
     assert "config.phases.0.batch_size=12 is not divisible by 8 devices" in said
 
 
+def test_an_error_in_a_file_of_the_user_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+):
+    own, config = tmp_path / "own.py", tmp_path / "experiment.py"
+    own.write_text("def broken(x):\n    return x + nothing\n")
+    assert examined(monkeypatch, f"--config={config}", f"--config.model.activation={own}:broken") == 1
+    said = capsys.readouterr().out
+    assert f"FAULT  experiment   {config}\n" in said
+    assert f"config.model.activation={own} raises NameError; correct the file here:" in said
+    assert "return x + nothing" in said
+
+
 @pytest.mark.parametrize("reason", ["", "Unable to initialize backend 'tpu': the chip is in use"])
 def test_a_machine_without_devices_is_a_fault(
     reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
