@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -12,7 +13,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
@@ -44,29 +44,40 @@ def batch_of() -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
+@functools.cache
+def shapes_of(objective: CrossView) -> dict:
+    return nn.unbox(jax.eval_shape(objective.initial_parameters, jax.random.key(0)))
+
+
 def random_of(objective: CrossView) -> dict:
     rng = np.random.default_rng(1)
-    shapes = nn.unbox(jax.eval_shape(objective.initial_parameters, jax.random.key(0)))
-    return jax.tree.map(lambda x: (0.5 * rng.standard_normal(x.shape)).astype(np.float32), shapes)
+    return jax.tree.map(lambda x: (0.5 * rng.standard_normal(x.shape)).astype(np.float32), shapes_of(objective))
+
+
+@functools.cache
+def differentiated(objective: CrossView) -> tuple[dict, dict]:
+    """Returns (the gradient of the loss of the views, the sums) of `batch_of()`."""
+
+    def loss(params, batch):
+        sums = objective.sums(params, batch, None)
+        return sums["view_loss"], sums
+
+    return jax.jit(jax.grad(loss, has_aux=True))(random_of(objective), batch_of())
 
 
 def test_the_loss_equals_a_loop_over_words_and_views():
     objective = CrossView(PLAIN, HEAD)
     params, batch, w = random_of(objective), batch_of(), PLAIN.word_width
-
-    @jax.jit
-    def compiled(params, batch):
-        return BertWithHead(PLAIN, HEAD).apply({"params": params}, batch)["logits"], objective.sums(params, batch, None)
-
-    logits, sums = compiled(params, batch)
+    dense = params["token_head"]["dense"]
+    sums = differentiated(objective)[1]
     wanted, words = 0.0, 0
     for row, lengths in enumerate(LENGTHS):
         for text in range(1, len(lengths) + 1):
             (columns,) = np.nonzero(batch["sequence_ids"][row] == text)
-            lowest = states_in_numpy(PLAIN, params, batch["input_ids"][row, columns])[1]
+            _, lowest, *_, last = states_in_numpy(PLAIN, params, batch["input_ids"][row, columns])
             begins = [n for n, column in enumerate(columns) if column in WORDS[row]]
             for at, following in zip(begins, [*begins[1:], len(columns) - 1], strict=True):
-                p = log_softmax(np.float64(logits[row, columns[at]]))
+                p = log_softmax(last[at] @ dense["kernel"] + dense["bias"])
                 read = {
                     "forward": lowest[following - 1, :w],
                     "backward": lowest[at, w:],
@@ -115,9 +126,7 @@ def test_a_view_sees_only_its_part_of_the_sentence(config: ModelConfig, head: Ta
 
 @pytest.mark.parametrize(("config", "head"), CASES, ids=["biLM", "static vectors"])
 def test_views_train_their_modules_and_layers_and_not_the_prediction(config, head):
-    objective = CrossView(config, head)
-    params, batch = random_of(objective), batch_of()
-    gradient = jax.jit(jax.grad(lambda p: objective.sums(p, batch, None)["view_loss"]))(params)
+    gradient, _ = differentiated(CrossView(config, head))
     assert not np.any(gradient["token_head"]["dense"]["kernel"])
     assert all(np.any(x) for x in jax.tree.leaves(gradient["cross_view"]))
     assert np.any(gradient["embeddings"]["word_embeddings"]["embedding"])
@@ -132,7 +141,7 @@ def test_views_train_their_modules_and_layers_and_not_the_prediction(config, hea
 
 
 def test_a_labelled_batch_has_only_the_loss_of_its_labels():
-    objective, plain = CrossView(PLAIN, HEAD), Labels(PLAIN, HEAD)
+    objective, plain = CrossView(*CASES[1]), Labels(*CASES[1])
     params, batch = random_of(objective), batch_of()
     batch["label_weights"] = batch.pop(WEIGHTS)
     sums, counts = jax.jit(objective.sums)(params, batch, jnp.uint32(3)), objective.counts(batch)
@@ -148,7 +157,7 @@ def test_a_labelled_batch_has_only_the_loss_of_its_labels():
 
 def test_the_last_word_of_a_text_is_followed_by_its_end():
     batch = batch_of()
-    found = next_words(jnp.asarray(batch["word_starts"]), jnp.asarray(batch["sequence_ids"]))
+    found = jax.jit(next_words)(batch["word_starts"], batch["sequence_ids"])
     assert found[0].tolist() == [1, 3, 3, 4, 5, 7, 7, 10, 10, 10, 11, 12, 12]
     assert found[1, :8].tolist() == [1, 2, 6, 6, 6, 6, 8, 8]
 

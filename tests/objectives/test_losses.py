@@ -67,15 +67,14 @@ def test_the_derivative_of_cross_entropy_equals_automatic_differentiation():
 
 
 def test_a_prediction_is_correct_if_its_target_has_the_largest_logit():
-    logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6, 4)), jnp.float32)
-    best = np.asarray(logits).argmax(-1)
+    logits = np.random.default_rng(1).normal(size=(2, 6, 4)).astype(np.float32)
+    logits[0, :2, 0] = 9.0
+    best = logits.argmax(-1)
     assert {0, 1, 2, 3} <= set(best.ravel())
     targets = np.where(np.arange(6) % 3 == 0, -1, np.where(np.arange(6) % 3 == 1, best, (best + 1) % 4))
-    found = correct_predictions(logits, jnp.asarray(targets, jnp.int32))
+    assert {-1, 0} <= set(targets[best == 0])  # a target that is ignored is not the first class
+    found = jax.jit(correct_predictions)(logits, targets.astype(np.int32))
     np.testing.assert_array_equal(found, targets == best)
-    of_first = jnp.asarray([[9.0, 1.0]])  # a target that is ignored is not the first class
-    assert float(correct_predictions(of_first, jnp.asarray([-1]))[0]) == 0
-    assert float(correct_predictions(of_first, jnp.asarray([0]))[0]) == 1
 
 
 def test_counts_leave_out_padding():
@@ -84,16 +83,16 @@ def test_counts_leave_out_padding():
         "nsp_labels": jnp.asarray([[1, 0], [0, 1], [-1, -1]]),
         "sequence_ids": jnp.asarray([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
     }
-    wanted = {"mlm_targets": 3, "nsp_examples": 4, "tokens": 7, "rows": 2}
-    assert {name: float(x) for name, x in objective_of("mlm").counts(batch).items()} == wanted
-    usual = {"masked": 3, "pairs": 4, "tokens": 7, "rows": 2}
-    assert {name: float(x) for name, x in Objective.counts(objective_of("mlm"), batch).items()} == usual
+    objective = objective_of("mlm")
+    found, usual = jax.jit(lambda batch: (objective.counts(batch), Objective.counts(objective, batch)))(batch)
+    assert found == {"mlm_targets": 3, "nsp_examples": 4, "tokens": 7, "rows": 2}
+    assert usual == {"masked": 3, "pairs": 4, "tokens": 7, "rows": 2}
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "bilm"])
 def test_tpu_padding_does_not_change_sums_or_losses(encoder: str):
     """A program for a TPU computes more slots than the batch has. The additional slots predict nothing."""
-    model, batch = dataclasses.replace(TINY, encoder=encoder), random_batch(rows=4)
+    model, batch = dataclasses.replace(TINY, encoder=encoder, num_layers=1), random_batch(rows=4)
     assert batch["masked_positions"].shape[1] % 8
     for_tpu = dispatch.resolve(model, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"))
     padded = Model(for_tpu).in_whole_tiles(batch)
@@ -114,27 +113,25 @@ SMOOTHED = {
 float64."""
 
 
-@pytest.mark.parametrize("smoothing", SMOOTHED)
 @pytest.mark.parametrize("padding", [0, 5])
-def test_label_smoothing_equals_transformers_without_padding_columns(smoothing: float, padding: int):
+def test_label_smoothing_equals_transformers_without_padding_columns(padding: int):
     n = np.arange(42.0).reshape(2, 3, 7)
     logits = np.pad(np.sin(1.7 * n) * 2 + np.cos(n), ((0, 0), (0, 0), (0, padding)), constant_values=-1e9)
     targets = jnp.array([[1, 6, -1], [0, 3, 3]])
 
-    def mean(logits: Any) -> Any:
-        return smoothed_cross_entropy(logits, targets, smoothing, 7).sum() / 5
+    @jax.jit
+    def means(logits: Any) -> Any:
+        def mean(logits: Any, smoothing: float) -> Any:
+            return smoothed_cross_entropy(logits, targets, smoothing, 7).sum() / 5
 
-    loss, gradient = jax.value_and_grad(mean)(jnp.asarray(logits, jnp.float32))
-    expected, first, last = SMOOTHED[smoothing]
-    assert float(loss) == pytest.approx(expected, rel=2e-7)
-    assert float(gradient[0, 1, 0]) == pytest.approx(first, abs=2e-8)
-    assert float(gradient[0, 1, 6]) == pytest.approx(last, abs=2e-8)
-    assert not np.asarray(gradient[0, 2]).any(), "an ignored target has no gradient"
-    assert not np.asarray(gradient[..., 7:]).any()
-    np.testing.assert_allclose(np.asarray(gradient.sum(-1)), 0.0, atol=1e-7)
+        return {smoothing: jax.value_and_grad(mean)(logits, smoothing) for smoothing in SMOOTHED}
 
-
-def test_zero_smoothing_equals_cross_entropy():
-    rng = np.random.default_rng(0)
-    logits, targets = jnp.asarray(rng.normal(size=(4, 9)), jnp.float32), jnp.array([0, 8, -1, 3])
-    np.testing.assert_allclose(smoothed_cross_entropy(logits, targets, 0.0, 9), cross_entropy(logits, targets), atol=1e-6)
+    found = jax.device_get(means(logits.astype(np.float32)))
+    for smoothing, (expected, first, last) in SMOOTHED.items():
+        loss, gradient = found[smoothing]
+        assert float(loss) == pytest.approx(expected, rel=2e-7)
+        assert float(gradient[0, 1, 0]) == pytest.approx(first, abs=2e-8)
+        assert float(gradient[0, 1, 6]) == pytest.approx(last, abs=2e-8)
+        assert not gradient[0, 2].any(), "an ignored target has no gradient"
+        assert not gradient[..., 7:].any()
+        np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-7)

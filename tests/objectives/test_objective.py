@@ -16,11 +16,11 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, gumbel, sampled, unboxed, with_predictions
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.objective import Objective, abstract_rows
 from bert_jax.objectives.scores import majority_baseline
 from tests.model.lowbias32 import hashed
 from tests.objectives.scored import MODELS, ONE_LAYER, objective_of
-from tests.random_rows import TINY, random_batch, with_centres
+from tests.random_rows import TINY, random_batch
 
 OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
 ORDERS = "experiments/extensions/sentence_order.py"
@@ -36,12 +36,11 @@ def drawn(objective: Objective) -> Any:
 def test_the_built_in_objectives_fulfil_the_contract(measure: str, pairs: bool):
     objective = objective_of(measure, pairs)
     objective.check("it")
-    params = drawn(objective)
-    batch = with_centres(random_batch()) if measure == "skip_gram" else random_batch()
-    scores = objective.summarise({**jax.jit(objective.sums)(params, batch, jnp.uint32(1)), **objective.counts(batch)})
-    assert {f"{measure}_loss", f"{measure}_accuracy", "loss"} <= scores.keys()
+    params, rows = unboxed(objective.abstract_parameters()), abstract_rows(1, 16, 4, targets=objective.rows)
+    names = jax.eval_shape(lambda p, b: objective.sums(p, b, jnp.uint32(1)) | objective.counts(b), params, rows)
+    scores = objective.summarise({name: np.float32(1) for name in names}).keys()
+    assert {f"{measure}_loss", f"{measure}_accuracy", "loss"} <= scores
     assert ("nsp_accuracy" in scores) == pairs
-    assert np.isfinite(list(scores.values())).all()
 
 
 class Good(Objective):
@@ -122,23 +121,27 @@ def test_words_are_drawn_with_softmax_frequencies():
 
 
 def test_the_largest_and_the_smallest_random_word_have_finite_noise():
-    noise = np.asarray(gumbel(jnp.array([0, 2**31, 2**32 - 1], jnp.uint32)))
+    noise = np.asarray(jax.jit(gumbel)(np.array([0, 2**31, 2**32 - 1], np.uint32)))
     assert np.isfinite(noise).all()
     assert (np.diff(noise) > 0).all()
 
 
 def test_seeds_of_further_draws_and_of_evaluations_are_fixed():
-    assert [int(another_seed(jnp.uint32(7), number)) for number in (1, 3)] == [hashed(7 + n * 0x9E3779B9) for n in (1, 3)]
+    @jax.jit
+    def words(seed, logits):
+        seeds = (None, jnp.uint32(int.from_bytes(b"samp", "big")))
+        return [another_seed(seed, number) for number in (1, 3)], [sampled(logits, {}, seed) for seed in seeds]
+
+    seeds, (evaluated, drawn) = words(np.uint32(7), np.zeros((4, 20), np.float32))
+    assert [int(seed) for seed in seeds] == [hashed(7 + n * 0x9E3779B9) for n in (1, 3)]
     assert another_seed(None, 1) is None
-    logits = np.zeros((4, 20), np.float32)
-    evaluated, drawn = (sampled(logits, {}, seed) for seed in (None, jnp.uint32(int.from_bytes(b"samp", "big"))))
     np.testing.assert_array_equal(evaluated, drawn)
 
 
 def test_predictions_replace_the_words_of_used_slots_even_if_the_target_is_word_0():
-    ids, positions, targets = (jnp.array([row]) for row in ([5, 6, 7, 8], [2, 1, 0], [0, 9, -1]))
+    ids, positions, targets = (np.int32([row]) for row in ([5, 6, 7, 8], [2, 1, 0], [0, 9, -1]))
     batch = {"input_ids": ids, "masked_positions": positions, "masked_targets": targets}
-    assert with_predictions(batch, jnp.array([[20, 21, 22]])).tolist() == [[5, 21, 20, 8]]
+    assert jax.jit(with_predictions)(batch, np.int32([[20, 21, 22]])).tolist() == [[5, 21, 20, 8]]
 
 
 @pytest.mark.parametrize(
@@ -170,14 +173,9 @@ def test_a_narrower_model_has_scaled_widths_and_heads_and_the_same_layers(
 def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     kind = load_named(OWN, {}, "config.objective")
     objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(ONE_LAYER)), random_batch()
-    objective.check("it")
-    sums, counts = jax.jit(objective.sums)(drawn(objective), batch, jnp.uint32(3)), objective.counts(batch)
-    original, masked = with_predictions(batch, batch["masked_targets"]), np.asarray(batch["masked_targets"]) >= 0
-    places = np.asarray(batch["masked_positions"])
-    for row in range(len(masked)):
-        np.testing.assert_array_equal(
-            np.asarray(original)[row, places[row][masked[row]]], np.asarray(batch["masked_targets"])[row][masked[row]]
-        )
+    sums = jax.jit(lambda p, b: objective.sums(p, b, jnp.uint32(3)) | objective.counts(b))(drawn(objective), batch)
+    counts = {name: sums.pop(name) for name in jax.eval_shape(objective.counts, batch)}
+    masked = np.asarray(batch["masked_targets"]) >= 0
     assert 0 < float(sums["replaced"]) <= masked.sum() == float(counts["masked"])
     found = objective.summarise({**sums, **counts})
     assert found["rtd_accuracy"] == pytest.approx(float(sums["rtd_right"] / counts["tokens"]))
@@ -248,8 +246,9 @@ def test_flops_of_an_own_objective_are_those_of_its_gradient_for_a_row_with_one_
 
         return type("Mine", (Good,), {"sums": sums})().for_model(model).flops(8, 2)
 
-    assert flops(True) - flops(False) == 6 * 16
-    assert flops(False) >= model_row_flops(model.config, 8)
+    without = flops(False)
+    assert flops(True) - without == 6 * 16
+    assert without >= model_row_flops(model.config, 8)
 
 
 class SameSums(MlmNsp):

@@ -2,27 +2,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.losses import cross_entropy
+from bert_jax.objectives.objective import Objective
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import (
-    StepSeed,
+    TrainState,
     add_sums,
     dropout_seed,
-    gradients,
     new_state,
 )
 from tests.random_rows import (
     TINY,
-    gradients_of,
     largest_difference,
     objective_for,
     program_for,
@@ -56,7 +57,7 @@ def test_cross_entropy_equals_brute_force_and_is_zero_for_ignored_targets():
     targets = np.array([[0, 6, -1, 3], [2, -1, -1, 1], [5, 5, 0, -1]], np.int32)
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = [[-np.log(probabilities[i, j, t]) if t >= 0 else 0.0 for j, t in enumerate(row)] for i, row in enumerate(targets)]
-    np.testing.assert_allclose(cross_entropy(jnp.asarray(logits), jnp.asarray(targets)), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(cross_entropy)(logits, targets), expected, rtol=1e-5)
 
 
 def test_one_step_moves_every_parameter_and_counts_itself():
@@ -68,21 +69,26 @@ def test_one_step_moves_every_parameter_and_counts_itself():
     assert float(sums["steps"]) == 1.0
 
 
-def test_without_pairs_weights_and_gradients_of_other_parts_are_the_same():
-    """Rows without pairs have no next-sentence label: the pooler and its head would get no gradient."""
-    begin = jax.jit(lambda key: [nn.unbox(initial_parameters(MODEL, key, next_sentence=pairs)) for pairs in (True, False)])
-    whole, alone = begin(jax.random.key(3))
-    assert alone.keys() == {"embeddings", "encoder", "mlm_head"}
-    jax.tree.map(np.testing.assert_array_equal, alone, {part: whole[part] for part in alone})
+def test_without_pairs_weights_and_losses_of_other_parts_are_the_same():
+    """Rows without pairs have no next-sentence label: the pooler and its head would get no gradient. An array of each part is
+    compared, since drawing all of them is a large program."""
+    parts = ("embeddings", "encoder", "mlm_head")
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def begin(key, pairs):
+        params = nn.unbox(initial_parameters(MODEL, key, next_sentence=pairs))
+        assert params.keys() == {*parts, *(("pooler", "nsp_head") if pairs else ())}
+        embeddings, encoder, head = (params[part] for part in parts)
+        return embeddings["word_embeddings"], encoder["layers"]["attention"]["query"], head["transform"]
+
+    jax.tree.map(np.testing.assert_array_equal, *(begin(jax.random.key(3), pairs) for pairs in (True, False)))
     batch = random_batch()
     batch["nsp_labels"] = jnp.full_like(batch["nsp_labels"], -1)
-    objective = objective_for(MODEL, next_sentence=False)
-    differentiate = jax.jit(functools.partial(gradients, objective, accumulation=1))
-    grads, sums = differentiate(alone, batch, objective.counts(batch), StepSeed(0, jnp.int32(0)))
-    wanted, wanted_sums = gradients_of(MODEL, whole, batch, 0, jnp.int32(0), 1)
-    assert largest_difference({part: wanted[part] for part in grads}, grads) < 1e-5
+    state = fresh()
+    _, wanted = step(state, batch)
+    sums = jax.jit(objective_for(MODEL, next_sentence=False).sums)({part: state.params[part] for part in parts}, batch, None)
     assert sums.keys() == {"mlm_loss", "mlm_correct"}
-    assert float(sums["mlm_loss"]) == pytest.approx(float(wanted_sums["mlm_loss"]), rel=1e-6)
+    assert float(sums["mlm_loss"]) == pytest.approx(float(wanted["mlm_loss"]), rel=1e-6)
 
 
 def test_twenty_steps_overfit_one_batch():
@@ -94,37 +100,72 @@ def test_twenty_steps_overfit_one_batch():
     assert losses[-1] < 0.1 * losses[0]  # 0.004 of it at the worst of five seeds
 
 
-def test_accumulated_gradients_equal_the_large_batch():
-    params, batch = random_parameters(), random_batch()
-    whole, sums = gradients_of(MODEL, params, batch, 0, jnp.int32(0), 1)
-    summed, sums_of_parts = gradients_of(MODEL, params, batch, 0, jnp.int32(0), 4)
-    assert largest_difference(whole, summed) < 1e-5
-    assert largest_difference(sums, sums_of_parts) < 1e-5
+class Quadratic(Objective):
+    """The mean over the used rows of (kernel . x)^2 + bias . y. NumPy computes its gradient below."""
+
+    def sums(self, params: Any, batch: Any, seed: Any) -> Any:
+        of_rows = (params["layers"]["kernel"][None] * batch["x"]).sum((1, 2)) ** 2 + (params["bias"][None] * batch["y"]).sum(1)
+        return {"loss": (batch["used"] * of_rows).sum()}
+
+    def counts(self, batch: Any) -> Any:
+        return {"rows": batch["used"].sum()}
+
+    def loss(self, sums: Any, counts: Any) -> Any:
+        return sums["loss"] / counts["rows"]
 
 
-def test_the_gradient_is_clipped_by_its_global_norm():
-    batch, params = random_batch(), random_parameters()
-    grads, _ = gradients_of(MODEL, params, batch, 0, jnp.int32(0), 1)
-    norm = float(np.sqrt(sum((np.asarray(g, np.float64) ** 2).sum() for g in jax.tree.leaves(grads))))
-    assert norm > 2 * CLIP_NORM
-    state, sums = step(fresh(), batch)
-    assert float(sums["grad_norm"]) == pytest.approx(norm, rel=1e-4)
-    first_moments = state.opt_state[0].mu  # (1 - b1) times the clipped gradient
-    assert largest_difference(jax.tree.map(lambda g: 0.1 * np.asarray(g) * CLIP_NORM / norm, grads), first_moments) < 1e-4
+@pytest.fixture(scope="module")
+def quadratic() -> tuple[TrainState, dict[str, np.ndarray], Any, float]:
+    """Returns (a state, a batch, the gradient, the sum of the losses) of `Quadratic`. Of the two rows of each of four
+    microbatches, 2, 2, 0 and 1 are used."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 2, 3), np.float32), rng.standard_normal((8, 4), np.float32)
+    used = np.array([1, 1, 0, 1, 1, 1, 0, 0], np.float32)
+    kernel, bias = np.float32([[1, 2, 3], [-1, 0, 1]]), np.float32([1, 2, 3, 4])
+    products = (kernel[None] * x).sum((1, 2), keepdims=True, dtype=np.float64)
+    gradient = {"layers": {"kernel": (2 * products * x)[used > 0].mean(0)}, "bias": y[used > 0].mean(0)}
+    loss = float(used @ (products[:, 0, 0] ** 2 + y @ bias))
+    state = new_state({"layers": {"kernel": kernel}, "bias": bias}, optax.identity())
+    return state, {"x": x, "y": y, "used": used}, gradient, loss
 
 
-def test_replayed_gradient_norms_equal_each_layer_and_the_step():
-    state, batch = fresh(), random_batch()
-    program = program_for(objective_for(MODEL), OPTIMIZER, clip_norm=0.0)
-    norms, sums = jax.jit(program.gradient_norms)(state, batch, SCALARS)
-    grads, _ = gradients_of(MODEL, state.params, batch, 3, state.step, 1)
-    kernel = grads["encoder"]["layers"]["attention"]["query"]["kernel"]
-    each = [np.linalg.norm(np.asarray(layer).ravel()) for layer in kernel]
-    np.testing.assert_allclose(norms["encoder"]["layers"]["attention"]["query"]["kernel"], each, rtol=1e-4)
-    total = np.sqrt(sum(np.square(np.asarray(norm, np.float64)).sum() for norm in jax.tree.leaves(norms)))
-    _, of_step = step(state, batch)
-    assert total == pytest.approx(float(of_step["grad_norm"]), rel=1e-4)
-    assert float(sums["mlm_loss"]) == pytest.approx(float(of_step["mlm_loss"]), rel=1e-4)
+def direction(quadratic: Any, **settings: Any) -> tuple[Any, Any]:
+    """Returns (how far a step with the rate 1 moves the parameters, its sums)."""
+    state, batch, *_ = quadratic
+    accumulation = settings.pop("accumulation", 1)
+    program = program_for(Quadratic(), optax.identity(), lambda step, scalars: 1.0, **settings)
+    after, sums = jax.jit(functools.partial(program.train_step, accumulation=accumulation))(state, batch, SCALARS)
+    return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), state.params, after.params), sums
+
+
+def norm_of(gradient: Any) -> float:
+    return float(np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradient))))
+
+
+def test_accumulated_gradients_equal_the_large_batch(quadratic):
+    _, _, gradient, loss = quadratic
+    moved, sums = direction(quadratic, accumulation=4, clip_norm=0.0)
+    assert largest_difference(gradient, moved) < 1e-6
+    wanted = {"loss": loss, "rows": 5, "grad_norm": norm_of(gradient)}
+    assert {name: float(sums[name]) for name in wanted} == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_the_gradient_is_clipped_by_its_global_norm(quadratic, share: float):
+    gradient = quadratic[2]
+    norm = norm_of(gradient)
+    moved, sums = direction(quadratic, clip_norm=share * norm)
+    assert float(sums["grad_norm"]) == pytest.approx(norm, rel=1e-6)
+    assert largest_difference(jax.tree.map(lambda g: g * min(share, 1.0), gradient), moved) < 1e-6
+
+
+def test_replayed_gradient_norms_equal_each_layer_before_clipping(quadratic):
+    state, batch, gradient, loss = quadratic
+    norms, sums = jax.jit(program_for(Quadratic(), optax.identity(), clip_norm=1e-3).gradient_norms)(state, batch, SCALARS)
+    each = [np.linalg.norm(layer) for layer in gradient["layers"]["kernel"]]
+    np.testing.assert_allclose(norms["layers"]["kernel"], each, rtol=1e-6)
+    assert float(norms["bias"]) == pytest.approx(np.linalg.norm(gradient["bias"]), rel=1e-6)
+    assert {name: float(x) for name, x in sums.items()} == pytest.approx({"loss": loss, "rows": 5}, rel=1e-6)
 
 
 def test_a_step_that_is_not_finite_changes_only_counters():
@@ -189,12 +230,13 @@ def test_sums_add_up_over_steps_except_for_the_learning_rate():
 
 
 def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
-    params, batch = random_parameters(), random_batch()
-    _, sums = gradients_of(MODEL, params, batch, 0, jnp.int32(0), 1)
+    state, batch = fresh(), random_batch()
+    _, sums = step(state, batch)
     padded = {}
     for name, rows in batch.items():
         fill = -1 if name in ("masked_targets", "nsp_labels") else 0
         padded[name] = np.concatenate([rows, np.full_like(rows, fill)])
-    of_padded = jax.jit(program_for(objective_for(MODEL), OPTIMIZER).evaluate)(params, padded)
-    assert sums.keys() == of_padded.keys()
-    assert largest_difference(sums, of_padded) < 1e-6
+    of_padded = jax.jit(program_for(objective_for(MODEL), OPTIMIZER).evaluate)(state.params, padded)
+    scores = {f"{measure}_{what}" for measure in ("mlm", "nsp") for what in ("loss", "correct")}
+    assert of_padded.keys() == {*scores, "mlm_targets", "nsp_examples", "tokens", "rows"}
+    assert largest_difference({name: sums[name] for name in of_padded}, of_padded) < 1e-6
