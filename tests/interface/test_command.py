@@ -268,7 +268,6 @@ def test_a_command_started_to_ignore_ctrl_c_continues(tmp_path: pathlib.Path):
             "--xla_made_up=1",
             "error: JAX cannot start: Unknown flag in XLA_FLAGS: --xla_made_up=1; correct XLA_FLAGS=--xla_made_up=1, or unset it",
         ),
-        ("XLA_FLAGS", "--xla_force_host_platform_device_count=x", "error: JAX cannot start: Couldn't interpret value x for .*"),
         (
             "XLA_FLAGS",
             "--xla_force_host_platform_device_count=0",
@@ -281,6 +280,19 @@ def test_a_startup_error_of_jax_is_one_sentence(tmp_path: pathlib.Path, variable
     status, _, complained = end(started(tmp_path, "import jax\ndef main():\n  jax.devices()", **environment))
     assert re.fullmatch(says + "\n", complained)
     assert status == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--xla_made_up=1", "Unknown flag in XLA_FLAGS: --xla_made_up=1$"),
+        ("--xla_force_host_platform_device_count=x", "Couldn't interpret value x for .*count"),
+        (" ", "$"),
+    ],
+)
+def test_flags_that_xla_cannot_parse_are_named(monkeypatch: pytest.MonkeyPatch, flags: str, says: str):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert re.match(says, command._start_parsing_xla_flags()())
 
 
 def test_a_platform_that_is_not_there_is_named_with_its_variable(tmp_path: pathlib.Path):

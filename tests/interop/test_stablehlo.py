@@ -22,11 +22,9 @@ from bert_jax.interop.stablehlo import export_stablehlo, natural_function
 from bert_jax.interop.surgery import extended, find_sources, with_vocabulary
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
-from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.tiny import as_model, make_labelled_model
 from tests.prediction.reference import first_devices
@@ -59,7 +57,6 @@ for directory in map(pathlib.Path, sys.argv[1:]):
 """
 
 SEQUENCE = SequenceHead(labels=("no", "yes", "perhaps"))
-TOKEN = TokenHead(labels=("O", "B", "I"))
 SHAPES = {"b": (4, 5), "c": (3, 40)}
 
 
@@ -109,9 +106,7 @@ def models(model, vocabulary) -> dict[str, Model]:
         "encode": model,
         "fixed": model,
         "sequence": make_labelled_model(vocabulary, SEQUENCE, num_layers=1),
-        "token": make_labelled_model(vocabulary, TOKEN, activation="gelu", num_layers=1),
         "span": make_labelled_model(vocabulary, SpanHead(), activation="relu", num_layers=1),
-        "choice": make_labelled_model(vocabulary, ChoiceHead(), num_layers=1),
     }
 
 
@@ -120,7 +115,7 @@ def run(models, model, tmp_path_factory) -> pathlib.Path:
     """Exports all of `models` here, and calls them in a process without this package and without flax."""
     root = tmp_path_factory.mktemp("stablehlo")
     for name, each in models.items():
-        function, length = ("encode" if name == "encode" else None), (5 if name == "fixed" else None)
+        function, length = ("encode" if name in ("encode", "fixed") else None), (5 if name == "fixed" else None)
         platforms = {} if name == "sequence" else {"platforms": ("cpu",)}
         export_stablehlo(root / name, each, function=function, length=length, **platforms)
     for name, (rows, length) in SHAPES.items():
@@ -134,7 +129,7 @@ def run(models, model, tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("pretraining", "b"), *((name, "c") for name in ("pretraining", "encode", "sequence", "token", "span", "choice"))],
+    [("pretraining", "b"), *((name, "c") for name in ("pretraining", "encode", "sequence", "span"))],
 )
 def test_an_export_computes_the_model_outputs_without_the_package(run, models, model, name, shape):
     answers = dict(np.load(run / name / f"outputs-{shape}.npz"))
@@ -151,8 +146,8 @@ def test_an_export_computes_the_model_outputs_without_the_package(run, models, m
 
 def test_an_export_with_a_length_accepts_only_that_length(run, models, model):
     assert {path.name for path in (run / "fixed").glob("outputs-*")} == {"outputs-b.npz"}
-    truth = expected(model, inputs_of(4, 5, model.config.vocab_size))["mlm_logits"]
-    np.testing.assert_allclose(np.load(run / "fixed" / "outputs-b.npz")["mlm_logits"], truth, atol=1e-6 * np.abs(truth).max())
+    truth = expected(model, inputs_of(4, 5, model.config.vocab_size))["pooled"]
+    np.testing.assert_allclose(np.load(run / "fixed" / "outputs-b.npz")["pooled"], truth, atol=1e-6 * np.abs(truth).max())
     signature = json.loads((run / "fixed" / "signature.json").read_text())
     assert [x["shape"] for x in signature["inputs"]] == [["batch", 5]] * 3
 
@@ -206,7 +201,7 @@ def test_a_text_longer_than_the_position_table_is_refused(run):
 
 def test_the_default_function_follows_the_head_of_the_model(model, models):
     assert natural_function(model) == "pretraining"
-    assert natural_function(models["token"]) == "labels"
+    assert natural_function(models["span"]) == "labels"
     assert natural_function(without_parts(model, ["mlm_head", "nsp_head"])) == "encode"
 
 

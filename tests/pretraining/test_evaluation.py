@@ -132,11 +132,7 @@ MODELS: dict[str, dict[str, Any]] = {
     ("objective", "phase", "examples"),
     [
         ("bert", {"length": 48, "max_predictions": 8}, {"pairs": "original"}),
-        ("bert", {"length": 48, "max_predictions": 8}, {"pairs": "none"}),
-        ("next_token", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
-        ("next_token", {"length": 64, "max_predictions": 20}, {"pairs": "none"}),
-        ("next_token", {"length": 64, "max_predictions": 63, "packed_examples": 3}, {"pairs": "none"}),
-        ("bilm", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
+        ("next_token", {"length": 64, "max_predictions": 63}, {"pairs": "none"}),
         ("bilm", {"length": 64, "max_predictions": 20, "packed_examples": 2}, {"pairs": "none"}),
         ("skip_gram", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
     ],

@@ -25,6 +25,7 @@ from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from tests.compressed import zstd
+from tests.data.corpus.test_build import contents
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
 
 WORDS = ["the", "cat", "dog", "bird", "sat", "ran", "flew", "under", "mat", "tree"]
@@ -222,12 +223,11 @@ def test_a_fraction_of_pairs_is_held_out_by_their_texts(tmp_path, tokenizer):
     assert 30 < evaluation.num_documents < 90
 
 
-def test_the_number_of_workers_does_not_change_a_parallel_corpus(tmp_path, tokenizer):
+def test_the_number_of_workers_changes_no_byte(tmp_path, tokenizer):
     source = write_lines(tmp_path, "a", PAIRS)
-    one, two = (build(tmp_path / f"{n}", source, tokenizer, workers=n, eval_fraction=0.1) for n in (1, 2))
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a.tokens[:], b.tokens[:])
-        np.testing.assert_array_equal(a.sentence_offsets, b.sentence_offsets)
+    for workers in (1, 2):
+        build(tmp_path / f"{workers}", source, tokenizer, workers=workers, eval_fraction=0.1)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
 def test_a_vocabulary_is_trained_on_both_sides(tmp_path):

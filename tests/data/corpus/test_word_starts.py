@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -31,10 +32,18 @@ def byte_level() -> Tokenizer:
     return train_bpe([document.split("\n") for document in lines(100)], 320, None)
 
 
-@pytest.fixture
-def source(tmp_path: pathlib.Path) -> str:
-    (tmp_path / "a.txt").write_text("\n\n".join([*lines(150), *lines(20)]) + "\n")
-    return f"text:{tmp_path}/a.txt"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("text") / "a.txt"
+    file.write_text("\n\n".join([*lines(150), *lines(20)]) + "\n")
+    return f"text:{file}"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, build, byte_level: Tokenizer, source: str) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("built") / "c"
+    build(directory, source, layout="sentences", tokenizer=byte_level)
+    return directory
 
 
 def starts_of(corpus: Corpus) -> np.ndarray:
@@ -75,9 +84,8 @@ def test_word_starts_equal_the_library_through_all_changes_of_shards(tmp_path, b
 
 
 @pytest.mark.parametrize("changes", [{}, {"packed_examples": 3}, {"pairs": "none"}, {"masking": "spans"}, {"masking": "words"}])
-def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, changes):
-    build(tmp_path / "c", source, layout="sentences", tokenizer=byte_level)
-    corpus = open_corpus(tmp_path / "c")
+def test_whole_words_are_masked_together(built, changes):
+    corpus = open_corpus(built)
     config = ExampleConfig(**{"length": 64, "max_predictions": 20, "masked_fraction": 0.3, "masking": "whole_words"} | changes)
     plan = plan_epoch(corpus, config, seed=0, epoch=0)
     tables = corpus_masking_tables(corpus)
@@ -107,8 +115,8 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
     assert several > 50
 
 
-def test_a_corpus_without_its_word_starts_is_refused(tmp_path, build, byte_level, source):
-    build(tmp_path / "c", source, layout="sentences", tokenizer=byte_level)
+def test_a_corpus_without_its_word_starts_is_refused(tmp_path, built):
+    shutil.copytree(built, tmp_path / "c")
     file = next(iter(sorted((tmp_path / "c").glob("shard-*/train.words.npy"))))
     content = file.read_bytes()
     file.write_bytes(content[:-1] + b"")
@@ -119,9 +127,9 @@ def test_a_corpus_without_its_word_starts_is_refused(tmp_path, build, byte_level
         open_corpus(tmp_path / "c")
 
 
-def test_word_starts_truncated_while_mapped_are_named(tmp_path, build, byte_level, source):
+def test_word_starts_truncated_while_mapped_are_named(tmp_path, built):
     """Without the check the process ends with "Bus error"."""
-    build(tmp_path / "c", source, layout="sentences", tokenizer=byte_level)
+    shutil.copytree(built, tmp_path / "c")
     corpus = open_corpus(tmp_path / "c")
     for file in (tmp_path / "c").glob("shard-*/train.words.npy"):
         os.truncate(file, 100)

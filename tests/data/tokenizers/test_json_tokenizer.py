@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import pickle
@@ -27,6 +28,7 @@ RANGES = (
 )  # fmt: skip
 
 
+@functools.cache
 def documents() -> list[list[str]]:
     """Returns English sentences that every Python installation contains."""
     from pydoc_data import topics
@@ -35,7 +37,8 @@ def documents() -> list[list[str]]:
     return [[line for line in lines[start : start + 40] if line] for start in range(0, len(lines), 40)]
 
 
-def texts(count: int = 700) -> list[str]:
+@functools.cache
+def texts(count: int = 300) -> list[str]:
     """Returns random Unicode, ASCII, control characters, emoji and fragments of code, with single and repeated spaces."""
     rng = random.Random(0)
 

@@ -23,9 +23,9 @@ EXPERIMENT = """
 def get_config():
     return {
         "corpus": {"directory": "nowhere"},
-        "model": {"vocab_size": 100, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
-                  "max_position": 64, "scan_layers": True},
-        "phases": [{"steps": 14, "length": 16, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3}] * 2,
+        "model": {"vocab_size": 100, "hidden_size": 16, "encoder": "static", "num_layers": 0},
+        "examples": {"pairs": "none"},
+        "phases": [{"steps": 14, "length": 16, "batch_size": 8, "max_predictions": 15, "learning_rate": 3e-3}] * 2,
     }
 """
 

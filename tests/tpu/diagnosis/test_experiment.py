@@ -47,6 +47,7 @@ def test_a_task_that_does_not_fit_gets_its_own_advice():
 TEACHER = pathlib.Path(__file__).parents[2] / "golden" / "heads" / "pretraining"  # 20 wide
 STUDENT = {
     "teacher": str(TEACHER),
+    "examples": {"pairs": "none"},
     "model": {"vocab_size": 97, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_position": 16,
               "scan_layers": True},
     "phases": [{"steps": 1, "length": 16, "batch_size": 8, "max_predictions": 5}],
