@@ -9,6 +9,7 @@ ends exactly there, not just nearby.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -18,6 +19,7 @@ import multiprocessing
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -93,13 +95,20 @@ class Signal:
         setattr(owner, name, counting)
 
     def send(self) -> None:
-        """Sends the signal to this process."""
+        """Waits for `once_there`, and acts."""
         deadline = time.monotonic() + 60
-        while not all(as_path(path).exists() for path in self.once_there):
+        while not all(as_path(path).exists() for path in self.awaited()):
             if time.monotonic() > deadline:
                 os.write(2, f"{self.once_there} are not there after a minute\n".encode())
                 os._exit(1)
             time.sleep(0.001)
+        self.act()
+
+    def awaited(self) -> Sequence[str]:
+        return self.once_there
+
+    def act(self) -> None:
+        """Sends the signal to this process."""
         os.kill(os.getpid(), self.number)
 
 
@@ -109,7 +118,7 @@ class Failure(Signal):
 
     error: Exception = dataclasses.field(default_factory=lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
-    def send(self) -> None:
+    def act(self) -> None:
         raise self.error
 
 
@@ -120,8 +129,29 @@ class Move(Signal):
     source: str = ""
     target: str = ""
 
-    def send(self) -> None:
+    def act(self) -> None:
         pathlib.Path(self.source).rename(self.target)
+
+
+class Killed(BaseException):
+    """Ends a command whose workdir was copied by `Crash`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Crash(Signal):
+    """Copies the workdir `source` to `target`, as SIGKILL would leave it, and ends the command with the status of SIGKILL, but
+    not the process. Later commands resume the copy with the programs of this process. Paths in `once_there` are of `source`."""
+
+    source: pathlib.Path = pathlib.Path()
+    target: pathlib.Path = pathlib.Path()
+
+    def awaited(self) -> Sequence[str]:
+        return [f"{self.source}/{path}" for path in self.once_there]
+
+    def act(self) -> None:
+        with contextlib.suppress(shutil.Error):  # a thread may be removing an old checkpoint
+            shutil.copytree(self.source, self.target)
+        raise Killed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,13 +235,13 @@ def start(
     devices: int = 1,
     at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
-    slow: str = "",
+    slow: Sequence[str] = (),
     around: Surroundings | Sequence[Surroundings] = Surroundings(),
 ) -> Started:
     """Starts running `commands` in one process with this many devices; their output goes to files in `directory`.
 
-    prepare: a function of a module, which the process calls first. slow: files and directories whose name contains this appear a
-    second late, as on a slow disk. around: the environment of all commands, or one for each.
+    prepare: a function of a module, which the process calls first. slow: files and directories whose name contains one of these
+    appear a second late, as on a slow disk. around: the environment of all commands, or one for each.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
@@ -232,7 +262,7 @@ def run(
     devices: int = 1,
     at: Signal | Sequence[Signal] | None = None,
     prepare: Callable[[], None] | None = None,
-    slow: str = "",
+    slow: Sequence[str] = (),
     around: Surroundings | Sequence[Surroundings] = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
@@ -250,9 +280,9 @@ class Commands:
     lines: Mapping[str, Command] = dataclasses.field(default_factory=dict)
 
 
-def commands_run(base: pathlib.Path, commands: Mapping[str, Command]) -> Commands:
-    """Runs `commands`, given by name, one after another in a process in the directory `base`."""
-    return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)), commands)
+def commands_run(base: pathlib.Path, commands: Mapping[str, Command], **options: Any) -> Commands:
+    """Runs `commands`, given by name, one after another in a process in the directory `base`, with the options of `run`."""
+    return Commands(base, dict(zip(commands, run(base, *commands.values(), **options), strict=True)), commands)
 
 
 def _child(
@@ -261,7 +291,7 @@ def _child(
     environment: Mapping[str, str],
     at: Sequence[Signal],
     prepare: Callable[[], None] | None,
-    slow: str,
+    slow: Sequence[str],
     around: Sequence[Surroundings],
 ) -> None:
     """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
@@ -362,11 +392,11 @@ def _draw_blank_figures() -> None:
     plots._draw = blank
 
 
-def _slow_down(name: str) -> None:
+def _slow_down(names: Sequence[str]) -> None:
     rename = os.rename
 
     def late(source: Any, target: Any, **named: Any) -> None:
-        if name in os.fspath(target):
+        if any(name in os.fspath(target) for name in names):
             time.sleep(1)
         rename(source, target, **named)
 
@@ -383,6 +413,8 @@ def _do(command: Command) -> int:
         run_main(importlib.import_module(f"bert_jax.{command[0]}").main)
     except SystemExit as end:
         return int(end.code or 0)
+    except Killed:
+        return -signal.SIGKILL
     except BaseException:
         traceback.print_exc()
         return 1

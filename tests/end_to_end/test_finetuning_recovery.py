@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -18,8 +20,8 @@ from bert_jax import finetune
 from bert_jax.errors import UserError
 from bert_jax.finetuning import best_weights
 from tests.end_to_end import forked
-from tests.end_to_end.conftest import Ended
-from tests.end_to_end.forked import Done, Signal, Started, Surroundings
+from tests.end_to_end.conftest import ASKED, copying
+from tests.end_to_end.forked import Command, Crash, Done, Signal, Started, Surroundings
 from tests.end_to_end.runs import (
     REPOSITORY,
     assert_same_weights,
@@ -54,13 +56,32 @@ CAREFUL = (
 )
 """Everything that could make a continued run differ: layers that thaw, the best of several evaluations, early stopping.
 Evaluations come every 3 steps, states every 4."""
+KILLS = (
+    "a best and no state",
+    "a best newer than the state, which is being saved",
+    "a state and its best",
+    "in the last evaluation",
+    "no results yet",
+    "no model yet",
+)
 LAST_STEP = 60
-IMPROVING = (3, 6, 12, 18, 24)
+IMPROVING = (3, 6, 12)
 """The steps of a run with CAREFUL whose evaluations count as the best so far (see `given_improvements`). Two evaluations without
-a better one end the run at step 30."""
+a better one end the run at step 18."""
 SMALL_FILES = 24_000
 """A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
 spread over files differs from one save to the next)."""
+SWEEP = (
+    "--config.training.epochs=2",
+    "--config.sweep.seeds=[0, 1]",
+    "--config.checkpoints.every=5",
+    "--config.log_every=1",
+)
+STEPS = 12
+"""The number of steps of each run of the sweep."""
+EPOCHS = 2000
+"""The epochs of a sweep that is asked to stop long before its end."""
+SAVE = "bert_jax.training.loop:Saver.save"
 WITHIN_ROUNDING = 2e-3  # relative to the largest weight of each array, as for pretraining
 
 
@@ -69,6 +90,10 @@ def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]
     places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
     tables = [f"--config.task.own.{split}={data}/{split}.csv" for split in ("train", "dev")]
     return ["finetune", f"--config={EXPERIMENT}", *replacing([*places, *tables, *SMALL, THAWING], *flags)]
+
+
+def runs_of(workdir: pathlib.Path, epochs: int = 2) -> list[pathlib.Path]:
+    return [workdir / "runs" / f"batch-16_rate-0.004_epochs-{epochs}_seed-{seed}" for seed in (0, 1)]
 
 
 def given_improvements() -> None:
@@ -81,77 +106,83 @@ def given_improvements() -> None:
 class Runs:
     """Two runs of one configuration, one of them killed again and again while its inputs were moved."""
 
+    base: pathlib.Path
+    """The directory of all workdirs."""
     whole: pathlib.Path
     killed: pathlib.Path
     ends: dict[str, Done]
-    """How each start of the killed run ended, in order."""
-    best: dict[str, list[int]]
-    """The steps of the best weights that were on the disk after each start."""
+    """How each start of the killed run ended, in order, and other runs of the same process."""
     early: pathlib.Path
     """The workdir of the killed run after the SIGTERM."""
-    diverged: pathlib.Path
-    """The workdir of a run whose weights are soon not finite."""
-    ends_of_diverged: Sequence[Done]
-    aborted: Ended
-    """The same with fewer steps that may be skipped."""
 
 
 @pytest.fixture(scope="module")
 def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The runs share a process, and with it programs, see `Crash`. A sweep is the last of them, and killed with SIGKILL."""
     base = tmp_path_factory.mktemp("recovery")
-    moved = base / "moved"
+    names = ("moved", "early", "whole", "diverged", "full", "sweep")
+    moved, early, whole, diverged, full, sweep = (base / name for name in names)
     moved.mkdir()
     for name in ("train.csv", "dev.csv"):
         shutil.copy(toys / name, moved)
     shutil.copytree(toys / "model", moved / "model")
-    workdir, early = base / "killed", base / "early"
-    deaths = {
-        "a best and no state": Signal("bert_jax.training.loop:Saver.save", argument=4, once_there=(f"{workdir}/best/3",)),
-        "a best newer than the state, which is being saved": Signal(
-            "bert_jax.training.loop:Saver.save",
-            argument=8,
-            after=True,
-            once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6"),
-        ),
-        "stopped": Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
-        "a state and its best": Signal(
-            "bert_jax.training.loop:Saver.save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
-        ),
-        "in the last evaluation": Signal("bert_jax.finetuning.finetuning_log:FinetuningLog.evaluation", argument=30),
-        "no results yet": Signal("bert_jax.finetune:write_results"),
-        "no model yet": Signal("bert_jax.finetuning.best_weights:BestWeights.export"),
-    }
-    ends, best = {}, {}
-    for name, death in deaths.items():
-        data, late = (moved, "/best/24") if early.exists() else (toys, "/checkpoints/8")
-        (ends[name],) = forked.run(toys, command(data, workdir, *CAREFUL), at=death, prepare=given_improvements, slow=late)
-        best[name] = [int(path.name) for path in (workdir / "best").iterdir() if path.name.isdigit()]
-        if name == "stopped":
-            shutil.copytree(workdir, early)
+    commands: dict[str, Command] = {}
+    place = base / "started"
+
+    def start(name: str, death: Signal) -> None:
+        nonlocal place
+        if isinstance(death, Crash):
+            death = dataclasses.replace(death, source=place, target=base / name.replace(" ", "_"))
+        data = moved if "stopped" in commands else toys
+        commands.update({f"armed: {name}": death.arm, name: command(data, place, *CAREFUL)})
+        place = death.target if isinstance(death, Crash) else place
+
+    start("a best and no state", Crash(SAVE, argument=4, once_there=("best/3",)))
+    newer = Crash(SAVE, argument=8, after=True, once_there=("checkpoints/4", "best/6"))
+    start("a best newer than the state, which is being saved", newer)
+    start("stopped", Signal(ASKED, argument=9, number=signal.SIGTERM))
+    commands["copied"] = copying(place, early)
+    start("a state and its best", Crash(SAVE, argument=12, after=True, once_there=("checkpoints/12",)))
+    start("in the last evaluation", Crash("bert_jax.finetuning.finetuning_log:FinetuningLog.evaluation", argument=18))
+    start("no results yet", Crash("bert_jax.finetune:write_results"))
+    start("no model yet", Crash("bert_jax.finetuning.best_weights:BestWeights.export"))
     diverges = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
-    commands = [command(moved, workdir, *CAREFUL), command(toys, base / "whole", *CAREFUL)]
-    commands += [command(toys, base / "diverged", *diverges)] * 2
-    commands += [command(toys, base / "aborted", *diverges, "--config.abort_after_skipped=3", "--config.checkpoints.every=1")]
-    ends["the last"], whole, *diverged, aborted = forked.run(toys, *commands, prepare=given_improvements)  # sharing programs
-    assert whole.status == 0, whole.output
-    aborted = Ended(base / "aborted", *dataclasses.astuple(aborted))
-    return Runs(base / "whole", workdir, ends, best, early, base / "diverged", diverged, aborted)
+    aborts = (*diverges, "--config.abort_after_skipped=3", "--config.checkpoints.every=1")
+    reached = f"{runs_of(sweep)[1]}/checkpoints/5"
+    commands |= {
+        "the last": command(moved, place, *CAREFUL),
+        "whole": command(toys, whole, *CAREFUL),
+        "copied again": copying(whole, base / "before"),
+        "restarted": command(toys, whole, *CAREFUL),
+        "refused": command(toys, whole, *CAREFUL, "--config.task.own.dev=nowhere.csv"),
+        "diverged": command(toys, diverged, *diverges),
+        "diverged again": command(toys, diverged, *diverges),
+        "aborted": command(toys, base / "aborted", *aborts),
+        "copied once more": copying(early, full),
+        "a full disk": Surroundings(file_size=SMALL_FILES).enter,
+        "full": command(toys, full, *CAREFUL),
+        "an empty disk": functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2),
+        "armed at last": Signal(ASKED, call=STEPS + 8, once_there=(reached,)).arm,
+        "a sweep": command(toys, sweep, *SWEEP),
+    }
+    ends = forked.commands_run(base, commands, prepare=given_improvements, slow=("/checkpoints/8", "/best/12")).ends
+    assert ends["whole"].status == 0, ends["whole"].output
+    return Runs(base, whole, place, ends, early)
 
 
 def test_the_reference_run_stops_early_with_its_best_step_before_the_last(runs: Runs):
     """Otherwise the tests below would compare too little."""
     found = results(runs.whole)
-    (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 24 and "dev/accuracy" in record]
+    (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 12 and "dev/accuracy" in record]
     assert found["scores"]["dev"]["accuracy"] == pytest.approx(score, rel=1e-6)
-    assert (found["best_step"], found["steps"]) == (24, 30)  # two evaluations without an improvement
+    assert (found["best_step"], found["steps"]) == (12, 18)  # two evaluations without an improvement
     assert found["steps"] < LAST_STEP
 
 
 def test_every_kill_hits_its_intended_moment(runs: Runs):
-    statuses = {name: end.status for name, end in runs.ends.items()}
-    killed = dict.fromkeys(statuses, -signal.SIGKILL)
-    assert statuses == killed | {"stopped": 128 + signal.SIGTERM, "the last": 0}, runs.ends
-    assert 6 in runs.best["a best newer than the state, which is being saved"]
+    statuses = {name: runs.ends[name].status for name in KILLS}
+    assert statuses == dict.fromkeys(KILLS, -signal.SIGKILL), runs.ends
+    assert (runs.ends["stopped"].status, runs.ends["the last"].status) == (128 + signal.SIGTERM, 0), runs.ends
     assert "resuming from step 4" in runs.ends["stopped"].output
 
 
@@ -181,16 +212,14 @@ def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs
 def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
     """A continued run does not evaluate the weights of its checkpoint again. In this run, the best weights are written
     a second later than the checkpoint."""
-    assert "dev after step 24" in runs.ends["a state and its best"].output
-    assert 24 in runs.best["a state and its best"]
-    assert "resuming from step 24" in runs.ends["in the last evaluation"].output
+    assert "dev after step 12" in runs.ends["a state and its best"].output
+    assert (runs.base / "a_state_and_its_best/best/12").is_dir()
+    assert "resuming from step 12" in runs.ends["in the last evaluation"].output
 
 
-def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
-    workdir = shutil.copytree(runs.early, tmp_path / "full")
-    saved = contents(workdir / "checkpoints/9")
-    (end,) = forked.run(toys, command(toys, workdir, *CAREFUL), around=Surroundings(file_size=SMALL_FILES))
-    status, output = dataclasses.astuple(end)
+def test_a_full_disk_is_reported_and_earlier_saves_survive(runs: Runs):
+    workdir = runs.base / "full"
+    status, output = dataclasses.astuple(runs.ends["full"])
     assert status == 2, output
     assert "resuming from step 9" in output
     # Many writes fail, and any of them may be the one that is reported.
@@ -198,7 +227,7 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output
-    assert contents(workdir / "checkpoints/9") == saved
+    assert contents(workdir / "checkpoints/9") == contents(runs.early / "checkpoints/9")
     # earlier weights, or better ones for which there was space
     assert any(path.name.isdigit() for path in (workdir / "best").iterdir())
     assert not (workdir / "model").exists()
@@ -206,29 +235,30 @@ def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, r
 
 def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(runs: Runs):
     """The run has too few steps to reach `abort_after_skipped`, and fails at its end. Started again, it ends in the same way."""
-    for end in runs.ends_of_diverged:
+    for name in ("diverged", "diverged again"):
+        end = runs.ends[name]
         assert end.status == 2, end.output
         says = r"error: only [012] of 6 steps changed the weights, because .* not finite\. No model is exported"
         assert re.search(says, end.output), end.output
-    assert not (runs.diverged / "model").exists()
-    assert not (runs.diverged / "results.json").exists()
+    workdir = runs.base / "diverged"
+    assert not (workdir / "model").exists()
+    assert not (workdir / "results.json").exists()
 
 
-def test_restarting_a_finished_run_changes_nothing(toys: pathlib.Path, runs: Runs):
-    before = contents(runs.whole)
-    (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL))
-    assert end == Done(0, f"this run is done; see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
-    assert contents(runs.whole) == before
+def test_restarting_a_finished_run_changes_nothing(runs: Runs):
+    assert runs.ends["restarted"] == Done(0, f"this run is done; see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
+    assert contents(runs.whole) == contents(runs.base / "before")
 
 
 def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(runs: Runs):
-    end = runs.aborted
-    assert end.status == 2
-    assert "error: the loss or the gradient was not finite in 3 steps in a row" in end.output
-    assert "lower the learning rate" in end.output
-    assert "Traceback" not in end.output
-    assert len(list(end.workdir.glob("nonfinite-step-*.npz"))) == 1
-    assert not (end.workdir / "results.json").exists()
+    status, output = dataclasses.astuple(runs.ends["aborted"])
+    assert status == 2
+    assert "error: the loss or the gradient was not finite in 3 steps in a row" in output
+    assert "lower the learning rate" in output
+    assert "Traceback" not in output
+    workdir = runs.base / "aborted"
+    assert len(list(workdir.glob("nonfinite-step-*.npz"))) == 1
+    assert not (workdir / "results.json").exists()
 
 
 # ----------------------------------------------------------------------------------------------- another run in the same workdir
@@ -286,65 +316,73 @@ def test_data_that_was_moved_and_saved_again_counts_as_unchanged(
     assert "this run is done; see " in capsys.readouterr().err
 
 
-def test_a_refusal_is_one_line_with_exit_status_2(toys: pathlib.Path, runs: Runs):
-    before = contents(runs.whole)
-    (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL, "--config.task.own.dev=nowhere.csv"))
+def test_a_refusal_is_one_line_with_exit_status_2(runs: Runs):
+    end = runs.ends["refused"]
     assert end.status == 2
     assert end.output.startswith("error: nowhere.csv (looked for in ")
     assert end.output.count("\n") == 1
-    assert contents(runs.whole) == before
+    assert contents(runs.whole) == contents(runs.base / "before")
 
 
 # ------------------------------------------------------------------------------------------------------------ sweeps of two seeds
-SWEEP = (
-    "--config.training.epochs=2",
-    "--config.sweep.seeds=[0, 1]",
-    "--config.checkpoints.every=5",
-    "--config.log_every=1",
-)
-STEPS = 12
-"""The number of steps of each run."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Sweeps:
-    """Two sweeps with the same runs. One trains its runs side by side. The other trains them one after another; it was killed
-    during the second run, and continued."""
+    """Sweeps with the same runs. One trains them one after another; it was killed during the second run, and continued on two
+    devices. Another trains them side by side on two devices. The third trains them in two processes, which had trained a longer
+    sweep before that; one of them was asked to stop."""
 
-    together: pathlib.Path
     killed: pathlib.Path
-    first: dict[str, bytes]
-    """The files in the directory of the first run when the second sweep was killed."""
-    ends: Sequence[Done]
+    together: pathlib.Path
+    apart: pathlib.Path
+    asked: pathlib.Path
+    ends: dict[str, Done]
+    ends_of_second_process: dict[str, Done]
 
 
 @pytest.fixture(scope="module")
-def sweeps(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
-    base = tmp_path_factory.mktemp("sweeps")
-    together, killed = base / "together", base / "killed"
-    ends = forked.run(toys, command(toys, together, *SWEEP), devices=2)
-    reached = f"{runs_of(killed)[1]}/checkpoints/5"
-    death = Signal("bert_jax.runtime.interruptions:Preemption.requested", call=STEPS + 8, once_there=(reached,))
-    ends += forked.run(toys, command(toys, killed, *SWEEP), at=death)
-    first = contents(runs_of(killed)[0])
-    ends += forked.run(toys, command(toys, killed, *SWEEP))
-    return Sweeps(together, killed, first, ends)
+def sweeps(toys: pathlib.Path, runs: Runs) -> Sweeps:
+    base, killed = runs.base, runs.base / "sweep"
+    together, apart, asked = (base / name for name in ("together", "apart", "asked"))
+    long = command(toys, asked, *replacing(SWEEP, f"--config.training.epochs={EPOCHS}"))
+    shared = {"asked": long, "apart": command(toys, apart, *SWEEP)}
+    alone: dict[str, Command] = {
+        "together": command(toys, together, *SWEEP),
+        "copied": copying(killed, base / "sweep-before"),
+        "resumed": command(toys, killed, *SWEEP),
+        "copied again": copying(killed, base / "sweep-done"),
+        "restarted": command(toys, killed, *SWEEP),
+        "changed": command(toys, killed, *SWEEP, "--config.training.label_smoothing=0.1"),
+    }
+    first, second = pair(base, *shared.values(), also=[*alone.values()], devices=(2, 1))
+    first.wait_until(lambda: all(last_step(directory) >= 5 for directory in runs_of(asked, EPOCHS)))
+    second.process.terminate()  # SIGTERM
+    ends = dict(zip([*shared, *alone], first.end(), strict=True))
+    return Sweeps(killed, together, apart, asked, ends, dict(zip(shared, second.end(), strict=True)))
 
 
-def runs_of(workdir: pathlib.Path) -> list[pathlib.Path]:
-    return [workdir / "runs" / f"batch-16_rate-0.004_epochs-2_seed-{seed}" for seed in (0, 1)]
+def pair(
+    base: pathlib.Path, *commands: Sequence[str], also: Sequence[Command] = (), devices: Sequence[int] = (1, 1)
+) -> list[Started]:
+    """Starts two processes with these numbers of devices, which run the commands together. The first process also runs others."""
+    ports = [f"--coordinator=127.0.0.1:{free_port()}" for _ in commands]
+    several = [[*one, port, "--processes=2", "--start-timeout=120"] for one, port in zip(commands, ports, strict=True)]
+    lines = [[[*one, f"--process={i}"] for one in several] for i in range(2)]
+    first = forked.start(base, *lines[0], *also, devices=devices[0], prepare=given_improvements)
+    return [first, forked.start(base, *lines[1], devices=devices[1], prepare=given_improvements)]
 
 
-def test_a_killed_sweep_resumes_its_run_and_repeats_no_other(sweeps: Sweeps):
-    assert [end.status for end in sweeps.ends] == [0, -signal.SIGKILL, 0], sweeps.ends
+def test_a_killed_sweep_resumes_its_run_and_repeats_no_other(runs: Runs, sweeps: Sweeps):
+    assert (runs.ends["a sweep"].status, sweeps.ends["resumed"].status) == (-signal.SIGKILL, 0), sweeps.ends
     first, second = runs_of(sweeps.killed)
-    assert f"{second.name}  resuming from step 5" in sweeps.ends[-1].output
-    assert first.name not in sweeps.ends[-1].output
-    left = {name: data for name, data in sweeps.first.items() if not name.startswith(("best", "checkpoints"))}
-    assert {name: data for name, data in contents(first).items() if not name.startswith(("best", "checkpoints"))} == left
+    assert f"{second.name}  resuming from step 5" in sweeps.ends["resumed"].output
+    assert first.name not in sweeps.ends["resumed"].output
+    files = [contents(runs_of(workdir)[0]) for workdir in (runs.base / "sweep-before", sweeps.killed)]
+    before, after = ({name: data for name, data in one.items() if not name.startswith(("best", "checkpoints"))} for one in files)
+    assert after == before
 
 
 def test_parallel_sequential_and_resumed_sweeps_give_the_same_runs(sweeps: Sweeps):
+    assert sweeps.ends["together"].status == 0, sweeps.ends
     assert results(sweeps.killed) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, other in zip(runs_of(sweeps.killed), runs_of(sweeps.together), strict=True):
         assert results(one) == results(other)
@@ -368,56 +406,40 @@ def test_a_sweep_compares_its_runs_and_keeps_only_the_best_weights(sweeps: Sweep
     assert (sweeps.together / "predictions" / "dev.tsv").exists()
 
 
-def test_a_finished_sweep_refuses_another_configuration(toys: pathlib.Path, sweeps: Sweeps):
-    before = contents(sweeps.killed)
-    again = command(toys, sweeps.killed, *SWEEP)
-    done, other = forked.run(toys, again, [*again, "--config.training.label_smoothing=0.1"])
+def test_a_finished_sweep_refuses_another_configuration(sweeps: Sweeps):
+    done, changed = sweeps.ends["restarted"], sweeps.ends["changed"]
     assert done == Done(0, f"this run is done; see {sweeps.killed / 'results.json'} and {sweeps.killed / 'model'}\n")
-    assert other.status == 2
-    assert "training.label_smoothing  stored 0.0, given 0.1" in other.output
-    assert contents(sweeps.killed) == before
+    assert changed.status == 2
+    assert "training.label_smoothing  stored 0.0, given 0.1" in changed.output
+    assert contents(sweeps.killed) == contents(sweeps.killed.with_name("sweep-done"))
 
 
 # ------------------------------------------------------------------------------------------------------------- several processes
-def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Started]:
-    """Two processes of one sweep."""
-    flags += (f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120")
-    return [forked.start(data, command(data, workdir, *replacing(SWEEP, *flags), f"--process={i}")) for i in range(2)]
-
-
-def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(
-    toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path
-):
-    workdir = tmp_path / "apart"
-    ends = [run.end()[0] for run in pair(toys, workdir)]
-    assert [end.status for end in ends] == [0, 0], ends
-    output = ends[0].output
-    assert "2 processes for 2 runs; this process trains 1" in output
-    assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
-    assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
-    for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):
+def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(sweeps: Sweeps):
+    end, other = sweeps.ends["apart"], sweeps.ends_of_second_process["apart"]
+    assert end.status == other.status == 0, (end, other)
+    assert "2 processes for 2 runs; this process trains 1" in end.output
+    assert [f"{one.name}  {STEPS} steps" in end.output for one in runs_of(sweeps.apart)] == [True, False]
+    assert results(sweeps.apart) | {"runs": []} == results(sweeps.together) | {"runs": []}
+    for one, whole in zip(runs_of(sweeps.apart), runs_of(sweeps.together), strict=True):
         assert results(one) == results(whole)
         assert learned(one) == learned(whole)
-    assert_same_weights(workdir, sweeps.together)
+    assert_same_weights(sweeps.apart, sweeps.together)
 
 
-def test_sigterm_to_one_of_two_processes_saves_and_stops_both(toys: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = tmp_path / "asked"
-    first, second = pair(toys, workdir, "--config.training.epochs=2000")
-    directories = [workdir / "runs" / f"batch-16_rate-0.004_epochs-2000_seed-{seed}" for seed in (0, 1)]
-    first.wait_until(lambda: all(last_step(directory) >= 5 for directory in directories))
-    second.process.terminate()  # SIGTERM
-    ends = [run.end()[0] for run in (first, second)]
-    assert [end.status for end in ends] == [128 + signal.SIGTERM] * 2, ends
-    assert "saved; the same command resumes" in ends[0].output
-    for directory in directories:
+def test_sigterm_to_one_of_two_processes_saves_and_stops_both(sweeps: Sweeps):
+    end, other = sweeps.ends["asked"], sweeps.ends_of_second_process["asked"]
+    assert end.status == other.status == 128 + signal.SIGTERM, (end, other)
+    assert "saved; the same command resumes" in end.output
+    for directory in runs_of(sweeps.asked, EPOCHS):
         assert checkpoints(directory)[-1] == last_step(directory)
 
 
 def test_two_processes_train_the_same_model_as_one(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
     """Both processes train the run that is the best of `sweeps.together`."""
     workdir, best = tmp_path / "two", json.loads((sweeps.together / "results.json").read_text())["best_run"]
-    ends = [run.end()[0] for run in pair(toys, workdir, f"--config.sweep.seeds=[{best[-1]}]")]
+    run = command(toys, workdir, *replacing(SWEEP, f"--config.sweep.seeds=[{best[-1]}]"))
+    ends = [process.end()[0] for process in pair(toys, run)]
     assert [end.status for end in ends] == [0, 0], ends
     output, other = (end.output for end in ends)
     assert "devices: 2 x cpu" in output
