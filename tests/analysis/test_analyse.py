@@ -21,7 +21,6 @@ from tests.analysis.coreference.test_antecedents import GAP
 from tests.analysis.coreference.written import PARIS, conllu, write
 from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
-from tests.prediction.reference import engine_on
 
 pytestmark = pytest.mark.usefixtures("two_devices", "figures")
 
@@ -253,22 +252,22 @@ def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(dire
     assert {path.name for path in out.iterdir()} == names
 
 
-def test_an_analyser_shows_its_progress_and_the_time_left(directory, tmp_path, capsys, monkeypatch):
+def test_an_analyser_shows_its_progress_and_the_time_left(analyser, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(time, "monotonic", itertools.count(step=5.0).__next__)
     monkeypatch.setattr("bert_jax.analysis.heads.measure.WINDOWS", 1)
-    analyser = Analyser(engine_on(directory), show_progress=True)
+    shown = Analyser(analyser.engine, show_progress=True)
     texts = ["the river of Paris"] * 3
-    analyser.heads(texts, divergence_words=0)
+    shown.heads(texts, reach=2)
     first, *_, last = capsys.readouterr().err.splitlines()
-    assert first == "read 1/3 texts, 4 words"
+    assert first == "read 2/3 texts, 8 words", "each of two devices reads one"
     assert last == "read 3/3 texts, 12 words"
-    analyser.heads(iter(texts), divergence_words=0)
+    shown.heads(iter(texts), reach=2)
     assert capsys.readouterr().err.splitlines()[-1] == "read 3 texts, 12 words"
     path = tmp_path / "x.conllu"
     path.write_text("\n".join([row(1, "the", 2, "det") + row(2, "river", 0, "root")] * 4))
-    analyser.dependencies(path, replicates=100)
+    shown.dependencies(path, replicates=100)
     assert capsys.readouterr().err.splitlines()[-1] == "read 11/11 lines, 2 dependents"
-    Analyser(analyser.engine).heads(texts, divergence_words=0)
+    analyser.heads(texts, reach=2)
     assert capsys.readouterr().err == ""
 
 

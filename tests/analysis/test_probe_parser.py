@@ -70,14 +70,14 @@ def engine(pointing) -> Engine:
 def test_a_head_that_attends_to_the_word_after_is_found(engine, monkeypatch):
     monkeypatch.setattr(parser, "LEARNING_RATES", dict.fromkeys(parser.LEARNING_RATES, 0.3))
     rng = np.random.default_rng(1)
-    training, held_out = treebank(60, rng), treebank(20, rng)
+    training, held_out = treebank(18, rng), treebank(20, rng)  # a batch each
     said: list[tuple[int, int]] = []
 
     def say(done: int, of: int) -> None:
         said.append((done, of))
 
-    weights = train_parsers(engine, training, passes=3, seed=0, say=say)
-    total = 3 * sum(len(sentence.words) for sentence in training)
+    weights = train_parsers(engine, training, passes=9, seed=0, say=say)
+    total = 9 * sum(len(sentence.words) for sentence in training)
     assert [done for done, _ in said] == sorted(done for done, _ in said)
     assert {of for _, of in said} == {total}
     assert [said[-2], said[-1]] == [(total, total)] * 2
