@@ -18,6 +18,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.corpus.verification import Verifications
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.card import Training, model_card
 from bert_jax.model.config import published
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.distillation import PROJECTION
@@ -114,6 +115,8 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     files: Any = {"optimizer.name": {"path": "/house/of/ada/mine.py", "sha256": "0123456789abcdef"}}
     with_files = training_section(experiment, splits_of(train), scores, files)
     assert with_files.steps == f"{found.steps} With the user's files: config.optimizer.name mine.py (0123456789ab)."
+    branch = dataclasses.replace(experiment, init_from="", init_state="runs/trunk@2")
+    assert training_section(branch, splits_of(train), scores).steps.endswith("of 128 tokens, starting from trunk@2.")
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
@@ -131,6 +134,10 @@ def test_the_card_names_the_licence_and_language_of_the_model_that_training_star
     experiment = PretrainingExperiment.from_dict(values)
     found = training_section(experiment, splits_of(), {})
     assert (found.license, found.language) == (("mit", "de") if init_from else ("", ""))
+    if init_from:  # a card that a run wrote
+        model = trained_model(experiment, dict.fromkeys(("encoder", "mlm_head"), np.ones(1)), load_tokenizer(VOCABULARY))
+        (tmp_path / "start" / "README.md").write_text(model_card(model, Training(base_model="lab/base")))
+        assert training_section(experiment, splits_of(), {}).base_model == "lab/base"
 
 
 def test_a_run_without_checkpoints_has_no_model_of_a_step_on_any_number_of_devices(tmp_path: pathlib.Path):

@@ -105,6 +105,10 @@ def test_the_baseline_of_questions_is_a_text_or_no_answer():
     most = [text for text in ("red", "blue", "green") for _ in range(2)]  # only the three most frequent answers are tried
     found = bar(examples("red"), examples(*most, "red blue green"))
     assert found.named == {"'red' for all, most frequent in training": pytest.approx(100 * (2 + 0.5) / 7)}
+    shared = bar(examples("red"), examples("sea blue", "sea blue", "blue", *(f"{text} blue" for text in ("sky", "ink", "dark"))))
+    assert list(shared.named) == ["'blue' for all, best on dev"], "less frequent, but a part of all answers"
+    spellings = QuestionExample("0", "who", "the Red", (("the Red", None), ("red", None)), False)
+    assert list(bar([spellings], [spellings]).named) == ["'the Red' for all, most frequent in training"]
     found = bar(examples("Paris", "Paris", ""), examples("", "", "Paris"))
     assert (found.scores["f1"], list(found.named)) == (pytest.approx(200 / 3), ["no answer for all, best on dev"])
 

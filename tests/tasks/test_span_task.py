@@ -171,13 +171,14 @@ def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokeniz
         ("who", "contenders", [("ten", 3)]),  # nowhere a whole word: the target is the token that contains it
         ("who", "paris \u200b lyon", [("\u200b", 6)]),
         ("who", "paris", [("lyon", 0)]),
+        ("who", "contenders", [("ten", 3), ("er", 7)]),  # neither is a whole word: the target contains the first
     ]
     task = squad_task(tmp_path, questions, questions[:1], notes.append)
     targets = [feature.target for feature in task.features("train", tokenizer)]
-    assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None]
+    assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None, [3, 3]]
     assert notes[-2:] == [
         "squad/v1.1, train: for training, answers that start or end inside a token are extended to whole tokens "
-        "(1 answer, the first is q2)",
+        "(2 answers, the first is q2)",
         "squad/v1.1, train: questions without an answer in the context are not used in training (2 questions, the first is q3)",
     ]
     task.features("train", tokenizer)
@@ -256,6 +257,14 @@ def test_the_no_answer_threshold_is_tuned_on_dev_logits_only(tokenizer, tmp_path
     assert task.baseline("dev").scores == {
         **{"f1": 50.0, "exact": 50.0, "HasAns_exact": 100.0, "HasAns_f1": 100.0, "NoAns_exact": 0.0, "NoAns_f1": 0.0}
     }
+
+
+def test_a_question_that_must_have_an_answer_gets_one_whatever_its_margin(tokenizer, tmp_path):
+    question: Question = ("who", "paris", [("paris", 0)])
+    task = squad_task(tmp_path, [question], [question])
+    logits = margins(task.features("dev", tokenizer), [9])
+    assert written(task, tmp_path, "dev", logits)[0] == {"q0": "paris"}
+    assert task.scores("dev", logits) == {"f1": 100.0, "exact_match": 100.0}
 
 
 def test_the_threshold_maximises_f1_not_exact_matches(tokenizer, tmp_path):

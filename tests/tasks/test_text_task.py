@@ -320,6 +320,8 @@ def test_own_classes_values_and_label_sets_are_learned_and_scored(tmp_path: path
     assert none.baseline("dev").named == {"no label for all, most frequent in training": 0.0}
     assert sets.degeneracy("dev", [said[0]] * 3)
     assert not sets.degeneracy("dev", said)
+    alike = dataclasses.replace(sets, splits={"dev": [sets.splits["dev"][0]] * 3})
+    assert not alike.degeneracy("dev", [said[0]] * 3), "all labels are the same"
     [path] = sets.write_predictions(tmp_path, "dev", said)
     assert [line.split("\t")[:3] for line in path.read_text().splitlines()[1:]] == [
         ["0", "red", "red, blue"],

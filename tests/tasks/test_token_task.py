@@ -359,7 +359,7 @@ def test_the_reason_for_scoring_tags_as_words_is_reported(labels: str, tmp_path)
 
 def test_words_with_classes_of_their_own_need_no_warning(tmp_path):
     path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps({"words": ["a", "b"], "labels": ["NN-S", "O-X"]}) + "\n")
+    path.write_text(json.dumps({"words": ["a", "b"], "labels": ["NN-B", "O-X"]}) + "\n")
     notes: list[str] = []
     assert (
         load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path))), unlike_same_file(notes)).metric
