@@ -4,9 +4,11 @@ be within 1e-6 of the largest value (at least 1) of PyTorch's float64."""
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,16 +40,33 @@ def imported(case: str | pathlib.Path, **arguments: Any) -> Model:
     return import_model(GOLDEN / case, vocabulary=TOKENIZER, **arguments)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Model, pathlib.Path]]:
+    """Returns a function that imports and exports a case, once: (the model with a padded vocabulary, its export)."""
+
+    @functools.cache
+    def of(case: str) -> tuple[Model, pathlib.Path]:
+        model, directory = imported(case, vocab_multiple=64), tmp_path_factory.mktemp("exported") / case
+        export_model(directory, model)
+        return model, directory
+
+    return of
+
+
 def fields_of(directory: pathlib.Path) -> dict[str, Any]:
     return json.loads((directory / "config.json").read_text())
 
 
+def changed_fields(case: str, **fields: Any) -> dict[str, Any]:
+    """Returns the content of a case's config.json; `fields` replace some of it, and "absent" removes one."""
+    return {name: value for name, value in (fields_of(GOLDEN / case) | fields).items() if value != "absent"}
+
+
 def changed(case: str, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    """Returns a copy of a case with its tokenizer; `fields` replace fields of config.json, and "absent" removes one."""
+    """Returns a copy of a case with its tokenizer and `changed_fields`."""
     shutil.copytree(GOLDEN / case, directory)
     shutil.copytree(TOKENIZER, directory, dirs_exist_ok=True)
-    kept = {name: value for name, value in (fields_of(directory) | fields).items() if value != "absent"}
-    (directory / "config.json").write_text(json.dumps(kept))
+    (directory / "config.json").write_text(json.dumps(changed_fields(case, **fields)))
     return directory
 
 
@@ -64,9 +83,9 @@ def test_there_is_a_case_for_every_class():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_output_equals_pytorch(case):
+def test_every_output_equals_pytorch(case, exported):
     batch, theirs = outputs_of(case)
-    ours = our_outputs(imported(case, vocab_multiple=64), batch)
+    ours = our_outputs(exported(case)[0], batch)
     assert ours.keys() == theirs.keys()
     for name, expected in theirs.items():
         value = np.asarray(ours[name], np.float64)
@@ -79,9 +98,8 @@ def test_every_output_equals_pytorch(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_bytes_of_weights_and_fields_survive_export_and_a_second_export_is_identical(case, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    export_model(first, imported(case, vocab_multiple=64))
+def test_all_bytes_of_weights_and_fields_survive_export_and_a_second_export_is_identical(case, tmp_path, exported):
+    first, second = exported(case)[1], tmp_path / "second"
     assert (first / "model.safetensors").read_bytes() == (GOLDEN / case / "model.safetensors").read_bytes()
     before, after = fields_of(GOLDEN / case), fields_of(first)
     assert before.keys() - after.keys() <= {"dtype", "transformers_version"}
@@ -125,11 +143,10 @@ def test_a_masked_language_model_whose_head_has_no_parameters_of_its_own_keeps_i
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("modernbert")])
-def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
+def test_a_modernbert_is_written_in_both_spellings(case, exported):
     """transformers 4 falls back to other bases without the old keys; servers in Rust read one spelling or the other."""
-    model = imported(case)
-    export_model(tmp_path / "model", model)
-    after, config = fields_of(tmp_path / "model"), model.config
+    model, directory = exported(case)
+    after, config = fields_of(directory), model.config
     sliding = config.rotary_theta if config.sliding_rotary_theta is None else config.sliding_rotary_theta
     assert (after["global_rope_theta"], after["local_rope_theta"]) == (config.rotary_theta, sliding)
     assert {kind: group["rope_theta"] for kind, group in after["rope_parameters"].items()} == {
@@ -168,8 +185,8 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
         (OLD | {"rope_scaling": {"rope_type": "default", "rope_theta": 5e4}}, (5e4, None)),
     ],
 )
-def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
-    config = import_model(changed("modernbert_masked", tmp_path / "m", **fields)).config
+def test_rotary_bases_are_read_in_either_spelling(fields, bases):
+    config = config_from_json(changed_fields("modernbert_masked", **fields), "config.json")
     assert (config.rotary_theta, config.sliding_rotary_theta, config.layer_types) == (*bases, LAYERS)
 
 
@@ -265,8 +282,9 @@ NO_NEW_KEYS = dict.fromkeys(
 def test_a_nomic_bert_is_read_with_the_keys_of_its_own_code(tmp_path, older):
     """Released files with both keys have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
     model = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | older))
-    assert model.config == imported("nomic_bert_masked").config
-    jax.tree.map(np.testing.assert_array_equal, model.params, imported("nomic_bert_masked").params)
+    usual = imported("nomic_bert_masked")
+    assert model.config == usual.config
+    jax.tree.map(np.testing.assert_array_equal, model.params, usual.params)
     export_model(tmp_path / "again", model)
     after = fields_of(tmp_path / "again")
     assert not after.keys() & (NOMICS_OWN.keys() - {"use_flash_attn", "parallel_block_tied_norm"})
@@ -275,9 +293,9 @@ def test_a_nomic_bert_is_read_with_the_keys_of_its_own_code(tmp_path, older):
     }
 
 
-def test_missing_nomic_keys_have_the_defaults_of_its_code(tmp_path):
+def test_missing_nomic_keys_have_the_defaults_of_its_code():
     without = dict.fromkeys(("n_positions", "resid_pdrop", "attn_pdrop", "rotary_emb_base", "layer_norm_epsilon"), "absent")
-    config = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | NO_NEW_KEYS | without)).config
+    config = config_from_json(changed_fields("nomic_bert_masked", **NOMICS_OWN | NO_NEW_KEYS | without), "config.json")
     assert (config.max_position, config.hidden_dropout, config.attention_dropout) == (1_024, 0.1, 0.1)
     assert (config.rotary_theta, config.layer_norm_epsilon) == (10_000.0, 1e-5)
 
