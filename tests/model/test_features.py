@@ -43,7 +43,7 @@ def head_of(kind: str, **fields) -> TaskHead:
 
 
 CONCAT, MENTION, LSTM = head_of("sequence", pooling="concat"), head_of("mention"), head_of("token", lstm=4)
-ENDS, MIX = head_of("sequence", lstm=4), head_of("token", layers="scalar_mix")
+ENDS = head_of("sequence", lstm=4)
 TWO_MIXES = head_of("token", lstm=3, layers="last_four_mix", mix_at="both")
 HEADS = [
     CONCAT,
@@ -56,10 +56,8 @@ HEADS = [
     head_of("sequence", layers="embeddings"),
     head_of("sequence", pooling="concat", layers="last_four_concat"),
     head_of("mention", layers="last_four_concat"),
-    head_of("token", lstm=3, layers="last_four_concat"),
     head_of("sequence", lstm=4, pooling="concat"),
     head_of("sequence", pooling="last_token"),
-    head_of("sequence", pooling="last_token", layers="last_four_concat"),
     head_of("token", lstm=4, layers="scalar_mix", mix_at="output"),
     TWO_MIXES,
     head_of("span", lstm=3, layers="last_four_concat", mix_at="both"),
@@ -157,7 +155,7 @@ def test_a_head_equals_numpy_on_each_text(head):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING * max(1, np.abs(theirs).max()))
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, MENTION, TWO_MIXES, ENDS], ids=name_of)
 def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
     batch = layout()
     assert np.isfinite(usual_logits()[head]).all()
@@ -205,7 +203,7 @@ def test_neither_packed_neighbours_nor_padding_change_logits():
 
 def test_the_mean_over_one_token_is_that_token_and_the_mean_of_an_empty_slot_is_zero():
     x, ids = jnp.array([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [9.0, 9.0]]]), jnp.array([[1, 2, 2, 0]])
-    assert mean_pooling(x, ids, 3).tolist() == [[[1, 2], [4, 5], [0, 0]]]
+    assert jax.jit(mean_pooling, static_argnums=2)(x, ids, 3).tolist() == [[[1, 2], [4, 5], [0, 0]]]
 
 
 def test_an_lstm_reads_its_text_to_both_ends():
@@ -222,10 +220,9 @@ def test_an_lstm_reads_its_text_to_both_ends():
             assert not moved.any()
 
 
-@pytest.mark.parametrize("head", [LSTM, MIX, TWO_MIXES], ids=name_of)
-def test_gradients_reach_every_parameter_of_a_head(head):
-    weights = np.random.default_rng(1).standard_normal(usual_logits()[head].shape, np.float32)
-    found, _ = gradients(head, random_params(head), hidden_states(), layout(), weights)
+def test_gradients_reach_every_parameter_of_a_head():
+    weights = np.random.default_rng(1).standard_normal(usual_logits()[TWO_MIXES].shape, np.float32)
+    found, _ = gradients(TWO_MIXES, random_params(TWO_MIXES), hidden_states(), layout(), weights)
     assert [path for path, x in flatten_dict(found, sep="/").items() if not np.any(x)] == []
 
 
@@ -244,7 +241,7 @@ def test_a_new_mix_is_the_mean_of_its_layers(layers):
     np.testing.assert_allclose(jax.jit(mixed)(jax.random.key(0)), wanted, rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("head", [CONCAT, LSTM, MIX, TWO_MIXES], ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, TWO_MIXES], ids=name_of)
 def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(head):
     boxed = jax.eval_shape(lambda: initial_label_parameters(CONFIG, head, jax.random.key(0)))
     leaves = flatten_dict(boxed, sep="/")
@@ -256,7 +253,8 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
 
 def test_bfloat16_states_are_read_in_float32():
     sums = (head_of("token", layers=layers) for layers in ("last", "last_four_sum", "all_sum"))
-    heads = (CONCAT, MENTION, ENDS, TWO_MIXES, *sums)
+    mix, lstm = head_of("token", layers="last_four_mix"), head_of("sequence", lstm=4, pooling="concat")
+    heads = (CONCAT, MENTION, mix, lstm, *sums)
     states = jnp.asarray(hidden_states(), jnp.bfloat16)
     wide = logits_from_states(states.astype(jnp.float32), layout())
     for head, ours in logits_from_states(states, layout(), heads).items():

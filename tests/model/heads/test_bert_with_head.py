@@ -114,11 +114,13 @@ def whole_and_trained(config: ModelConfig, head: TaskHead, params: dict, batch: 
     return model.apply({"params": params}, batch, seed), model.apply({"params": params}, batch, seed, method="logits")
 
 
-@pytest.mark.parametrize("kind", ["sequence", "mention"])  # those of the others are computed alike, or by the full model
-def test_training_logits_equal_the_full_model_with_dropout(kind):
-    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1), head_of(kind)
-    whole, few = whole_and_trained(config, head, random_params(config, head), two_texts(head), jnp.uint32(7))
+def test_training_logits_equal_the_full_model_with_dropout():
+    """Those of the other kinds are computed alike, or by the full model."""
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1), head_of("mention")
+    params, batch = random_params(config, head), two_texts(head)
+    (whole, few), (other, _) = (whole_and_trained(config, head, params, batch, jnp.uint32(seed)) for seed in (7, 8))
     np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
+    assert not np.array_equal(whole["last"], other["last"])
 
 
 def test_parameters_are_the_table_restricted_to_what_the_head_reads(head):
@@ -140,30 +142,21 @@ def test_a_new_head_has_small_kernels_and_zero_biases():
     assert np.abs(layer["kernel"]).max() <= 0.04
 
 
-def test_the_head_is_one_affine_layer_on_its_inputs(head):
-    """The reference is numpy on the last layer and the weights, with the additional inputs of each kind."""
+@pytest.mark.parametrize("kind", ["sequence", "token"])
+def test_the_head_is_one_affine_layer_on_the_states_of_the_encoder(kind):
+    """`tests/model/test_features.py` compares all kinds on given states, and packed texts with single ones."""
+    head = head_of(kind)
     params, batch = random_params(CONFIG, head), inputs(head)
     outputs = outputs_of(CONFIG, head, params, batch)
     last = np.asarray(outputs["last"], np.float64)
-
-    def pooler(cls):
-        return np.tanh(np.asarray(cls) @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
-
-    match head.kind:
-        case "sequence" | "choice":
-            read = pooler(last[:, [0, 0]])
-        case "mention":
-            pronoun, a, b = (last[:, [column] * 2] for column in (4, 1, 3))
-            read = np.concatenate([pronoun, a, b, pronoun * a, pronoun * b], -1)
-        case _:
-            read = last
-    layer = params[head.subtree]["dense"]
-    np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
+    pooler, dense = params.get("pooler"), params[head.subtree]["dense"]
+    if kind == "sequence":
+        last = np.tanh(last[:, [0, 0]] @ pooler["dense"]["kernel"] + pooler["dense"]["bias"])
+    np.testing.assert_allclose(outputs["logits"], last @ dense["kernel"] + dense["bias"], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sequence", "mention"])
-def test_gradients_reach_every_parameter_the_head_has(kind):
-    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of(kind)
+def test_gradients_reach_every_parameter_the_head_has():
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of("sequence")
     weights = np.random.default_rng(5).standard_normal((ROWS, LENGTH, 4), np.float32)
 
     def loss(params):
@@ -175,17 +168,6 @@ def test_gradients_reach_every_parameter_the_head_has(kind):
     untouched = [path for path, x in gradients.items() if not np.any(x) and not path.endswith("key/bias")]
     assert untouched == []
     assert {path.split("/")[0] for path in gradients} == parts_of(head)
-
-
-def test_dropout_happens_only_with_a_seed_and_follows_it():
-    head = head_of("sequence")
-    params, batch = random_params(CONFIG, head), inputs(head)
-    still, again = (apply(CONFIG, head, params, batch) for _ in range(2))
-    np.testing.assert_array_equal(still, again)
-    one, same, other = (apply(CONFIG, head, params, batch, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one, same)
-    assert not np.array_equal(one, still)
-    assert not np.array_equal(one, other)
 
 
 def test_the_dropout_of_a_head_follows_the_step_seed():
@@ -221,7 +203,7 @@ def test_the_head_drops_inputs_at_its_rate_and_scales_the_rest():
     """With a kernel of ones and inputs of one, an output is twice the number of inputs that were kept."""
     layer = HeadLayers(CONFIG, head_of("span", dropout=0.5))
     params = {"dense": {"kernel": np.ones((12, 2), np.float32), "bias": np.zeros(2, np.float32)}}
-    sums = np.asarray(layer.apply({"params": params}, np.ones((20, 30, 12), np.float32), jnp.uint32(1)))[..., 0].ravel()
+    sums = np.asarray(jax.jit(layer.apply)({"params": params}, np.ones((20, 30, 12), np.float32), np.uint32(1)))[..., 0].ravel()
     assert set(np.unique(sums.round(4))) <= {2.0 * kept for kept in range(13)}
     assert abs(sums.mean() - 12) < 5 * np.sqrt(12 / sums.size)  # the variance of 2 * Binomial(12, 1/2) is 12
 
@@ -231,37 +213,14 @@ def test_a_crf_is_trained_on_the_words_that_have_a_label():
     scores, between, start, end = (rng.standard_normal(shape, np.float32) for shape in ((1, 5, 3), (3, 3), (3,), (3,)))
     batch = {"label_weights": np.float32([[0, 1, 0.5, 0, 1]]), "labels": np.array([[0, 2, 1, 0, 0]])}
     batch["sequence_ids"] = np.ones((1, 5), np.int32)
-    given = HeadLayers(CONFIG, head).apply(
-        {"params": {"crf": {"between": between, "start": start, "end": end}}}, scores, batch, method="given_labels"
-    )
-    chain = Chain(scores, np.array([[0, 1, 1, 0, 1]]), batch["sequence_ids"])
-    np.testing.assert_array_equal(given, conditional_logits(chain, Transitions(between, start, end), batch["labels"]))
+    words = np.array([[0, 1, 1, 0, 1]])
 
+    @jax.jit
+    def run(scores: jax.Array, crf: Transitions, batch: dict) -> tuple[jax.Array, jax.Array]:
+        given = HeadLayers(CONFIG, head).apply({"params": {"crf": crf._asdict()}}, scores, batch, method="given_labels")
+        return given, conditional_logits(Chain(scores, words, batch["sequence_ids"]), crf, batch["labels"])
 
-def test_packed_examples_have_the_logits_of_separate_rows(head):
-    params, alone = random_params(CONFIG, head), inputs(head)
-    alone["sequence_ids"] = np.repeat([[1], [1], [0]], LENGTH, axis=1).astype(np.int32) * (alone["position_ids"] < 5)
-    packed = {name: np.zeros_like(x) for name, x in alone.items()}
-    for name in ("input_ids", "token_type_ids", "position_ids"):
-        packed[name][0] = np.concatenate(alone[name][:2, :5])
-    packed["sequence_ids"][0] = np.repeat([1, 2], 5)
-    packed["cls_positions"][0] = [0, 5]
-    packed["read_positions"][0] = alone["read_positions"][0] + np.array([[0], [5]])
-    separate = apply(CONFIG, head, params, alone)[:2, : 5 if head.per_token else 1]
-    together = apply(CONFIG, head, params, packed)[0].reshape(separate.shape)
-    np.testing.assert_allclose(together, separate, atol=2e-6)
-    packed["sequence_ids"][0] = 1  # the same row, read as a single example, gives other logits
-    assert np.abs(apply(CONFIG, head, params, packed)[0].reshape(separate.shape) - separate).max() > 1e-2
-
-
-def test_padding_does_not_change_logits(head):
-    params, batch = random_params(CONFIG, head), inputs(head)
-    filled = batch | {"input_ids": np.where(batch["sequence_ids"] == 0, 7, batch["input_ids"])}
-    ours, other = (apply(CONFIG, head, params, b) for b in (batch, filled))
-    if head.per_token:
-        real = batch["sequence_ids"].astype(bool)
-        ours, other = ours[real], other[real]
-    np.testing.assert_array_equal(ours, other)
+    np.testing.assert_array_equal(*run(scores, Transitions(between, start, end), batch))
 
 
 def test_a_bfloat16_model_returns_float32_logits_close_to_a_float32_model():
@@ -283,42 +242,65 @@ def test_a_token_head_has_a_pooler_only_in_models_that_pool_by_the_layers_of_the
         assert head_of("sequence").has_pooler(config)
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "mlm_head"),
-    [
-        ("cls", "sequence", "decoder"),
-        ("mean", "sequence", "bert"),
-        ("late", "sequence", "decoder"),
-        ("mean", "token", "bert"),
-        ("late", "token", "bert"),
-    ],
-)
+POOLED = [
+    ("cls", "sequence", "decoder"),
+    ("mean", "sequence", "bert"),
+    ("late", "sequence", "decoder"),
+    ("mean", "token", "bert"),
+]
+
+
+def pooling(how: str, mlm_head: str) -> ModelConfig:
+    """Returns a model that pools in this way."""
+    return dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
+
+
+@functools.cache
+def answers() -> list[tuple[dict, np.ndarray]]:
+    """Returns the parameters and the logits of each of `POOLED` for the states of the last layer, computed by one program."""
+    rng, heads = np.random.default_rng(5), [(pooling(how, mlm_head), head_of(kind)) for how, kind, mlm_head in POOLED]
+
+    def drawn(config: ModelConfig, head: TaskHead) -> dict:
+        shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
+        return jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), shapes)
+
+    def answer(model: BertWithHead, head: TaskHead) -> jax.Array:
+        return model.answer(states(), two_texts(head))
+
+    params = [drawn(*each) for each in heads]
+    run = jax.jit(
+        lambda params: [
+            BertWithHead(*each).apply({"params": own}, each[1], method=answer) for own, each in zip(params, heads, strict=True)
+        ]
+    )
+    return list(zip(params, jax.device_get(run(params)), strict=True))
+
+
+def states() -> np.ndarray:
+    return np.random.default_rng(6).standard_normal((ROWS, LENGTH, 12), np.float32)
+
+
+@pytest.mark.parametrize(("how", "kind", "mlm_head"), POOLED)
 def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(how: str, kind: str, mlm_head: str):
-    config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
     head = head_of(kind)
-    batch = two_texts(head)
-    shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
-    reads_tokens = (how, kind) == ("mean", "token")
-    assert ("pooler" in shapes) == (kind == "sequence" or reads_tokens)
-    rng = np.random.default_rng(5)
-    params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), shapes)
-    outputs, trained = whole_and_trained(config, head, params, batch)
-    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.subtree]["dense"]
+    batch, (params, logits) = two_texts(head), answers()[POOLED.index((how, kind, mlm_head))]
+    assert "pooler" in params
+    last, pooler, dense = states().astype(np.float64), params["pooler"], params[head.subtree]["dense"]
 
     def pooled(x: np.ndarray) -> np.ndarray:
-        y = x @ np.asarray(pooler["dense"]["kernel"], np.float64) + np.asarray(pooler["dense"].get("bias", 0.0))
+        y = x @ np.float64(pooler["dense"]["kernel"]) + pooler["dense"].get("bias", 0.0)
         y = np.asarray(jax.nn.gelu(y, approximate=False), np.float64)
         if mlm_head == "decoder":
             return y
         centred = y - y.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * np.asarray(pooler["layer_norm"]["scale"])
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * pooler["layer_norm"]["scale"]
 
     if kind == "token":
-        read = pooled(last) if reads_tokens else last
+        read = pooled(last)
     else:
         rows = []
-        for states, ids, firsts in zip(last, batch["sequence_ids"], batch["cls_positions"], strict=True):
-            texts = [states[ids == n + 1] for n in range(len(firsts))]
+        for row, ids, firsts in zip(last, batch["sequence_ids"], batch["cls_positions"], strict=True):
+            texts = [row[ids == n + 1] for n in range(len(firsts))]
             each = {
                 "cls": lambda text: pooled(text[0]),
                 "mean": lambda text: pooled(text.mean(0)),
@@ -326,6 +308,12 @@ def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(h
             }
             rows.append([each[how](text) for text in texts])
         read = np.array(rows)
-    wanted = read @ np.asarray(dense["kernel"], np.float64) + np.asarray(dense["bias"])
-    np.testing.assert_allclose(outputs["logits"], wanted, rtol=1e-4, atol=1e-4)
+    wanted = read @ np.float64(dense["kernel"]) + dense["bias"]
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooled", POOLED[:2])
+def test_training_pools_like_the_full_model(pooled: tuple[str, str, str]):
+    (how, kind, mlm_head), (params, _) = pooled, answers()[POOLED.index(pooled)]
+    outputs, trained = whole_and_trained(pooling(how, mlm_head), head_of(kind), params, two_texts(head_of(kind)))
     np.testing.assert_allclose(trained, outputs["logits"], rtol=1e-4, atol=1e-4)
