@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -86,6 +87,12 @@ def states_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> np
     return np.array(states)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def encoded(config: ModelConfig, params: dict, batch: dict) -> tuple:
+    """Returns the last layer and the hidden states."""
+    return Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
+
+
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
 
@@ -93,7 +100,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("config", [BILM, LSTM], ids=["bilm", "left_to_right"])
 def test_hidden_states_and_losses_of_packed_rows_equal_single_texts(config):
     params, batch = random_params(config), rows()
-    _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
+    _, states = encoded(config, params, batch)
     head = params["softmax"]
     table = np.float64(head.get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, predictions = 0.0, 0
@@ -123,8 +130,18 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
     batch = {name: np.repeat(x, length + 1, axis=0) for name, x in rows(((length,),)).items()}
     for t in range(length):
         batch["input_ids"][t + 1, t] = 5 + (batch["input_ids"][0, t] - 4) % 15
-    model = pretraining_model(config, next_sentence=False)
-    found = jax.jit(lambda p, b: model.apply({"params": p}, b, method="logits"))(params, batch)
+    model, positions = pretraining_model(config, next_sentence=False), np.tile(np.arange(1, length - 1), (length + 1, 1))
+    ends = np.resize(np.array([0, 11]), positions.shape)  # without a neighbour on one side
+
+    @jax.jit
+    def run(params: dict, batch: dict) -> tuple:
+        found = model.apply({"params": params}, batch, method="logits")
+        if config.direction != "both":
+            return (found,)
+        last, _ = Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
+        return found, last, *(model.apply({"params": params}, last, at, method="masked_logits") for at in (positions, ends))
+
+    found, *filling = jax.device_get(run(params, batch))
     changed = {name: (x[1:] != x[:1]).any(-1) for name, x in found.items()}  # [token that changed, prediction]
     for t in range(length):
         for predicted in range(1, length):  # column p of the forward LSTM, and of the backward one, predicts token p + 1
@@ -132,18 +149,15 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
             if config.direction == "both" and predicted < length - 1:
                 assert changed["backward_logits"][t, predicted - 1] == (t > predicted)
     if config.direction == "both":
-        last = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode")[0])(params, batch)
-        positions = np.broadcast_to(np.arange(1, length - 1), (length + 1, length - 2))
-        filled = model.apply({"params": params}, last, jnp.asarray(positions), method="masked_logits")
+        last, filled, at_ends = filling
         table = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[:20]
         bias, w = np.float64(params["softmax"]["bias"])[:20], config.word_width
         for n, at in enumerate(positions[0]):
             ends = last[0, at - 1, :w], last[0, at + 1, w:]
             mean = sum(log_softmax(table @ np.float64(end) + bias) for end in ends) / 2
             np.testing.assert_allclose(filled[0, n, :20], mean, rtol=1e-5)
-        ends = jnp.resize(jnp.array([0, 11]), positions.shape)  # without a neighbour on one side
-        assert np.isfinite(model.apply({"params": params}, last, ends, method="masked_logits")[..., :20]).all()
-        moved = np.asarray((filled[1:] != filled[:1]).any(-1))
+        assert np.isfinite(at_ends[..., :20]).all()
+        moved = (filled[1:] != filled[:1]).any(-1)
         assert (moved == (np.arange(length)[:, None] != positions[:1])).all()
 
 
@@ -204,5 +218,4 @@ def test_parameters_match_the_table_of_names_and_survive_a_round_trip(config):
 
 def test_layers_may_be_given_as_a_list_as_in_prediction():
     params, batch = random_params(BILM), rows()
-    encode = jax.jit(lambda p, b: Bert(BILM).apply({"params": p}, Tokens.of(b), method="encode")[0])
-    assert np.array_equal(encode(params, batch), encode(unstacked_layers(params), batch))
+    assert np.array_equal(encoded(BILM, params, batch)[0], encoded(BILM, unstacked_layers(params), batch)[0])

@@ -16,7 +16,6 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
-from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.cove import CoveTranslator
 from bert_jax.model.encoder import unstacked_layers
@@ -130,21 +129,20 @@ def test_states_and_logits_of_packed_pairs_equal_single_pairs(config):
 
 def test_the_second_layer_reads_both_directions_of_the_first():
     params, batch = random_params(COVE), batch_of()
-    states = jax.jit(lambda p, b: Bert(COVE).apply({"params": p}, Tokens.of(b), method="encode")[1])
-    before, row, column = states(params, batch), 1, 3
+    before, row, column = outputs_of(COVE, params, batch)["hidden_states"], 1, 3
     changed = {**batch, "input_ids": batch["input_ids"].copy()}
     changed["input_ids"][row, column] = 5 + (changed["input_ids"][row, column] - 4) % 15
-    moved = np.asarray(states(params, changed) != before)[:, row, :6]
+    moved = np.asarray(outputs_of(COVE, params, changed)["hidden_states"] != before)[:, row, :6]
     assert moved[1, :, :4].any(-1).tolist() == [False] * 3 + [True] * 3, "forward"
     assert moved[1, :, 4:].any(-1).tolist() == [True] * 4 + [False] * 2, "backward"
     assert moved[2, :, :4].any(-1).all()
     assert moved[2, :, 4:].any(-1).all()
 
 
-@pytest.mark.parametrize("fields", [{"lstm": 3, "pooling": "concat"}, {"lstm": 3}, {"pooling": "concat"}])
-def test_a_classifier_reads_the_word_vectors_and_the_encoder(fields):
-    """As taggers do, and as in the paper: the features of a token are its word vector and the output of the last layer."""
-    head = SequenceHead(labels=("a", "b", "c"), layers="embeddings_and_last", **fields)
+def test_a_classifier_reads_the_word_vectors_and_the_encoder():
+    """As in the paper: the features of a token are its word vector and the output of the last layer. `test_features.py` compares
+    every kind of features."""
+    head = SequenceHead(labels=("a", "b", "c"), layers="embeddings_and_last", lstm=3, pooling="concat")
     rng, whole, batch = np.random.default_rng(3), random_params(COVE), batch_of()
     own = {path: shape for path, shape in our_shapes(COVE, head).items() if path.startswith(head.subtree)}
     drawn = unflatten_dict({path: (0.5 * rng.standard_normal(shape)).astype(np.float32) for path, shape in own.items()}, sep="/")
@@ -161,15 +159,17 @@ def test_a_classifier_reads_the_word_vectors_and_the_encoder(fields):
 
 def test_the_gradient_of_the_decoder_equals_finite_differences():
     params, batch = random_params(UNTIED), batch_of()
-    objective = objective_for(UNTIED, False)
+    rng = np.random.default_rng(2)
+    encoded, weights = rng.standard_normal((2, 3, 12, 8), np.float32)
+    tokens = Tokens.for_decoder(batch), Tokens.of(batch)
 
     @jax.jit
     @jax.value_and_grad
     def loss(params):
-        return objective.sums(params, batch, None)["smoothed_loss"]
+        found = CoveTranslator(UNTIED).apply({"params": params}, tokens[0], encoded, tokens[1], method="decode")
+        return (found * weights).sum()
 
     _, gradient = loss(params)
-    rng = np.random.default_rng(2)
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), params)
     size = 1e-3
 
@@ -184,13 +184,17 @@ def test_the_gradient_of_the_decoder_equals_finite_differences():
 
 
 @CONFIGS
-def test_parameters_survive_a_round_trip_and_layers_may_be_a_list(config):
-    params, batch = random_params(config), batch_of()
+def test_parameters_survive_a_round_trip(config):
+    params = random_params(config)
     back = params_from_tensors(tensors_from_params(params, config), config, "a file")
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(back), strict=True):
         rows = config.vocab_size if x.shape[0] == config.padded_vocab_size else len(x)
         assert np.array_equal(x[:rows], y[:rows]), path
-    stacked, listed = (outputs_of(config, p, batch)["logits"] for p in (params, unstacked_layers(params)))
+
+
+def test_layers_may_be_a_list():
+    params, batch = random_params(COVE), batch_of()
+    stacked, listed = (outputs_of(COVE, p, batch)["logits"] for p in (params, unstacked_layers(params)))
     np.testing.assert_array_equal(stacked, listed)
 
 
