@@ -45,6 +45,7 @@ def test_a_figure_can_show_any_text(form: str):
         warnings.simplefilter("error")
         drawn = rendered(figure_of(*HOSTILE), form, tight=form != "png")
     assert len(drawn) > 1_000
+    assert drawn.startswith({"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[form])
     if form == "svg":
         xml.dom.minidom.parseString(drawn)
 
@@ -113,9 +114,9 @@ def test_curves_and_sweeps_are_drawn_with_any_names(tmp_path: pathlib.Path):
 def test_curves_are_drawn_in_each_of_the_formats(tmp_path: pathlib.Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0, "dev/f1": 0.5}\n')
     shown: dict[str, Any] = {"title": "a run", "metric": "dev/f1", "baselines": {}}
-    draw_task_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", **shown, formats=("svg", "pdf"))
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "curves.svg", "curves.pdf"}
-    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+    draw_task_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", **shown, formats=("svg", "png"))
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "curves.svg", "curves.png"}
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     xml.dom.minidom.parse(str(tmp_path / "curves.svg"))
 
 
