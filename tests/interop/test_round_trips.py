@@ -52,7 +52,8 @@ UNREAD, READ = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
 def imported(case: str, **arguments: Any) -> Model:
-    return import_model(GOLDEN / case, vocabulary=GOLDEN / "tokenizer", **arguments)
+    """Returns the model of a case, with a padded vocabulary: the shapes of a second configuration take longer than most tests."""
+    return import_model(GOLDEN / case, vocabulary=GOLDEN / "tokenizer", vocab_multiple=64, **arguments)
 
 
 def stored(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -92,7 +93,7 @@ def test_there_is_a_case_for_every_class():
 def test_every_tensor_survives_bit_for_bit_under_its_name(case, tmp_path):
     """The import pads the vocabulary, and the export removes the padding."""
     before = stored(GOLDEN / case)
-    export_model(tmp_path / "model", imported(case, vocab_multiple=64), dtype=fields_of(GOLDEN / case)["dtype"])
+    export_model(tmp_path / "model", imported(case), dtype=fields_of(GOLDEN / case)["dtype"])
     after = stored(tmp_path / "model")
     if READ in before:
         assert not np.array_equal(before[UNREAD], before[READ])
@@ -126,7 +127,7 @@ def test_every_field_survives_and_a_second_round_trip_changes_nothing(case, tmp_
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert {name: after[name] for name in explicit} == explicit
     assert (after["position_embedding_type"], after["torch_dtype"]) == ("absolute", "float32")
-    export_model(second, import_model(first))
+    export_model(second, import_model(first, vocab_multiple=64))
     assert fields_of(second) == after
     others = [path.name for path in first.iterdir() if path.name != "config.json"]
     assert {path.name for path in second.iterdir()} == {"config.json", *others}
@@ -139,7 +140,7 @@ def test_every_output_equals_pytorch(case):
         theirs = {name.removeprefix(f"{case}/"): file[name] for name in file.files if name.startswith(f"{case}/")}
         batch = {name: file[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
     assert theirs.pop("float32_error") < TOLERANCE / 10
-    model = imported(case, vocab_multiple=64)
+    model = imported(case)
     batch["token_type_ids"] = np.minimum(batch["token_type_ids"], model.config.type_vocab_size - 1)
     ours = our_outputs(model, batch)
     assert ours.keys() == theirs.keys()
@@ -227,14 +228,14 @@ def test_a_file_without_a_class_is_recognised_by_its_tensors_or_refused(case, tm
         with pytest.raises(UserError, match=r'^\S+/in/config\.json has no "architectures".*add the class, for example'):
             import_model(directory)
         return
-    model = import_model(directory)
+    model = import_model(directory, vocab_multiple=64)
     assert (model.parts, model.config, model.head) == (stated.parts, stated.config, stated.head)
     jax.tree.map(np.testing.assert_array_equal, model.params, stated.params)
 
 
 def test_the_parameter_tree_fits_the_class():
     for case in CASES:
-        model = imported(case, vocab_multiple=64)
+        model = imported(case)
         (architecture,) = fields_of(GOLDEN / case)["architectures"]
         parts = {"embeddings", "encoder", *ARCHITECTURES[architecture]} | ({"pooler"} if case == "encoder" else set())
         expected = {path: shape for path, shape in our_shapes(model.config, model.head).items() if path.split("/")[0] in parts}
@@ -309,7 +310,7 @@ def test_parts_missing_for_a_class_must_be_declared_new(tmp_path):
 
 
 def test_new_replaces_existing_parts_and_drop_removes_them():
-    stated = imported("pretraining")
+    stated = import_model(GOLDEN / "pretraining", vocabulary=GOLDEN / "tokenizer")
     model = imported("pretraining", new=NewParts(["pooler"]), drop=["nsp_head", "mlm_head"])
     assert (model.parts, model.untrained) == (("pooler",), {"pooler"})
     kernel = model.params["pooler"]["dense"]["kernel"]
