@@ -200,26 +200,27 @@ class OfSmallLayers(Encoder):
     block = Small
 
 
-@pytest.mark.parametrize(("per_step", "remat"), [(1, "none"), (3, "dots")])
-def test_scanning_mixed_layers_equals_applying_them_one_by_one(per_step: int, remat: str):
-    """The loss is on the outputs of all layers. With three layers per step, the loop of two layers is unrolled."""
-    rng = np.random.default_rng(0)
+def loss_and_gradients(**scan: Any) -> Any:
+    """Returns a loss on the outputs of all layers, and its gradients."""
+    rng, encoder = np.random.default_rng(0), OfSmallLayers(dataclasses.replace(SMALL, final_norm=False, **scan))
     params = {"layers": {"scale": 1 + 0.1 * rng.standard_normal((SMALL.num_layers, 32)).astype(np.float32)}}
     x, weights = (rng.standard_normal(shape, np.float32) for shape in ((2, 5, 32), (SMALL.num_layers, 2, 5, 32)))
 
-    def loss_and_gradients(**scan: Any) -> Any:
-        encoder = OfSmallLayers(dataclasses.replace(SMALL, final_norm=False, **scan))
+    def loss(params: Any) -> Any:
+        last, layers = encoder.apply({"params": params}, x, tokens_of(np.ones((2, 5))), jnp.uint32(3))
+        return (layers * weights).sum() + last.sum()
 
-        def loss(params: Any) -> Any:
-            last, layers = encoder.apply({"params": params}, x, tokens_of(np.ones((2, 5))), jnp.uint32(3))
-            return (layers * weights).sum() + last.sum()
+    value, gradients = jax.jit(jax.value_and_grad(loss))(params)
+    return value, gradients["layers"]["scale"]
 
-        value, gradients = jax.jit(jax.value_and_grad(loss))(params)
-        return value, gradients["layers"]["scale"]
 
-    one, other = loss_and_gradients(), loss_and_gradients(scan_layers=True, layers_per_scan_step=per_step, remat=remat)
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(a).max()))
+def test_scanning_mixed_layers_equals_applying_them_one_by_one():
+    """With three layers per step, the loop of two layers is unrolled."""
+    one = loss_and_gradients()
+    for per_step, remat in ((1, "none"), (3, "dots")):
+        other = loss_and_gradients(scan_layers=True, layers_per_scan_step=per_step, remat=remat)
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(a).max()))
 
 
 def test_the_attention_norm_of_the_first_layer_is_neither_read_nor_counted():
@@ -263,15 +264,18 @@ def test_published_models_have_their_published_parameter_counts(name: str, whole
         assert count_parameters(config, {part: every[part] for part in ("embeddings", "encoder")}).trained == bare
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 12**0.5), ("uniform", 0.02), ("normal", None)])
-def test_parameters_start_within_the_range_of_their_initializer(kind: str, bound: float | None):
-    config = dataclasses.replace(SMALL, initializer=kind, scan_layers=True)
-    draw = jax.jit(lambda key: nn.unbox(initial_parameters(config, key)["encoder"]["layers"]["feed_forward"]))
-    layers = draw(jax.random.key(0))
-    outputs, inputs = (np.asarray(layers[name]["kernel"]) for name in ("output", "intermediate"))
-    if bound is None:
-        assert np.abs(outputs).max() > 0.05
-        assert outputs.std() == pytest.approx(0.02, rel=0.05)
-        return
-    assert 0.95 * bound < np.abs(outputs).max() <= bound * (1 + 1e-6)
-    assert np.abs(inputs).max() > 0.95 * (0.02 if kind == "uniform" else 0.04)
+def test_parameters_start_within_the_range_of_their_initializer():
+    bounds = {"bert": 0.04, "modernbert": 0.04 / 12**0.5, "uniform": 0.02}
+
+    @jax.jit
+    def draw(key: Any) -> Any:
+        configs = (dataclasses.replace(SMALL, initializer=kind, scan_layers=True) for kind in (*bounds, "normal"))
+        layers = [nn.unbox(initial_parameters(config, key)["encoder"]["layers"]["feed_forward"]) for config in configs]
+        return [(layer["output"]["kernel"], layer["intermediate"]["kernel"]) for layer in layers]
+
+    *bounded, (normal, _) = jax.device_get(draw(jax.random.key(0)))
+    for (kind, bound), (outputs, inputs) in zip(bounds.items(), bounded, strict=True):
+        assert 0.95 * bound < np.abs(outputs).max() <= bound * (1 + 1e-6), kind
+        assert np.abs(inputs).max() > 0.95 * (0.02 if kind == "uniform" else 0.04), kind
+    assert np.abs(normal).max() > 0.05
+    assert normal.std() == pytest.approx(0.02, rel=0.05)

@@ -31,7 +31,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import StepSeed, gradients
 from tests.model import test_encoder_decoder
-from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
+from tests.random_features import HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, drawn_parameters, objective_for, random_batch, random_parameters
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
@@ -128,8 +128,7 @@ def test_pretraining_dropout_sites_have_their_rates_and_unique_seeds(kernels: bo
 @pytest.mark.parametrize("kind", ["sequence", "token"])  # a head that reads some tokens, and one that reads all
 def test_a_task_head_has_its_own_dropout_rate_and_seed(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
-    shape = RowShape(head.layout, 32, 1, CANDIDATES if head.layout.logits_per_candidate else 1)
-    rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
+    rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, RowShape(head.layout, 32, 1), 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
     check_sites(sites, [*ENCODER, ("head", HEAD)], Labels(CONFIG, head, LabelLoss()), random_label_parameters(head), batch)
 
