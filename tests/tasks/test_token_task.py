@@ -261,6 +261,13 @@ def test_the_baselines_are_a_single_tag_and_the_usual_tag_of_a_word(tokenizer, t
     assert found == pytest.approx(same | usual)
 
 
+def test_the_baselines_predict_tags_of_the_scheme(tmp_path):
+    train = [[("a", "B-PER"), ("o", "O"), ("o", "O")]]
+    found = wnut(tmp_path, train, [[("a", "B-PER")]], scheme="BIOES").baseline("dev")
+    assert [*found.named] == ["'S-PER' for all, best on dev", "each word's most frequent label in training"]
+    assert (found.scores["accuracy"], found.scores["word_accuracy"]) == (1.0, 1.0)
+
+
 def test_a_single_label_for_every_word_is_degenerate(tokenizer, tmp_path):
     train = [[("abc", "B-PER"), ("ab", "O")], [("a", "O")]]
     task = wnut(tmp_path, train, train)

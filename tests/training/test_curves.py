@@ -128,6 +128,13 @@ def test_a_single_point_is_a_dot(tmp_path: pathlib.Path, figures: list[Figure]):
         assert axes.get_title(loc="left") == "" or dots, axes.get_title(loc="left")
 
 
+def test_the_legend_names_the_best_score_and_not_the_last(tmp_path: pathlib.Path, figures: list[Figure]):
+    records = [{"step": step, "train/loss": 0.7, "dev/f1": score} for step, score in ((1, 0.5), (2, 0.8), (3, 0.7))]
+    metrics = write(tmp_path / "metrics.jsonl", *records)
+    draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines={})
+    assert "best 0.8" in [line.get_label() for axes in figures[0].axes for line in axes.lines]
+
+
 def test_a_run_without_an_evaluation_has_a_figure(tmp_path: pathlib.Path):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 1, "train/loss": 0.7, "train/learning_rate": 1e-5})
     assert draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines={"'a' for all": 0.5})

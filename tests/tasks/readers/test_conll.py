@@ -82,6 +82,8 @@ def test_sentences_have_the_number_of_their_document(tmp_path: pathlib.Path):
     path.write_text("-DOCSTART- O\n\na O\n\nb O\n\n-DOCSTART- O\n\nc O\n")
     first, second, third = (example.document for example in read_conll(path))
     assert first == second != third
+    path.write_text("a O\n\nb O\n\nc O\n")
+    assert len({example.document for example in read_conll(path)}) == 3, "without marks, each sentence is a document"
 
 
 @pytest.mark.parametrize(("words", "tags"), [(2, -1), (-3, -1), (0, 2), (0, -3)])

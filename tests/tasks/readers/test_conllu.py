@@ -114,6 +114,7 @@ def test_documents_start_at_their_marks_or_are_single_sentences(
     path.write_text("\n".join(mark + GOOD for mark in marks))
     sentences = list(Treebank(path, report=lambda problem: None))
     assert [sentence.document for sentence in sentences] == documents
+    assert ["".join(f"{comment}\n" for comment in sentence.comments) for sentence in sentences] == list(marks)
     assert [(example.id, example.document) for example in read_conllu(path)] == [(str(i), n) for i, n in enumerate(documents)]
 
 

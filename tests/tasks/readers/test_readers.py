@@ -206,6 +206,8 @@ def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
     choices = ("She sings, well.", "She eats.", 'She says "no".', "She runs.")
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},2\n")) == [ChoiceExample("0", "Ada, sits.", choices, 2)]
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
+    (alone,) = read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row.replace(',She,', ',,')}\n"))
+    assert alone.choices == tuple(choice.removeprefix("She ") for choice in choices), "sent2 may be empty"
     with pytest.raises(UserError, match=r"line 1: the only column is '.*\.\.\.'; separate columns with commas, not with ';'"):
         read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n".replace(",", ";")))
     with pytest.raises(UserError, match="line 2: label is '4', not an integer from 0 to 3"):
@@ -242,6 +244,9 @@ def test_gap_rows_have_their_labels_and_genders(tmp_path: pathlib.Path):
     blind = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tB\tB-offset\nx\tBo and Al: his.\this\t11\tBo\t0\tAl\t7\n"
     read = read_gap(put(tmp_path / "a.tsv", blind))
     assert [(e.label, e.gender) for e in read] == [(None, "masculine")]
+    for name in ("A-coref", "B-coref"):
+        with pytest.raises(UserError, match=f"line 1: there is no column '{name}'"):
+            read_gap(put(tmp_path / "a.tsv", GAP.replace(name, "other") + gap_row(offset=offset)))
 
 
 def test_gap_offsets_are_checked(tmp_path: pathlib.Path):

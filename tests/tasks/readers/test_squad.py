@@ -101,6 +101,12 @@ def test_the_nearest_place_may_be_the_start_of_the_context(tmp_path: pathlib.Pat
     assert question.answers == (("Bo", 0),)
 
 
+@pytest.mark.parametrize(("start", "place"), [(5, 0), (6, 11), (10, 11), (12, 11), (13, 11)])
+def test_an_answer_is_moved_to_the_nearest_place_on_either_side(tmp_path: pathlib.Path, start: int, place: int):
+    (question,), _ = squad(tmp_path, {"id": "q", "answers": [{"text": "Bob", "answer_start": start}]}, context="Bob ran to Bob")
+    assert question.answers == (("Bob", place),)
+
+
 def test_offsets_in_units_of_utf_16_or_in_bytes_are_understood(tmp_path: pathlib.Path):
     context = "🎉🎉🎉🎉 Bo or Bo or Bo"
     for encoding, size in (("utf-16-le", 2), ("utf-8", 1)):
@@ -120,6 +126,12 @@ def test_an_answer_may_differ_from_the_context_in_white_space(tmp_path: pathlib.
         assert [q.answers for q in questions] == [((f"x{between}y", place),)]
         assert said == []
         assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines(answer, context))] == [((f"x{between}y", place),)]
+
+
+def test_the_nearest_words_are_chosen_from_the_middle_of_a_long_word(tmp_path: pathlib.Path):
+    answer = {"id": "q", "answers": [{"text": "x y", "answer_start": 14}]}
+    (question,), _ = squad(tmp_path, answer, context="x\ny abcdefghijkl x\ny")
+    assert question.answers == (("x\ny", 17),)
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
