@@ -105,9 +105,12 @@ def test_a_prepared_data_set_is_read_by_name_split_and_feature_without_tensorflo
     assert "tensorflow" not in sys.modules
 
 
-@pytest.mark.parametrize("split", ["train", "train[:25%]", "train[30%:70%]"])
-def test_any_range_of_records_can_be_read(prepared, split):
+@pytest.mark.parametrize(
+    ("split", "records"), [("train", slice(20)), ("train[:25%]", slice(5)), ("train[30%:70%]", slice(6, 14))]
+)
+def test_any_range_of_records_can_be_read(prepared, split, records):
     everything = texts(f"stories:{split}@title", prepared)
+    assert everything == texts("stories@title", prepared)[records]
     text_set = tfds_text.open_text_set(f"stories:{split}@title", prepared)
     for start in range(len(everything)):
         for stop in range(start, len(everything) + 1):
@@ -218,6 +221,7 @@ def test_the_newest_prepared_version_by_number_is_used(tmp_path):
             (tmp_path / "set" / name / "dataset_info.json").touch()
     assert tfds_text.find_prepared("set", tmp_path) == tmp_path / "set" / "1.10.0"
     assert tfds_text.find_prepared("set/1.9.0", tmp_path) == tmp_path / "set" / "1.9.0"
+    assert tfds_text.find_prepared("set/2.0.0", tmp_path) is None
     assert tfds_text.find_prepared("other", tmp_path) is None
 
 
@@ -263,6 +267,7 @@ def bucket(tf_records, monkeypatch):
 def test_the_newest_prepared_version_is_fetched_once(bucket, tmp_path, tf_records, capsys):
     asked, content = bucket
     content["datasets/stories/1.0.0/deep/other"] = b"of no use"
+    content["datasets/stories/1.0.0/"] = b""  # the mark of a directory
     assert texts("stories@story", str(tmp_path)) == texts("stories@story", tf_records)
     assert not any("0.9.9" in path for path in asked)
     assert not any("deep" in path for path in asked)
