@@ -315,5 +315,8 @@ def test_another_package_version_makes_another_corpus(monkeypatch):
             other.setattr(sys, "version", version)
             found.append(embedded_dataset_builder._fingerprint())
         assert found[0] == found[1] != found[2]
+    with monkeypatch.context() as other:
+        other.setattr(embedded_dataset_builder, "_REVISION", embedded_dataset_builder._REVISION + 1)
+        assert embedded_dataset_builder._fingerprint() != before, "another extraction"
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     assert embedded_dataset_builder._fingerprint() != before
