@@ -122,7 +122,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
             initial = np.zeros(x.shape)
         else:
             initial = np.clip(rng.standard_normal(x.shape), -2, 2) * config.initializer_range
-        return jnp.asarray(scale * initial + added, jnp.float32)
+        return jnp.asarray((scale * initial + added).astype(np.float32))  # JAX compiles a conversion for each shape
 
     return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
 

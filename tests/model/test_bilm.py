@@ -100,7 +100,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("config", [BILM, LSTM], ids=["bilm", "left_to_right"])
 def test_hidden_states_and_losses_of_packed_rows_equal_single_texts(config):
     params, batch = random_params(config), rows()
-    _, states = encoded(config, params, batch)
+    states = np.asarray(encoded(config, params, batch)[1])
     head = params["softmax"]
     table = np.float64(head.get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, predictions = 0.0, 0

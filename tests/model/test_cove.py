@@ -98,9 +98,13 @@ def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, enco
     return np.array(outputs)
 
 
+def outputs_of(config: ModelConfig, params: dict, batch: dict) -> dict[str, np.ndarray]:
+    return jax.device_get(_outputs(config, params, batch))
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def outputs_of(config, params, batch, seed=None):
-    return CoveTranslator(config).apply({"params": params}, batch, seed)
+def _outputs(config: ModelConfig, params: dict, batch: dict) -> Any:
+    return CoveTranslator(config).apply({"params": params}, batch, None)
 
 
 @CONFIGS
@@ -132,7 +136,7 @@ def test_the_second_layer_reads_both_directions_of_the_first():
     before, row, column = outputs_of(COVE, params, batch)["hidden_states"], 1, 3
     changed = {**batch, "input_ids": batch["input_ids"].copy()}
     changed["input_ids"][row, column] = 5 + (changed["input_ids"][row, column] - 4) % 15
-    moved = np.asarray(outputs_of(COVE, params, changed)["hidden_states"] != before)[:, row, :6]
+    moved = (outputs_of(COVE, params, changed)["hidden_states"] != before)[:, row, :6]
     assert moved[1, :, :4].any(-1).tolist() == [False] * 3 + [True] * 3, "forward"
     assert moved[1, :, 4:].any(-1).tolist() == [True] * 4 + [False] * 2, "backward"
     assert moved[2, :, :4].any(-1).all()
@@ -151,7 +155,7 @@ def test_a_classifier_reads_the_word_vectors_and_the_encoder():
     slots = [(row, n) for row, pairs in enumerate(PAIRS) for n in range(len(pairs))]
     for (row, n), (_, source, _) in zip(slots, pairs_of(batch), strict=True):
         starts[row, n] = source[0]
-    logits = jax.jit(BertWithHead(COVE, head).apply)({"params": params}, batch | {"cls_positions": starts})["logits"]
+    logits = np.asarray(jax.jit(BertWithHead(COVE, head).apply)({"params": params}, batch | {"cls_positions": starts})["logits"])
     for (row, n), (_, source, _) in zip(slots, pairs_of(batch), strict=True):
         states = encoded_in_numpy(COVE, whole, batch["input_ids"][row, source])
         np.testing.assert_allclose(logits[row, n], head_logits(head, params, states), rtol=0, atol=1e-5)
@@ -169,7 +173,7 @@ def test_the_gradient_of_the_decoder_equals_finite_differences():
         found = CoveTranslator(UNTIED).apply({"params": params}, tokens[0], encoded, tokens[1], method="decode")
         return (found * weights).sum()
 
-    _, gradient = loss(params)
+    gradient = jax.device_get(loss(params)[1])
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), params)
     size = 1e-3
 

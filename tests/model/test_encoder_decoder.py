@@ -132,11 +132,11 @@ def test_packed_targets_read_only_their_own_source(name):
 
 
 def test_targets_outside_of_their_tables_are_refused():
-    source, model = Tokens.of(pairs()), EncoderDecoder(TINY)
+    source, model, params = Tokens.of(pairs()), EncoderDecoder(TINY), {"params": parameters()}
     for name, value in (("ids", TINY.vocab_size), ("positions", TINY.max_position)):
         target = dataclasses.replace(source, **{name: np.full_like(source.ids, value)})
         with pytest.raises(UserError, match=f"holds {value}, outside"):
-            model.apply({"params": parameters()}, target, np.zeros((3, 9, 20)), source, method="decode")
+            jax.eval_shape(lambda p, of=target: model.apply(p, of, np.zeros((3, 9, 20)), source, method="decode"), params)
 
 
 def test_dropout_differs_between_steps_and_sides_and_not_between_loops_and_single_layers():

@@ -262,12 +262,12 @@ def layers(number: int) -> Any:
     """Returns parameters of an encoder of `SHAPE`, none of them zero."""
     random = np.random.default_rng(0)
     shapes = nn.unbox(abstract_parameters(dataclasses.replace(SHAPE, num_layers=number)))["encoder"]
-    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), jnp.float32), shapes)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape).astype(np.float32)), shapes)
 
 
 def test_an_encoder_with_fused_attention_equals_the_plain_one_with_dropout():
     random, params = np.random.default_rng(1), layers(1)
-    x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
+    x, direction = (random.normal(size=(2, 12, 128)).astype(np.float32) for _ in range(2))
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
 
     def outputs_and_gradients(how: str) -> Any:
@@ -287,7 +287,7 @@ def test_an_encoder_with_fused_attention_equals_the_plain_one_with_dropout():
 @pytest.mark.parametrize("kind", ["full", "sliding"])
 def test_a_last_layer_of_selected_tokens_equals_the_plain_one(kind: str):
     """The rows have two examples and padding; the kernel rotates queries and keys."""
-    params, x = layers(1), jnp.asarray(np.random.default_rng(1).normal(size=(2, 30, 128)), jnp.float32)
+    params, x = layers(1), np.random.default_rng(1).normal(size=(2, 30, 128)).astype(np.float32)
     ids, queried = packed(2, 30, 2), columns(2, 30, 9)
     modern = dataclasses.replace(SHAPE, num_layers=1, layer_types=(kind,), sliding_radius=3, positions="rotary")
 
