@@ -267,6 +267,8 @@ class Trial:
         unless `exact`. Raises Wrong. Returns the text for the table."""
         wanted = self.toys.undisturbed(self.processes)
         if self.storage == BUCKET:  # as seen from a third machine
+            if left := [name for name in objects.listed(self.workdir) if name.startswith((".lock", ".shared"))]:
+                raise Wrong(f"files that only a run needs are left in the bucket: {left}")
             shutil.rmtree(cached_path(self.workdir), ignore_errors=True)
         ours = fetched(self.workdir, "--model")
         if exact:

@@ -21,7 +21,8 @@ def workdir(brief: pathlib.Path) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def done(brief: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     """Runs the training, queries its model, and replays a step."""
-    flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal", "--config.phases.0.steps=4")
+    model = ("direction=left_to_right", "positions=sinusoidal", "num_layers=1", "scan_layers=false")
+    flags = (*(f"--config.model.{setting}" for setting in model), "--config.phases.0.steps=4")
     generated = ("predict", "generate", f"--model={workdir}", "--tokens=4", "the")
     asked = [generated, ("pretrain", f"--workdir={workdir}", "--replay=2")]
     return forked.run(brief.parent, command(brief, workdir, *flags), *asked)

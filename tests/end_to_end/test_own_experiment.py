@@ -14,6 +14,7 @@ def test_the_documented_experiment_trains_both_of_its_phases(experiment: pathlib
     shorter = ["--config.phases.0.steps=2", "--config.phases.1.steps=1", "--config.evaluation.rows=8", "--config.log_every=5"]
     smaller = [f"--config.{key}.batch_size=8" for key in ("phases.0", "phases.1", "evaluation")]
     smaller += ["--config.phases.1.length=32", "--config.phases.1.max_predictions=5"]  # the compiled step of the first phase
+    smaller += ["--config.model.scan_layers=true"]
     flags = [f"--config={tmp_path}/mine.py", f"--config.corpus.directory={experiment.parent}/corpus", *shorter, *smaller]
     (done,) = forked.run(experiment.parent, ["pretrain", *flags, f"--workdir={tmp_path}/run"])
     assert done.status == 0, done.output
