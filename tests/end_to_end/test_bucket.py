@@ -1,5 +1,5 @@
 """Runs whose text, corpus, workdir and model are in a bucket: killed twice, on two machines, they end like the local
-run."""
+run. tests/chaos/test_chaos.py has those of two processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bert_jax.storage.fetching import cached_path, fetched
 from bert_jax.tpu.programs import vocabulary_size
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
-from tests.end_to_end.forked import Done, Signal, Started, Surroundings
-from tests.end_to_end.runs import LAST_STEP, VOCABULARY, assert_same_weights, free_port, learned, records, results
+from tests.end_to_end.forked import Done, Signal, Surroundings
+from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, records, results
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.storage.emulator import Emulator
 
@@ -31,19 +31,14 @@ class Machine:
     bucket: str
     environment: dict[str, str]
 
-    def begun(self, *commands: Sequence[str], at: Signal | None = None) -> Started:
-        """Starts running commands one after another in a process; see `forked.start`."""
-        cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        return forked.start(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
-
     def do(self, *commands: Sequence[str], at: Signal | None = None) -> list[Done]:
-        """Runs the commands and waits for them."""
-        return self.begun(*commands, at=at).end()
+        """Runs commands one after another in a process; see `forked.run`."""
+        cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        return forked.run(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
 
-    def killed(self, run: Sequence[str], step: int, saved: int | None = None) -> str:
-        """Kills a run after `step`, once the checkpoint of step `saved` and the metrics are in the bucket. Returns its output."""
-        there = () if saved is None else (f"checkpoints/{saved}/commit_success.txt", "metrics.jsonl")
-        (done,) = self.do(run, at=Signal(ASKED, argument=step, once_there=tuple(f"{self.bucket}/run/{name}" for name in there)))
+    def killed(self, run: Sequence[str], at: Signal) -> str:
+        """Kills a run, and returns its output."""
+        (done,) = self.do(run, at=at)
         assert done.status == -9, done.output
         return done.output
 
@@ -73,8 +68,9 @@ def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.P
     """Returns a local copy of the workdir of a run that was killed twice and continued on another machine."""
     run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
     run = (*run, "--format=svg,png")  # as in `uninterrupted`
-    machine.killed(run, 2)
-    assert "resuming" not in machine.killed(run, 7, saved=4)
+    machine.killed(run, Signal("bert_jax.pretraining.start:initial_parameters"))
+    saved = tuple(f"{machine.bucket}/run/{name}" for name in ("checkpoints/4/commit_success.txt", "metrics.jsonl"))
+    assert "resuming" not in machine.killed(run, Signal(ASKED, argument=7, once_there=saved))
     (done,) = another.do(run)
     assert done.status == 0, done.output
     assert "resuming from step 4" in done.output
@@ -100,36 +96,16 @@ def test_a_corpus_built_in_a_bucket_equals_the_local_corpus(corpus: str, experim
             assert (copy / name).read_bytes() == (local / name).read_bytes()
 
 
-def test_a_bucket_run_killed_twice_equals_the_local_run_bit_for_bit(ended: pathlib.Path, uninterrupted: Ended):
+def test_a_bucket_run_killed_twice_equals_the_local_run_bit_for_bit(
+    ended: pathlib.Path, machine: Machine, uninterrupted: Ended
+):
     assert learned(ended) == learned(uninterrupted.workdir)
     assert results(ended) == results(uninterrupted.workdir)
     assert_same_weights(ended, uninterrupted.workdir)
     assert {path.name for path in ended.iterdir() if not path.name.startswith(".")} == {
         path.name for path in uninterrupted.workdir.iterdir() if not path.name.startswith(".")
     }
-
-
-def test_two_processes_share_a_workdir_in_a_bucket(
-    ended: pathlib.Path, machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended
-):
-    """Two processes repeat the last four steps, each with its own local files, as on two hosts."""
-    for name in objects.listed(f"{machine.bucket}/run"):
-        if not name.startswith((f"checkpoints/{LAST_STEP}/", "model/", "results.json")):
-            objects.file_system().cp_file(f"{machine.bucket}/run/{name}", f"{machine.bucket}/two/{name}")
-    flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120", f"--workdir={machine.bucket}/two"]
-    run = ("pretrain", f"--config={experiment}", *flags, f"--config.corpus.directory={corpus}")
-    processes = [one.begun((*run, f"--process={index}")) for index, one in enumerate((another, machine))]
-    ends = [process.end()[0] for process in processes]
-    assert [end.status for end in ends] == [0, 0], [end.output for end in ends]
-    assert "resuming from step 20" in ends[0].output
-    copy = fetched(f"{machine.bucket}/two", "--model")
-    assert [record["step"] for record in records(copy)] == [record["step"] for record in records(uninterrupted.workdir)]
-    np.testing.assert_allclose(
-        [record["train/loss"] for record in records(copy) if "train/loss" in record],
-        [record["train/loss"] for record in records(uninterrupted.workdir) if "train/loss" in record],
-        rtol=1e-4,
-    )
-    assert not any(name.startswith((".lock", ".shared")) for name in objects.listed(f"{machine.bucket}/two"))
+    assert ".lock" not in objects.listed(f"{machine.bucket}/run")
 
 
 def test_commands_read_and_write_in_a_bucket(ended: pathlib.Path, machine: Machine, another: Machine, uninterrupted: Ended):
@@ -206,16 +182,13 @@ def test_a_fine_tuning_run_in_a_bucket_resumes_and_finishes(machine: Machine, an
     few = ("--config.training.epochs=1", "--config.checkpoints.every=4", "--config.sweep.seeds=[0, 1]")
     usual = ("finetune", "--config=experiments/finetune/own_text.py", *SMALL, THAWING)  # compiled by test_out_of_memory.py too
     run = (*usual, f"--workdir={bucket}/tuned", *flags, *few)
-    (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints:Checkpoints.save", call=4))
-    assert done.status == -9, done.output
-    (done,) = another.do(run)
-    assert done.status == 0, done.output
+    machine.killed(run, Signal("bert_jax.training.checkpoints:Checkpoints.save", call=4))
+    done, predicted = another.do(run, ("predict", "classify", f"--model={bucket}/tuned", "--json", "a text"))
+    assert done.status == predicted.status == 0, done.output + predicted.output
     copy = fetched(f"{bucket}/tuned", "--model")
     summary = json.loads((copy / "results.json").read_text())
     assert len(summary["runs"]) == 2
     assert (copy / "model" / "model.safetensors").is_file()
     assert all(records(directory) for directory in (copy / "runs").iterdir())
     assert not [name for name in objects.listed(f"{bucket}/tuned") if "/checkpoints/" in name]
-    (done,) = machine.do(("predict", "classify", f"--model={bucket}/tuned", "--json", "a text"))
-    assert done.status == 0, done.output
     shutil.rmtree(copy)
