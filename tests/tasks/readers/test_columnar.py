@@ -155,6 +155,12 @@ def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: 
     assert read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split) == EXAMPLES
 
 
+def test_a_folder_of_another_split_alone_is_refused(tmp_path: pathlib.Path):
+    put(tmp_path / "data" / "test-00000-of-00001.parquet", ROWS, label=CLASSES)
+    with pytest.raises(UserError, match=r"has no file for the train split, only data/test-00000-of-00001\.parquet"):
+        load(train=str(tmp_path))
+
+
 def test_parts_with_hashed_names_are_read_in_order(tmp_path: pathlib.Path):
     for i, row in enumerate(ROWS):
         put(tmp_path / "data" / f"train-0000{i}-of-00002-{'9a'[i] * 16}.parquet", [row], label=CLASSES)

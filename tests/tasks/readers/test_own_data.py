@@ -764,6 +764,7 @@ def test_labels_that_differ_in_more_are_not_reported(tmp_path: pathlib.Path):
 def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
     for first in ("sep=;", '"sep=;"', "\ufeffsep=;"):
         assert labels_of(put(tmp_path / "a.csv", first, "text;label", "a;x", "b;y")) == ["x", "y"]
+    assert labels_of(put(tmp_path / "a.csv", "sep=;", "text; label", 'a; "x;y"')) == ["x;y"], "spaces follow the delimiter"
     with pytest.raises(UserError, match=r"line 4: the row has 3 columns, but there are 2 column names \(text, label\)"):
         labels_of(put(tmp_path / "a.csv", "sep=;", "text;label", "a;x", "b;y;z"))
     assert labels_of(put(tmp_path / "a.csv", "text\tlabel", "a\tx"), delimiter="\\t") == ["x"]
