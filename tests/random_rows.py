@@ -73,7 +73,7 @@ def random_batch(
         "cls_positions": np.zeros((rows, 1)),
         "nsp_labels": rng.integers(0, 2, (rows, 1)),
     }
-    return {name: jnp.asarray(value.astype(np.int32)) for name, value in batch.items()}
+    return {name: jnp.asarray(value.astype(np.int32), jnp.int32) for name, value in batch.items()}
 
 
 def with_centres(batch: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
     zero.
 
     Each array is `scale` times its initial values, plus noise with the standard deviation `noise`. NumPy draws them, since JAX
-    would compile a program for each shape.
+    would compile a program for each shape. It also does so for `jnp.asarray` without a type or from another type.
     """
     rng = np.random.default_rng(seed)
 
@@ -122,7 +122,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
             initial = np.zeros(x.shape)
         else:
             initial = np.clip(rng.standard_normal(x.shape), -2, 2) * config.initializer_range
-        return jnp.asarray((scale * initial + added).astype(np.float32))  # JAX compiles a conversion for each shape
+        return jnp.asarray((scale * initial + added).astype(np.float32), jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
 

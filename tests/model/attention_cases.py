@@ -33,7 +33,7 @@ def packed(b: int, length: int, examples: int = 3) -> Any:
     """Returns sequence_ids of rows with up to `examples` examples of random lengths, and a seventh of padding."""
     ids = np.sort(np.random.default_rng(length).integers(1, examples + 1, (b, length)), axis=1)
     ids[:, length - length // 7 :] = 0
-    return jnp.asarray(ids.astype(np.int32))
+    return jnp.asarray(ids.astype(np.int32), jnp.int32)
 
 
 def columns(b: int, length: int, queries: int) -> Any:
@@ -41,7 +41,7 @@ def columns(b: int, length: int, queries: int) -> Any:
     random = np.random.default_rng(queries)
     drawn = np.sort([random.choice(length, queries, replace=False) for _ in range(b)], axis=1)
     drawn[:, queries - 3 :] = 0
-    return jnp.asarray(drawn.astype(np.int32))
+    return jnp.asarray(drawn.astype(np.int32), jnp.int32)
 
 
 def fused(

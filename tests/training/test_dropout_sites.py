@@ -129,7 +129,7 @@ def test_pretraining_dropout_sites_have_their_rates_and_unique_seeds(kernels: bo
 def test_a_task_head_has_its_own_dropout_rate_and_seed(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
     rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, RowShape(head.layout, 32, 1), 0)
-    batch = {name: jnp.asarray(array) for name, array in rows.items()}
+    batch = {name: jnp.asarray(array, array.dtype) for name, array in rows.items()}
     check_sites(sites, [*ENCODER, ("head", HEAD)], Labels(CONFIG, head, LabelLoss()), random_label_parameters(head), batch)
 
 
@@ -149,7 +149,7 @@ def test_translation_dropout_sites_have_their_rates_and_unique_seeds(sites: list
     wanted += [("embeddings", HIDDEN), *(attended * 2 + feed_forward) * 2]
     batch = test_encoder_decoder.pairs(config, (9, 8, 7, 6), (7, 5, 3, 1))
     batch["targets"] = np.where(batch["decoder_sequence_ids"] > 0, batch["decoder_input_ids"], -1)
-    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    batch = {name: jnp.asarray(array, array.dtype) for name, array in batch.items()}
     check_sites(sites, wanted, objective_for(config, False), drawn_parameters(config), batch)
 
 
@@ -158,7 +158,7 @@ def test_translation_dropout_sites_have_their_rates_and_unique_seeds(sites: list
 ROWS = random_batch(rows=4)
 LABELLED_HEAD = dataclasses.replace(HEADS["sequence"], dropout=0.0)
 LABELLED = {
-    name: jnp.asarray(array)
+    name: jnp.asarray(array, array.dtype)
     for name, array in assemble_features(
         random_features("sequence", 4), [[0], [1], [2], [3]], 4, RowShape(LABELLED_HEAD.layout, 32, 1), 0
     ).items()

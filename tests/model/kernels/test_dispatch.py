@@ -262,7 +262,7 @@ def layers(number: int) -> Any:
     """Returns parameters of an encoder of `SHAPE`, none of them zero."""
     random = np.random.default_rng(0)
     shapes = nn.unbox(abstract_parameters(dataclasses.replace(SHAPE, num_layers=number)))["encoder"]
-    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape).astype(np.float32)), shapes)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape).astype(np.float32), jnp.float32), shapes)
 
 
 def test_an_encoder_with_fused_attention_equals_the_plain_one_with_dropout():

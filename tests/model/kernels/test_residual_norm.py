@@ -80,7 +80,7 @@ def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]
     """Returns x, y, scale, bias and a gradient of the result; x is far from zero, as residuals become."""
     random = np.random.default_rng(b * length + width)
     x, y, g = (random.normal(size=(b, length, width)).astype(np.float32) for _ in range(3))
-    scale, bias = (jnp.asarray(random.normal(size=width).astype(np.float32)) for _ in range(2))
+    scale, bias = (jnp.asarray(random.normal(size=width).astype(np.float32), jnp.float32) for _ in range(2))
     return [jnp.asarray(x + 1, dtype), jnp.asarray(y, dtype), scale, bias, jnp.asarray(g, dtype)]
 
 
