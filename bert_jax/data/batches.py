@@ -45,6 +45,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 
+_CHECKED_DOCUMENTS = 64
+"""The number of documents that `check_policy` reads, so that even a large corpus is checked at once."""
 _PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
 
 
@@ -139,10 +141,6 @@ def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
     except UserError:  # these documents are too short for an example, but others may be longer
         return
     assemble_rows(part, plan, np.arange(1), corpus_masking_tables(corpus))
-
-
-_CHECKED_DOCUMENTS = 64
-"""The number of documents that `check_policy` reads, so that even a large corpus is checked at once."""
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:
