@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding.config import AXES
@@ -37,7 +37,8 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     memory."""
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
-    experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
+    optimizer = OptimizerConfig(name=optimizer_name)
+    experiment = PretrainingExperiment(model=model, optimizer=optimizer, phases=(PhaseConfig(steps=1),))
     named = dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
     shape = tuple(named.get(axis, 1) for axis in AXES)
     mesh = jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
@@ -137,7 +137,7 @@ def test_other_parameters_get_adam_and_biases_and_layer_norms_do_not_decay():
 @pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2, fsdp=2, tensor=2)], ids=["zero", "2x2x2"])
 def test_the_state_of_any_optimizer_is_sharded_like_its_parameters(mesh: MeshConfig):
     model = dataclasses.replace(TINY, vocab_size=4096, num_heads=4, hidden_size=256, intermediate_size=512)
-    experiment = PretrainingExperiment(model=model, optimizer=CONFIG, mesh=mesh)
+    experiment = PretrainingExperiment(model=model, optimizer=CONFIG, mesh=mesh, phases=(PhaseConfig(steps=1),))
     shardings = pretraining_program(experiment, make_mesh(mesh)).shardings
     state = axes(shardings.opt_state)
     for path, sharding in axes(shardings.params).items():

@@ -107,7 +107,10 @@ def test_an_error_in_a_file_of_the_user_is_a_fault(
 ):
     own, config = tmp_path / "own.py", tmp_path / "experiment.py"
     own.write_text("def broken(x):\n    return x + nothing\n")
-    assert examined(monkeypatch, f"--config={config}", f"--config.model.activation={own}:broken") == 1
+    layer = f'"num_layers": 1, "num_heads": 1, "activation": "{own}:broken"'
+    text = EXPERIMENT.replace('"encoder": "static", "num_layers": 0', layer)
+    config.write_text(text.replace('"max_predictions": 15', '"max_predictions": 2'))
+    assert examined(monkeypatch, f"--config={config}") == 1
     said = capsys.readouterr().out
     assert f"FAULT  experiment   {config}\n" in said
     assert f"config.model.activation={own} raises NameError; correct the file here:" in said
