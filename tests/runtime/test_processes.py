@@ -354,10 +354,10 @@ def test_values_are_gathered_in_process_order():
 
 
 def test_errors_of_the_first_process_are_raised_in_all():
-    did = []
+    did, error = [], UserError("é" * 3000)
 
     def fails() -> None:
-        raise UserError("é" * 3000)
+        raise error
 
     def call(one: Processes) -> str:
         one.first(lambda: did.append("once"))
@@ -365,10 +365,13 @@ def test_errors_of_the_first_process_are_raised_in_all():
             one.first(fails)
         return str(raised.value)
 
-    with group() as three:
-        assert three.all(call) == ["é" * 3000] * 3
-    assert did == ["once"]
-    assert call(Processes()) == "é" * 3000
+    with pytest.raises(UserError) as raised:
+        Processes().first(fails)
+    assert raised.value is error
+    for count in (2, 3):
+        with group(count=count) as several:
+            assert several.all(call) == ["é" * 3000] * count
+    assert did == ["once", "once"]
 
 
 def test_a_process_that_waits_for_a_value_of_one_that_dies_is_ended():
