@@ -77,6 +77,21 @@ def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathl
     assert_equal(found, state)
 
 
+def test_a_state_is_restored_on_another_mesh(tmp_path: pathlib.Path):
+    """The state is saved from 8 devices along fsdp and tensor, and restored on 1 and on 4 along data: the same numbers, with the
+    requested layout."""
+    state = random_state(program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))))
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.finish()
+        for mesh, devices in ((MeshConfig(), 1), (MeshConfig(data=-1, tensor=2), 4)):
+            program = program_of(experiment_on(mesh), devices)
+            found = checkpoints.restore_latest(program.state)
+            assert_equal(found, state)
+            same = jax.tree.map(lambda x, to: x.sharding.is_equivalent_to(to, x.ndim), found, program.shardings)
+            assert all(jax.tree.leaves(same))
+
+
 def test_later_steps_do_not_change_a_save_in_progress(tmp_path: pathlib.Path):
     """The step donates the buffers of the state that is still being written."""
     step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
