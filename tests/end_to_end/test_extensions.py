@@ -260,21 +260,25 @@ def run(experiment: pathlib.Path, name: str, keys: dict[str, str], *then: Sequen
     return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags_of(keys)), *then, **how)
 
 
-STOP = Signal(ASKED, argument=8, number=signal.SIGTERM)
+def killed_at_8(workdir: str) -> Signal:
+    """Returns a SIGKILL at step 8, once the checkpoint of step 6 is there."""
+    return Signal(ASKED, argument=8, once_there=(f"{workdir}/checkpoints/6",))
 
 
 @pytest.fixture(scope="module")
 def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
     """Returns the workdirs of the uninterrupted runs with all files but an encoder's, by the number of devices; those of the
-    stopped and resumed runs are next to them."""
-    workdirs, line = {}, ["pretrain", f"--config={experiment}", *flags_of(own(experiment.parent))]
+    killed and resumed runs are next to them."""
+    folder, workdirs = experiment.parent, {}
+    line = ["pretrain", f"--config={experiment}", *flags_of(own(folder))]
     for devices in (1, 8):
-        workdirs[devices] = experiment.parent / f"whole-{devices}"
-        again, once = ([*line, f"--workdir={workdirs[devices]}{suffix}"] for suffix in ("-stopped", ""))
-        stopped, resumed, done = forked.run(experiment.parent, again, again, once, at=STOP, devices=devices)
-        assert stopped.status == 128 + signal.SIGTERM, stopped.output
+        workdirs[devices] = folder / f"whole-{devices}"
+        again, once = ([*line, f"--workdir={workdirs[devices]}{suffix}"] for suffix in ("-killed", ""))
+        (dead,) = forked.run(folder, again, at=killed_at_8(f"{workdirs[devices]}-killed"), devices=devices)
+        assert dead.status == -signal.SIGKILL, dead.output
+        resumed, done = forked.run(folder, again, once, devices=devices)
         assert (resumed.status, done.status) == (0, 0), (resumed.output, done.output)
-        assert "resuming from step 8" in resumed.output
+        assert "resuming from step 6" in resumed.output
         assert f"held out after step {STEPS}: RTD accuracy" in done.output
         assert "(one answer for all " in done.output
     return workdirs
@@ -286,10 +290,10 @@ def assert_resumed_bit_for_bit(resumed: pathlib.Path, whole: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_stopped_run_with_all_files_of_a_user_resumes_bit_for_bit(whole: dict[int, pathlib.Path], devices: int):
-    stopped = whole[devices].with_name(f"whole-{devices}-stopped")
-    assert_resumed_bit_for_bit(stopped, whole[devices])
-    assert_logged(stopped)
+def test_a_killed_run_with_all_files_of_a_user_resumes_bit_for_bit(whole: dict[int, pathlib.Path], devices: int):
+    killed = whole[devices].with_name(f"whole-{devices}-killed")
+    assert_resumed_bit_for_bit(killed, whole[devices])
+    assert_logged(killed)
 
 
 def assert_logged(workdir: pathlib.Path) -> None:
@@ -470,7 +474,7 @@ def fourier(experiment: pathlib.Path) -> Trained:
         ["corpus", "--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"],
         *(again, again, line),
         ["pretrain", f"--workdir={folder}/fourier", "--replay=3"],
-        at=dataclasses.replace(STOP, argument=2),
+        at=Signal(ASKED, argument=2, number=signal.SIGTERM),
         devices=8,
         around=forked.Surroundings(directory=folder),
     )
@@ -548,8 +552,7 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_killed_and_res
     tuned = folder / "tuned"
     asked = ["predict", "classify", f"--model={tuned}", "--json", "it was fine"]
     again, once = ([*line, f"--workdir={workdir}"] for workdir in (folder / "tuned-killed", tuned))
-    death = Signal(ASKED, argument=8, once_there=(f"{folder}/tuned-killed/checkpoints/6",))
-    (dead,) = forked.run(folder, again, at=death)
+    (dead,) = forked.run(folder, again, at=killed_at_8(f"{folder}/tuned-killed"))
     assert dead.status == -signal.SIGKILL, dead.output
     resumed, *ends = forked.run(folder, again, once, asked)
     for done in (resumed, *ends):
