@@ -145,6 +145,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     start("a state and its best", Crash(SAVE, argument=12, after=True, once_there=("checkpoints/12",)))
     start("in the last evaluation", Crash("bert_jax.finetuning.finetuning_log:FinetuningLog.evaluation", argument=18))
     start("no results yet", Crash("bert_jax.finetune:write_results"))
+    commands["without curves"] = (place / "curves.png").unlink
     start("no model yet", Crash("bert_jax.finetuning.best_weights:BestWeights.export"))
     diverges = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
     aborts = (*diverges, "--config.abort_after_skipped=3", "--config.checkpoints.every=1")
@@ -207,6 +208,7 @@ def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs
     assert_same_weights(runs.killed, runs.whole)
     for path in (runs.whole / "predictions").iterdir():
         assert (runs.killed / "predictions" / path.name).read_bytes() == path.read_bytes()
+    assert (runs.killed / "curves.png").read_bytes().startswith(b"\x89PNG")  # although it was removed after the last step
 
 
 def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
