@@ -28,21 +28,21 @@ class Preemption:
     ...         if preemption.requested(step):
     ...             save(); sys.exit(preemption.exit_status)
 
-    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts immediately. With several processes, JAX's
-    preemption service handles SIGTERM. When a process is signalled, the service notifies all processes and chooses a step that
-    no process has passed yet. `requested` returns True in all processes at this step, so that a collective save cannot
-    deadlock. Every process must therefore call `requested` after every step."""
+    With one process, a signal handler sets the flag. With several processes, JAX's preemption service handles SIGTERM, and the
+    first Ctrl-C sends SIGTERM to its own process. When a process is signalled, the service notifies all processes and chooses a
+    step that no process has passed yet. `requested` returns True in all processes at this step, so that a collective save cannot
+    deadlock. Every process must therefore call `requested` after every step. A second Ctrl-C interrupts immediately."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._interrupted = False
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._service = jax.process_count() > 1
 
     def __enter__(self) -> Preemption:
-        # Only the main thread can set handlers. If JAX's service is used, no handlers are set, because a Python handler for
-        # SIGTERM would replace the C++ handler of the service.
-        if not self._service and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+        # Only the main thread can set handlers. A Python handler for SIGTERM would replace the C++ handler of JAX's service.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT,) if self._service else (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._notice)
         return self
 
@@ -53,7 +53,7 @@ class Preemption:
     def requested(self, step: int) -> bool:
         """Returns whether the run should save and end after `step`. The answer is the same in every process."""
         if self._service and multihost_utils.reached_preemption_sync_point(step):
-            self._signal = signal.SIGTERM
+            self._signal = signal.SIGINT if self._interrupted else signal.SIGTERM
         return self._signal is not None
 
     def request(self) -> None:
@@ -66,12 +66,17 @@ class Preemption:
         return 128 + (self._signal or signal.SIGTERM)
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is not None and number == signal.SIGINT:
+        if number == signal.SIGINT and (self._interrupted or self._signal is not None):
             raise KeyboardInterrupt
-        self._signal = number
+        self._interrupted = number == signal.SIGINT
+        if self._service:
+            step = "a step that all processes reach"
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            step, self._signal = "this step", number
         again = "; Ctrl-C again stops at once, without saving" if number == signal.SIGINT else ""
         # os.write is used, since print is not safe in a handler, which may have interrupted another print
-        os.write(2, f"\n{signal.Signals(number).name}: saving after this step, then stopping{again}\n".encode())
+        os.write(2, f"\n{signal.Signals(number).name}: saving after {step}, then stopping{again}\n".encode())
 
 
 class Watchdog:

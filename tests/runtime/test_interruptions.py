@@ -67,6 +67,30 @@ def test_several_processes_stop_at_the_step_chosen_by_jax(monkeypatch: pytest.Mo
         assert preemption.exit_status == 143
 
 
+def test_ctrl_c_stops_several_processes_at_the_step_chosen_by_jax(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """The first Ctrl-C sends SIGTERM to the process, which JAX's service handles."""
+    notices = list[int]()
+    before = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGTERM, lambda number, frame: notices.append(number))
+    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda step: bool(notices) and step == 3)
+    try:
+        with Preemption() as preemption:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert notices == [signal.SIGTERM]
+            assert [preemption.requested(step) for step in range(2, 5)] == [False, True, True]
+            assert preemption.exit_status == 130
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert notices == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) is before[0]
+    finally:
+        signal.signal(signal.SIGTERM, before[1])
+    step = "saving after a step that all processes reach, then stopping"
+    assert capfd.readouterr().err == f"\nSIGINT: {step}; Ctrl-C again stops at once, without saving\n"
+
+
 def test_a_run_in_another_thread_sets_no_handlers():
     before = signal.getsignal(signal.SIGTERM)
     found: list[object] = []
