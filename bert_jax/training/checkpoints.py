@@ -111,13 +111,16 @@ class Checkpoints:
         self._wait_for_save(together=error is None)
         self._manager.close()
 
-    def restore_latest(self, abstract_state: AbstractState, until: int | None = None) -> State | None:
+    def restore_latest(
+        self, abstract_state: AbstractState, until: int | None = None, *, or_earliest: bool = False
+    ) -> State | None:
         """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings). Returns None if
         there is no state yet.
 
         With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat
         their steps. If there are later states but no readable earlier ones, removes all states and returns None. This can happen
-        if the run was killed while Orbax was removing old states.
+        if the run was killed while Orbax was removing old states. With `or_earliest`, restores the earliest readable later state
+        instead and removes only the states after it.
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
         A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
@@ -128,16 +131,18 @@ class Checkpoints:
         there = sorted(self._manager.all_steps(), reverse=True)
         steps = [step for step in there if until is None or step <= until]
         repeated = there[: len(there) - len(steps)]
+        if or_earliest:
+            steps, repeated = steps + repeated[::-1], []
         unreadable: list[int] = []
         for step in steps:
             state, error = self._try_restore(step, abstract_state)
             if state is not None:
                 self._quarantine(unreadable)
-                self._remove(repeated)
+                self._remove([later for later in there if later > step and later not in unreadable])
                 return state
             unreadable.append(step)
             if not repeated:
-                message = "the checkpoint of step %s cannot be read (%s); trying the one before it"
+                message = "the checkpoint of step %s cannot be read (%s); trying another one"
                 log.warning(message, f"{step:,}", _cause(error))
         if repeated:
             self._remove(there)

@@ -73,7 +73,8 @@ class SpikeConfig:
     in_a_row: Count = 3
     """"rollback": the number of consecutive spikes that triggers a rollback."""
     rollback_steps: CountOrZero = 100
-    """"rollback": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
+    """"rollback": the run continues from the newest checkpoint at least this many steps before the first of these spikes, or
+    from the earliest checkpoint if none is that old. `checkpoints.keep` should therefore span this many steps."""
     max_rollbacks: Count = 3
     """"rollback": maximum number of rollbacks before the run fails."""
 

@@ -118,8 +118,9 @@ class Rollback:
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
         """Returns the state to continue from after a spike in `stage`. This is the newest checkpoint at least
-        `config.spikes.rollback_steps` steps before the spike, or the initial state if there is no such checkpoint. Removes
-        later checkpoints, and skips the batches between this state and the spike.
+        `config.spikes.rollback_steps` steps before the spike. If no kept checkpoint is that old, it is the earliest one, or the
+        initial state if there is no checkpoint. Removes later checkpoints, and skips the batches between this state and the
+        spike.
 
         If the run is killed before its next checkpoint, the resumed run reaches the spike again and rolls back again. Raises
         UserError after `config.spikes.max_rollbacks` rollbacks.
@@ -132,9 +133,16 @@ class Rollback:
                 f"spike; lower the learning rate, or look at the batch with --replay={spike.step}"
             )
         until = max(0, spike.step - spike.in_a_row - config.rollback_steps)
-        state = self._checkpoints.restore_latest(self._layout, until=until)
+        state = self._checkpoints.restore_latest(self._layout, until=until, or_earliest=True)
         if state is None:
             state = self._begin()
+        elif state.step > until:
+            log.warning(
+                "there is no checkpoint up to step %s (config.spikes.rollback_steps=%d), so the earliest one is used; to keep "
+                "older ones, raise config.checkpoints.keep",
+                f"{until:,}",
+                config.rollback_steps,
+            )
         step = int(state.step)
         skipped = stage.skipped_batches + spike.step - step
         log.warning(
@@ -154,5 +162,8 @@ class Rollback:
             return jax.device_put(jnp.int32(value), old.sharding)
 
         return dataclasses.replace(
-            state, skipped_batches=like(state.skipped_batches, skipped), rollbacks=like(state.rollbacks, self._times)
+            state,
+            spikes_in_a_row=like(state.spikes_in_a_row, 0),  # the state may be from between the spikes
+            skipped_batches=like(state.skipped_batches, skipped),
+            rollbacks=like(state.rollbacks, self._times),
         )

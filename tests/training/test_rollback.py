@@ -43,11 +43,11 @@ def watched(**numbers: int) -> WatchedTrainState:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Returns a directory of states with two spikes each."""
+    """Returns a directory of states just after two spikes."""
     directory = tmp_path_factory.mktemp("saved")
     with Checkpoints(directory, keep=9) as checkpoints:
         for step in (50, 99, 100, 101, 110):
-            checkpoints.save(step, jax.device_put(watched(step=step, spikes=2)))
+            checkpoints.save(step, jax.device_put(watched(step=step, spikes=2, spikes_in_a_row=2)))
         checkpoints.finish()
     return directory
 
@@ -74,14 +74,19 @@ def test_a_state_without_a_spike_policy_has_no_skipped_batches():
 
 @pytest.mark.parametrize(
     ("steps", "left", "step", "skipped"),
-    [((50, 100, 110), [50, 100], 100, 40 + 20), ((50, 99, 101), [50, 99], 99, 40 + 21), ((101,), [], 0, 40 + 120)],
+    [
+        ((50, 100, 110), [50, 100], 100, 40 + 20),
+        ((50, 99, 101), [50, 99], 99, 40 + 21),
+        ((101, 110), [101], 101, 40 + 19),
+        ((), [], 0, 40 + 120),
+    ],
 )
 def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(
     steps: Sequence[int], left: list[int], step: int, skipped: int, saved: pathlib.Path, tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
-    """The spikes are the steps 118 to 120, and the 17 steps before them are not trusted. Without an earlier checkpoint, the run
-    starts again."""
+    """The spikes are the steps 118 to 120, and the 17 steps before them are not trusted. If all checkpoints are later, the run
+    continues from the earliest. It starts again only if there is none."""
     caplog.set_level(logging.WARNING, logger="bert_jax")
     with rollback(saved, tmp_path, steps, 1, policy="rollback", rollback_steps=17, max_rollbacks=3) as roll_back:
         found: Any = roll_back(STAGE, LossSpike(120, 3))
@@ -89,9 +94,18 @@ def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(
     assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
         "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
     }  # fmt: skip
-    assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
+    assert (found.skipped_batches.dtype, found.rollbacks.dtype, int(found.spikes_in_a_row)) == (jnp.int32, jnp.int32, 0)
     said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
     assert f"the loss spiked in 3 steps in a row up to step 120: {said}" in caplog.messages
+    assert any("there is no checkpoint up to step 100" in line for line in caplog.messages) == (step == 101)
+
+
+def test_a_rollback_does_not_remove_every_checkpoint_if_the_earliest_is_unreadable(saved: pathlib.Path, tmp_path: pathlib.Path):
+    with rollback(saved, tmp_path, (50, 101, 110), policy="rollback", rollback_steps=17) as roll_back:
+        for damaged in (50, 101):
+            shutil.rmtree(tmp_path / f"{damaged}" / "state")
+        assert int(roll_back(STAGE, LossSpike(120, 3)).step) == 110
+    assert (steps_in(tmp_path), steps_in(tmp_path / "unreadable")) == ([110], [50, 101])
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
