@@ -618,6 +618,12 @@ CASES = [
         "train.csv (looked for in $here) cannot be read: No such file or directory; give the path of a text",
     ),
     Case(
+        "a saved data set with several training splits",
+        "--config.task.own.train=data",
+        "data has 2 train splits (train_r1, train_r2); give the directory of one, such as data/train_r1",
+        files={"data/dataset_dict.json": '{"splits": ["train_r1", "dev_r1", "train_r2"]}'},
+    ),
+    Case(
         "a directory for a table",
         "--config.task.own.train=$tables",
         "$tables has no Parquet or Arrow files; give the file of the train split",

@@ -55,13 +55,26 @@ class TableFile:
 def split_name(name: str) -> str:
     """Returns the split in the relative path of a file, following the naming of the hub. Returns "" if the path has no
     split."""
+    return _split_in_path(name)[0]
+
+
+def full_split_name(name: str) -> str:
+    """Returns the full name of the split in the relative path of a file, such as "train_unlabeled", for which `split_name`
+    returns "train". Words that number the files are left out, and "_" joins the other words."""
+    return _split_in_path(name)[1]
+
+
+def _split_in_path(name: str) -> tuple[str, str]:
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
     shard = _SHARD.fullmatch(stem)
     if shard and shard[1].lower() not in _UNNAMED:
-        return _SPLITS.get(shard[1].lower(), shard[1])
-    words = [word for part in (stem, *reversed(folders)) for word in re.split(r"[-_. ]", part.lower())]
-    return next((_SPLITS[word] for word in words if word in _SPLITS), "")
+        return _SPLITS.get(shard[1].lower(), shard[1]), shard[1]
+    for part in (stem, *reversed(folders)):
+        words = re.split(r"[-_. ]", part)
+        if found := next((_SPLITS[word.lower()] for word in words if word.lower() in _SPLITS), None):
+            return found, "_".join(word for word in words if word.lower().rstrip("0123456789") not in {"", *_UNNAMED})
+    return "", ""
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:

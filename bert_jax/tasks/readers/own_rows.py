@@ -6,6 +6,9 @@ Parquet and Arrow files are found in the layouts of the Hugging Face hub and `da
     DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
     DIR                                     a Dataset or a DatasetDict, written by `save_to_disk`
 
+In a directory, the split named "train" is read, even if there is also "train_unlabeled". If only longer names fit, such as
+"train_r1" and "train_r2", the directory is refused. The same holds for dev and test.
+
 A column of type ClassLabel, or of lists of ClassLabel, holds numbers. The class names are in the schema of the file. The rows
 returned here hold these names instead of the numbers."""
 
@@ -23,7 +26,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
+from bert_jax.data.corpus.tables import configuration_name, full_split_name, is_data, split_name
 from bert_jax.errors import UserError, listed, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
@@ -78,8 +81,13 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
         known = [name for name in names or () if isinstance(name, str)]
-        if chosen := next((name for name in known if split_name(name) == _SPLITS[split]), None):
-            return _saved(directory / chosen, directory / chosen / "state.json")
+        if chosen := _best_fitting([name for name in known if split_name(name) == _SPLITS[split]], split):
+            if len(chosen) > 1:
+                raise UserError(
+                    f"{directory} has {counted(len(chosen), f'{split} split')} ({_some(chosen)}); give the directory of one, "
+                    f"such as {directory / chosen[0]}"
+                )
+            return _saved(directory / chosen[0], directory / chosen[0] / "state.json")
         raise UserError(
             f"{directory} has no {split} split (splits: {', '.join(known) or 'none'}); give the directory of one split"
         )
@@ -94,6 +102,13 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         raise UserError(
             f"{directory} has no file for the {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
         )
+    best = _best_fitting(dict.fromkeys(map(full_split_name, found)), split)
+    found = [name for name in found if full_split_name(name) in best]
+    if len(best) > 1:
+        raise UserError(
+            f"{directory} has {counted(len(best), f'{split} split')} ({_some(best)}); give the file or the directory of one, or "
+            "a pattern of its files"
+        )
     sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one data set")
@@ -104,6 +119,17 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         if "-" not in end and (missing := next((part for part in parts if part not in there), None)):
             raise UserError(f"{directory} lacks {missing}{end}, a part of the {split} split; fetch this file")
     return [directory / name for name in found]
+
+
+def _best_fitting(names: Iterable[str], split: str) -> list[str]:
+    """Returns the names that fit `split` best, of the names of splits that contain a word for it. A usual name is better than
+    another word, such as "val", and a word is better than a longer name, such as "train_unlabeled"."""
+    rank = {name: (name.lower() not in (split, _SPLITS[split]), not name.isalpha()) for name in names}
+    return [name for name in rank if rank[name] == min(rank.values())]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
 
 
 def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:

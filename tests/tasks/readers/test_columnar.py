@@ -155,6 +155,49 @@ def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: 
     assert read_own_data(OwnDataConfig(**{split: str(tmp_path)}), "sequence", split) == EXAMPLES
 
 
+@pytest.mark.parametrize(
+    ("splits", "chosen"),
+    [
+        ({"train_unlabeled": "train", "train": "train", "test": "test"}, "train"),
+        ({"validation_unlabeled": "dev", "val": "dev", "train": "train"}, "val"),
+        ({"test_large": "test", "eval": "test", "test": "test"}, "test"),
+        ({"sst2_train": "train", "sst2_test": "test"}, "sst2_train"),
+        ({"train_r1": "train", "dev_r1": "dev", "train_r2": "train", "train_r3": "train"}, ""),
+        ({"validation_matched": "dev", "validation_mismatched": "dev", "train": "train"}, ""),
+        ({"dev": "dev", "validation": "dev"}, ""),
+    ],
+)
+@pytest.mark.parametrize("saved", [False, True], ids=["files", "DatasetDict"])
+def test_a_split_with_the_exact_name_is_preferred_and_several_others_are_refused(
+    tmp_path: pathlib.Path, splits: Mapping[str, str], chosen: str, saved: bool
+):
+    for name in splits:
+        rows = ROWS if name == chosen else ROWS[:1]
+        if saved:
+            save(tmp_path / name, table(rows, label=CLASSES))
+        else:
+            put(tmp_path / f"{name}.parquet", rows, label=CLASSES)
+    if saved:
+        (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
+    split = splits.get(chosen) or next(iter(splits.values()))
+    config = OwnDataConfig(**{split: str(tmp_path)})
+    if chosen:
+        assert read_own_data(config, "sequence", split) == EXAMPLES
+        return
+    candidates = [name for name, its_split in splits.items() if its_split == split]
+    with pytest.raises(UserError, match=rf" has {len(candidates)} {split} splits \({', '.join(candidates)}\); give the "):
+        read_own_data(config, "sequence", split)
+
+
+def test_a_folder_of_splits_in_folders_is_read_by_their_full_names(tmp_path: pathlib.Path):
+    put(tmp_path / "default" / "train" / "0000.parquet", ROWS, label=CLASSES)
+    put(tmp_path / "default" / "train_unlabeled" / "0000.parquet", ROWS[:1], label=CLASSES)
+    for i, row in enumerate(ROWS):
+        put(tmp_path / f"dev_part{i}.parquet", [row], label=CLASSES)
+    data = load(train=str(tmp_path), dev=str(tmp_path))
+    assert (data.train, data.dev) == (EXAMPLES, EXAMPLES)
+
+
 def test_a_folder_of_another_split_alone_is_refused(tmp_path: pathlib.Path):
     put(tmp_path / "data" / "test-00000-of-00001.parquet", ROWS, label=CLASSES)
     with pytest.raises(UserError, match=r"has no file for the train split, only data/test-00000-of-00001\.parquet"):
