@@ -270,9 +270,10 @@ class StepSums:
         )
 
     def _check_spikes(self, step: int, in_a_row: int) -> None:
-        if self._spikes.policy == "rollback" and in_a_row >= self._spikes.in_a_row:
-            raise LossSpike(step, in_a_row)
-        if in_a_row >= self._limit:
+        if self._spikes.policy == "rollback":  # ends after max_rollbacks instead
+            if in_a_row >= self._spikes.in_a_row:
+                raise LossSpike(step, in_a_row)
+        elif in_a_row >= self._limit:
             raise UserError(
                 f"the loss was far above the running mean in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
                 "(config.abort_after_skipped); these steps did not change the weights. This is not a spike: lower the learning "

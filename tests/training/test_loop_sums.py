@@ -56,20 +56,23 @@ def test_the_error_explains_why_the_batch_was_not_saved(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(
-    ("policy", "spikes", "raises"),
+    ("policy", "in_a_row", "spikes", "raises"),
     [
-        ("none", 9, None),
-        ("skip", 4, None),
-        ("skip", 5, UserError),
-        ("rollback", 2, None),
-        ("rollback", 3, LossSpike),
-        ("rollback", 9, LossSpike),
+        ("none", 3, 9, None),
+        ("skip", 3, 4, None),
+        ("skip", 3, 5, UserError),
+        ("rollback", 3, 2, None),
+        ("rollback", 3, 3, LossSpike),
+        ("rollback", 3, 9, LossSpike),
+        ("rollback", 7, 6, None),
+        ("rollback", 7, 7, LossSpike),
     ],
 )
 def test_a_series_of_spikes_fails_the_run_or_rolls_it_back(
-    policy: str, spikes: int, raises: type[Exception] | None, tmp_path: pathlib.Path
+    policy: str, in_a_row: int, spikes: int, raises: type[Exception] | None, tmp_path: pathlib.Path
 ):
-    sums = StepSums(5, tmp_path, rows, SpikeConfig(policy=policy, in_a_row=3))
+    """The limit of 5 steps (`abort_after_skipped`) does not end a run that rolls back."""
+    sums = StepSums(5, tmp_path, rows, SpikeConfig(policy=policy, in_a_row=in_a_row))
     sums.add(8, of_step(1) | {"spikes_in_a_row": np.float32(spikes)})
     if raises is None:
         sums.check(8)
