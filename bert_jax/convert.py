@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.conversion import changed, model_lines, part_lines, read_all, written
+from bert_jax.interop.conversion import changed, check_target, model_lines, part_lines, read_all, written
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
@@ -44,8 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.remote = checked(flags.to, "--to")
     given = flags.source
     read = at_step(flags.source, flags.step, flags.last)
-    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, read as flags.source:
-        lines = convert(flags)
+    with uploaded(flags.to, "--to", is_input) as flags.to:
+        check_target(flags)
+        with read as flags.source:
+            lines = convert(flags)
     for n, (title, line) in enumerate(lines):
         line = line.replace(flags.to, flags.remote)
         if flags.step is not None or flags.last is not None:

@@ -328,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "build in a directory that all of them mount; give such a directory, and upload the whole corpus later: `gcloud "
             f"storage rsync --recursive DIR {output}`"
         )
-    with uploaded(output, "--output", lambda name: True, exact=True, last=(MANIFEST,)) as local:
+    with uploaded(output, "--output", lambda name: True, last=(MANIFEST,)) as local:
         flags.output = pathlib.Path(local)
         _build(flags, config, shown=output)
 

@@ -20,7 +20,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, read_training
-from bert_jax.interop.directory import aside
+from bert_jax.interop.directory import aside, exported_formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN
@@ -56,6 +56,7 @@ from bert_jax.model import ENCODERS
 from bert_jax.model.config import Architecture
 from bert_jax.model.heads import HEAD_PARTS, head_class
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
 
@@ -295,6 +296,16 @@ def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
 
 def _shape(array: JsonObject) -> str:
     return f"[{', '.join(map(str, array['shape']))}]"
+
+
+def check_target(flags: argparse.Namespace) -> None:
+    """Raises UserError if --to is a directory in a bucket with files that are not from an export of this package. The local
+    copy of the directory lacks some of its files, so the export itself cannot find them."""
+    if is_remote(flags.remote) and not exported_formats(pathlib.Path(flags.to)) and (files := sorted(listed(flags.remote))):
+        raise UserError(
+            f"--to={flags.remote} holds files that bert_jax did not export ({files[0]}), so it is not overwritten; name another "
+            "directory"
+        )
 
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:

@@ -34,9 +34,11 @@ log = logging.getLogger(__name__)
 def is_input(name: str) -> bool:
     """Returns whether a run that resumes needs a local copy of the file `name`. It needs all files except checkpoints, weights
     and hidden files."""
-    parts = name.split("/")
-    left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
-    return not left_out and not name.endswith(".safetensors")
+    return not {"checkpoints", "best"} & {*name.split("/")} and not name.endswith(".safetensors") and not _is_hidden(name)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 class Mirror(contextlib.AbstractContextManager["Mirror"]):
@@ -80,14 +82,14 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return listed(self.remote)
 
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
-        """Makes the local directory equal to the `wanted` files in the bucket.
+        """Makes the local directory equal to the `wanted` files in the bucket. Hidden files are left out.
 
         If nothing in the bucket has changed since this machine's uploads, the local files are kept. The local files may be
         newer, since a killed process may have written more after its last upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
-        there = {name: item for name, item in objects.items() if wanted(name)}
+        there = {name: item for name, item in objects.items() if wanted(name) and not _is_hidden(name)}
         if not all(self._is_ours(name, item) for name, item in there.items()):
             for name in self._files():
                 if name not in there:
@@ -148,18 +150,13 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 with contextlib.suppress(OSError):  # if the disk is full, the next start only downloads more than necessary
                     self._record.write(self._known)
 
-    def remove_others(self) -> None:
-        """Removes the objects in the bucket that have no local file."""
-        for name in listed(self.remote).keys() - set(self._files()):
-            remove(f"{self.remote}/{name}")
-
     def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the path in the bucket that corresponds to `path`, a file or directory in `directory`."""
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:
         names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]
-        return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+        return sorted(name for name in names if not _is_hidden(name))
 
     def _upload_regularly(self) -> None:
         while not self._closed.is_set():
@@ -203,13 +200,13 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
 @contextlib.contextmanager
 def uploaded(
-    output: str, name: str, wanted: Callable[[str], bool] | None = None, *, exact: bool = False, last: Collection[str] = ()
+    output: str, name: str, wanted: Callable[[str], bool] | None = None, *, last: Collection[str] = ()
 ) -> Iterator[str]:
     """Yields `output`, the directory given by the flag `name`. If `output` is in a bucket, yields a local directory instead.
     This directory is uploaded at the end of the `with` block if there was no error.
 
-    The local directory contains the `wanted` files of the bucket. With `exact`, objects without a local file are removed from
-    the directory in the bucket. The files `last` are uploaded after all other files."""
+    The local directory contains the `wanted` files of the bucket. If one of them is removed there, it is removed from the bucket
+    too. All other objects in the bucket are kept. The files `last` are uploaded after all other files."""
     remote = checked(output, name)
     if not is_remote(remote):
         yield remote
@@ -218,8 +215,6 @@ def uploaded(
     with Mirror(remote, f"-{name.strip('-')}", last=last) as mirror:
         mirror.fetch(wanted or (lambda file: False))
         yield str(mirror.directory)
-    if exact:
-        mirror.remove_others()
     print(f"uploaded to {remote}", file=sys.stderr)
 
 

@@ -22,6 +22,7 @@ from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.model.heads import make_head
+from bert_jax.storage import objects
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -265,6 +266,26 @@ def test_source_and_target_must_differ(model, tmp_path):
 
 
 # Targets
+
+
+def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path):
+    export_model(tmp_path / "m", model)
+    others = {"checkpoints/50000/state", "best/2/state", "adapter.safetensors", ".gitattributes"}
+    for name in sorted(others):
+        objects.write(f"{bucket}/foreign/{name}", b"x")
+        objects.write(f"{bucket}/ours/{name}", b"x")
+        with pytest.raises(
+            UserError, match=rf"^--to={bucket}/foreign holds files that bert_jax did not export \(.*\), so .*; name another"
+        ):
+            convert.main([f"--from={tmp_path / 'm'}", f"--to={bucket}/foreign"])
+    assert objects.listed(f"{bucket}/foreign").keys() == others
+    for path in (tmp_path / "m").iterdir():
+        objects.upload(path, f"{bucket}/ours/{path.name}")
+    before = objects.listed(f"{bucket}/ours")
+    convert.main([f"--from={tmp_path / 'm'}", f"--to={bucket}/ours", "--drop=mlm_head,nsp_head"])
+    after = objects.listed(f"{bucket}/ours")
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] == before[name]} == others
 
 
 def test_weights_may_be_as_large_as_the_float16_maximum(model, tmp_path):

@@ -282,16 +282,20 @@ def test_an_output_is_uploaded_completely_or_not_at_all(bucket: str):
         pathlib.Path(local, "config.json").write_bytes(b"{}")
         raise ZeroDivisionError
     assert content(bucket).keys() == {"README", "model.safetensors"}
-    with uploaded(bucket, "--to", is_input, exact=True, last=("config.json",)) as local:
+    objects.write(f"{bucket}/figures/.old", b"of its owner")
+    with uploaded(bucket, "--to", lambda name: name != "model.safetensors", last=("config.json",)) as local:
         assert pathlib.Path(local, "README").read_bytes() == b"of its owner"
+        assert not pathlib.Path(local, "figures").exists()
+        pathlib.Path(local, "README").unlink()
         pathlib.Path(local, "weights").write_bytes(b"new")
-    assert content(bucket) == {"README": b"of its owner", "config.json": b"{}", "weights": b"new"}
+    kept = {"model.safetensors": b"old", "figures/.old": b"of its owner"}
+    assert content(bucket) == kept | {"config.json": b"{}", "weights": b"new"}
     uploads = objects.listed(bucket)
     assert int(uploads["weights"].generation) < int(uploads["config.json"].generation), "it completes the directory"
     with uploaded(bucket, "--other") as local:
         assert list(pathlib.Path(local).iterdir()) == []
         pathlib.Path(local, "more").write_bytes(b"m")
-    assert content(bucket).keys() == {"README", "config.json", "weights", "more"}
+    assert content(bucket).keys() == kept.keys() | {"config.json", "weights", "more"}
 
 
 def test_a_missing_bucket_is_refused_before_any_work(emulator: Emulator):
