@@ -34,7 +34,7 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject
+from bert_jax.files import JsonObject, remove_tree
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
@@ -197,17 +197,30 @@ def results(
 
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
     """Exports the best weights of a run to model/ in the workdir. Writes the predictions of these weights on every split to
-    predictions/. Splits that have no logits in `predicted` are evaluated."""
+    predictions/. This directory gets its name when all of its files are written (`is_done`). Splits that have no logits in
+    `predicted` are evaluated."""
+    written, partial = run.workdir / PREDICTIONS, run.workdir / f".{PREDICTIONS}"
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
         # the model is exported first, so that it is not lost if the predictions fail
         best.export(run.workdir, inputs.start, result.results)
+        if run.is_first:
+            remove_tree(written)
+            remove_tree(partial)
         for split in job.data.features:
             if split != "train":
                 logits = best.logits(split)
                 if run.is_first:
-                    job.data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
+                    job.data.task.write_predictions(partial, split, logits)
+        if run.is_first:
+            partial.rename(written)
+
+
+def is_done(run: Run) -> bool:
+    """Returns whether the workdir has the results, the model and the predictions, i.e. whether `finish` has returned."""
+    found, *directories = (run.durable(run.workdir / name) for name in (RESULTS, MODEL, PREDICTIONS))
+    return found.exists() and all(directory.is_dir() for directory in directories)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,9 +240,8 @@ def _start(flags: Flags) -> int:
     completed = functools.partial(with_defaults, FinetuningExperiment, extra_key=FINGERPRINTS)
     independent = experiment.side_by_side
     with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
-        found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
-        if found.exists() and model.is_dir():  # a run writes model/ last
-            log.info("this run is done; see %s and %s", found, model)
+        if is_done(run):
+            log.info("this run is done; see %s and %s", *(run.durable(run.workdir / name) for name in (RESULTS, MODEL)))
             return 0
         if note:
             log.info("%s", note)

@@ -107,5 +107,5 @@ def predictions_file(directory: str | os.PathLike[str], name: str, text: str) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); free space, or choose another --workdir") from error
+        raise UserError(f"{path} cannot be written ({error.strerror}); free space and rerun the command") from error
     return path

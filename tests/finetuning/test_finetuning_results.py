@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import pathlib
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import finetune
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.corpus.store import MANIFEST
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -20,7 +22,8 @@ from bert_jax.errors import UserError
 from bert_jax.finetune import results
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
-from bert_jax.finetuning.job import evaluation_steps
+from bert_jax.finetuning.job import Inputs, Job, evaluation_steps
+from bert_jax.finetuning.sweep import RunResult
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
@@ -29,7 +32,7 @@ from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
 from tests.bad_inputs.damage import weight
 from tests.end_to_end.runs import build_corpus
-from tests.finetuning.jobs import CONFIG, job_in
+from tests.finetuning.jobs import CONFIG, job_in, run_in
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.random_features import HEADS, random_label_parameters
 
@@ -196,3 +199,42 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
     }
     assert accuracies.items() >= wanted.items()
     best.ensure_saved()
+
+
+class Exported(contextlib.nullcontext["Exported"]):
+    """The `BestWeights` of a run whose logits are the same on every split."""
+
+    def __init__(self, job: Job):
+        super().__init__(self)
+
+    def export(self, directory: pathlib.Path, *_: object) -> None:
+        (directory / "model").mkdir(exist_ok=True)
+
+    def logits(self, split: str) -> list[np.ndarray]:
+        return [np.float32([1, 0]), np.float32([0, 1])]
+
+
+def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
+    start: Model, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(finetune, "BestWeights", Exported)
+    run, data = run_in(tmp_path), read_features(toy(), start)
+    ended = RunResult(job_in(tmp_path, run=run).experiment, tmp_path, {})
+    inputs = Inputs(data, start, lambda mesh: lambda batch: batch)
+    (tmp_path / "results.json").touch()
+    in_the_way = tmp_path / ".predictions" / "dev_other.tsv"
+
+    def blocked(self: TextTask, directory: pathlib.Path, split: str, logits: Any) -> list[pathlib.Path]:
+        in_the_way.mkdir(parents=True, exist_ok=True)
+        return whole(self, directory, split, logits)
+
+    whole = TextTask.write_predictions
+    with monkeypatch.context() as patch:
+        patch.setattr(TextTask, "write_predictions", blocked)
+        with pytest.raises(UserError, match=r"dev_other\.tsv cannot be written .*; free space and rerun the command"):
+            finetune.finish(ended, run, inputs, {})
+    assert (tmp_path / "model").is_dir()
+    assert not finetune.is_done(run)
+    finetune.finish(ended, run, inputs, {})
+    assert finetune.is_done(run)
+    assert {path.name for path in (tmp_path / "predictions").iterdir()} == {"dev.tsv", "dev_other.tsv", "test.tsv"}
