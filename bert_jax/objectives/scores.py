@@ -101,7 +101,7 @@ class EvalRows:
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
     train: Any
-    """The `Corpus` of the training split."""
+    """The `Corpus` of the training split of the phase."""
     plan: Any
     """The `EpochPlan` of an epoch of the training split, or of a block of an epoch."""
     words: int | None = None

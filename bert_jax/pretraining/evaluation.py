@@ -61,7 +61,7 @@ class Evaluation:
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
         words = self._count_words(splits.eval, examples) if whole_words else None
-        further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, words))
+        further = objective.eval_scores(EvalRows(predicted, labels, splits.for_phase(phase), plan, words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # does not count the empty rows that pad the last batch

@@ -44,7 +44,7 @@ class PretrainingLog(RunLog):
         self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.goodput, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
-        self._fingerprint = fingerprint(splits.train, splits.eval) if config else ""
+        self._fingerprint = fingerprint(splits.train, splits.eval, *splits.of_phases.values()) if config else ""
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""

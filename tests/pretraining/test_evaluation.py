@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -37,13 +37,17 @@ def run(tmp_path: pathlib.Path) -> Run:
 
 
 def evaluation_of(
-    experiment: PretrainingExperiment, splits: tuple[Corpus, Corpus], run: Run, program: Program | None = None
+    experiment: PretrainingExperiment,
+    splits: tuple[Corpus, Corpus],
+    run: Run,
+    program: Program | None = None,
+    of_phases: Mapping[int, Corpus] | None = None,
 ) -> evaluation.Evaluation:
     """Returns the evaluation of the last phase. Only a call needs a `program` with the parameters."""
     program = program or program_for(experiment.trained_objective, optax.sgd(1.0))
-    phase = len(experiment.phases) - 1
-    plan = PhaseBatches(experiment, phase, splits[0]).source.plan(0)
-    return evaluation.Evaluation(experiment, program, phase, Splits(*splits, Verifications([])), run, plan)
+    phase, found = len(experiment.phases) - 1, Splits(*splits, Verifications([]), of_phases or {})
+    plan = PhaseBatches(experiment, phase, found.for_phase(phase)).source.plan(0)
+    return evaluation.Evaluation(experiment, program, phase, found, run, plan)
 
 
 def in_words(corpus: Corpus) -> Corpus:
@@ -161,6 +165,17 @@ def test_the_unigram_baseline_uses_frequencies_of_training_predictions(
     corpus_alone = (train.token_counts + 1) / (train.token_counts + 1).sum()
     if objective != "bert":  # the corpus has no [SEP]
         assert -np.log(corpus_alone[asked]).mean() > found["unigram_loss"] + 0.1
+
+
+def test_the_baselines_of_a_phase_with_its_own_corpus_are_those_of_this_corpus(run: Run):
+    train, eval_split = training_and_eval()
+    other = dataclasses.replace(train, token_counts=np.append(train.token_counts[:FIRST], train.token_counts[FIRST:][::-1]))
+    model, phase = {"vocab_size": train.vocabulary.size}, {"steps": 1, "length": 32, "max_predictions": 5}
+    values = {"model": model, "phases": [phase, {**phase, "corpus": "other"}], "evaluation": {"rows": 8, "batch_size": 8}}
+    experiment = PretrainingExperiment.from_dict(values)
+    found = evaluation_of(experiment, (train, eval_split), run, of_phases={1: other})._baseline
+    assert found == evaluation_of(experiment, (other, eval_split), run)._baseline
+    assert found != evaluation_of(experiment, (train, eval_split), run)._baseline
 
 
 def test_the_next_sentence_baseline_exists_only_for_pairs(run: Run):

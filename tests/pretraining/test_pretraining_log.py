@@ -41,7 +41,9 @@ SUMS = {"rows": 16, "tokens": 400, "steps": 2, "skipped": 0, "grad_norm": 3, "le
 SUMS |= {"mlm_loss": 60, "mlm_correct": 5, "mlm_targets": 20, "nsp_loss": 8, "nsp_correct": 12, "nsp_examples": 16}
 SCORES = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25, "mlm_loss": 2.0, "unigram_loss": 3.5, "perplexity": 7.4}
 PAIRS = {"nsp_accuracy": 0.75, "nsp_majority_accuracy": 0.625}
-SPLITS = Splits(corpus_of(random_documents(60, seed=1)), corpus_of([[20, 30]] * 7), Verifications([]))
+SPLITS = Splits(
+    corpus_of(random_documents(60, seed=1)), corpus_of([[20, 30]] * 7), Verifications([]), {1: corpus_of([[20, 30]] * 9)}
+)
 
 
 class Clock:
@@ -86,7 +88,7 @@ def log_of(
 def banded(tmp_path: pathlib.Path) -> str:
     """Writes an experiment file next to a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three
     seeds."""
-    corpus = fingerprint(SPLITS.train, SPLITS.eval)
+    corpus = fingerprint(SPLITS.train, SPLITS.eval, *SPLITS.of_phases.values())  # as `pretrain` stores it
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
     curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLITS.train.num_tokens, corpus, bands)
