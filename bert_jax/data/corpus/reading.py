@@ -252,7 +252,7 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
     for place, line in _lines(file, path, begin):
         if line.isspace():
             blank = place
-            held += [line] if begun else []
+            held += [line] if held else []
             continue
         mark = blank if at_blank_lines else place
         blank = -1

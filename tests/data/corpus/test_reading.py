@@ -93,7 +93,7 @@ def test_lines_are_documents_with_the_documents_layout(tmp_path, shards):
 def test_the_pieces_of_a_book_do_not_depend_on_the_cut_and_lose_nothing(tmp_path, set_sizes, shards):
     set_sizes(3000)
     paragraphs = some_documents()
-    (tmp_path / "a.txt").write_text("\n\n".join(paragraphs))
+    (tmp_path / "a.txt").write_text("\n \n" + "\n\n".join(paragraphs))
     whole = texts(read(f"text:{tmp_path}/a.txt", 1, layout="book"))
     assert len(whole) > 10
     assert texts(read(f"text:{tmp_path}/a.txt", shards, layout="book")) == whole
@@ -104,7 +104,7 @@ def test_the_pieces_of_a_book_do_not_depend_on_the_cut_and_lose_nothing(tmp_path
 def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, set_sizes, shards):
     set_sizes(3000, sample=1 << 12)
     lines = [line for document in some_documents() for line in document.split("\n")]
-    (tmp_path / "a.txt").write_text("\n".join(lines))
+    (tmp_path / "a.txt").write_text("\n" + "\n".join(lines))
     found = texts(read(f"text:{tmp_path}/a.txt", shards, layout="sentences"))
     assert len(found) > 10
     assert found == texts(read(f"text:{tmp_path}/a.txt", 1, layout="sentences"))
