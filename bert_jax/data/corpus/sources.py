@@ -64,6 +64,7 @@ _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # how much of a file is read to recognise its format (for `text:`, SAMPLE_BYTES)
 _PARTS = 16  # the maximum number of parts of a user's source or of pairs; the reader of a part must skip all earlier documents
+_BLANK_LINE = re.compile(r"\n[ \t\r\v\f]*\n")  # the lines for which bytes.isspace() is true, like the reader's
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -366,7 +367,7 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
     if kind == "text":
         sample = head.decode("utf-8", "replace")
         layout = detect_layout(sample) if options.layout == "auto" else options.layout
-        blank_lines = "\n\n" in sample.replace("\r", "") or len(sample) < SAMPLE_BYTES // 4
+        blank_lines = _BLANK_LINE.search(sample) is not None or len(sample) < SAMPLE_BYTES // 4
     if packed := compression(path):
         ratio, most = _RATIOS[packed]
         weight = size * ratio

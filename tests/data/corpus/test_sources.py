@@ -195,7 +195,7 @@ def test_a_gzip_file_counts_three_times_its_size_and_has_a_part_per_16_mib_up_to
 
 @pytest.mark.parametrize(("characters", "blank_lines"), [(SAMPLE_BYTES // 4 - 1, True), (SAMPLE_BYTES // 4, False)])
 def test_a_file_without_early_blank_lines_is_treated_as_having_none(tmp_path, characters, blank_lines):
-    for end in ("", "\n\nx", "\r\n\r\nx"):
+    for end in ("", "\n\nx", "\r\n\r\nx", "\n \nx", "\r\n\t\f\v\r\nx"):
         (tmp_path / "a.txt").write_bytes(b"x" * (characters - len(end)) + end.encode())
         (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions(layout="sentences"))
         assert item.blank_lines is (blank_lines or bool(end))
