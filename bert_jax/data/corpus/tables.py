@@ -66,15 +66,20 @@ def full_split_name(name: str) -> str:
 
 def _split_in_path(name: str) -> tuple[str, str]:
     *folders, last = pathlib.PurePosixPath(name).parts
-    stem = last.partition(".")[0]
-    shard = _SHARD.fullmatch(stem)
+    shard = _SHARD.fullmatch(last.partition(".")[0])
     if shard and shard[1].lower() not in _UNNAMED:
         return _SPLITS.get(shard[1].lower(), shard[1]), shard[1]
-    for part in (stem, *reversed(folders)):
-        words = re.split(r"[-_. ]", part)
+    for part in (re.sub(rf"\.({'|'.join(KINDS)})\Z", "", last), *reversed(folders)):
+        words = [_without_number(word) for word in re.split(r"[-_. ]", part)]
         if found := next((_SPLITS[word.lower()] for word in words if word.lower() in _SPLITS), None):
             return found, "_".join(word for word in words if word.lower().rstrip("0123456789") not in {"", *_UNNAMED})
     return "", ""
+
+
+def _without_number(word: str) -> str:
+    """Returns "train" for "train1", and any word that does not name a split unchanged."""
+    plain = word.strip("0123456789")
+    return plain if plain.lower() in _SPLITS else word
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
