@@ -16,6 +16,9 @@ of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"
 letter (A is the first), or its label in the object. The labels of a multi-label text may also be columns of 0 and 1, one for
 each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column `sentence` numbers the sentences.
 
+A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
+answer, and there is no column `is_impossible`, the answers are unknown.
+
 For token heads, a file may also be in the CoNLL format, with a word and its tag on each line, an empty line after each
 sentence, and no column names. Files in CoNLL-U are read too. Their tags are in the column upos, or in xpos if labels=xpos."""
 
@@ -311,11 +314,13 @@ def read_own_data(
     known = labels if form.has_labels(config) else ()
     found: list[tuple[Location, Example]] = []
     documents: dict[str, int] = {}
+    states_impossible = False
     for path in data_files(given, split):
         whole = form.read_whole(config, path, split, say)
         if whole is not None:
             start = len(found)
             found += [(location, _numbered(example, start)) for location, example in whole]
+            states_impossible |= kind == "span" and f'"{_IMPOSSIBLE}"' in read_text(path)
             continue
         places = AnswerPlaces()
         unread = {name for name in _UNREAD[kind] if name != _IMPOSSIBLE and getattr(config, name) is None}
@@ -324,6 +329,7 @@ def read_own_data(
                 for name in sorted(unread & row.values.keys()):
                     say(f"{path}: the column {name} is not read; set task.own.{name}={name} to read it")
                 unread = set()
+                states_impossible |= row.values.get(_IMPOSSIBLE) not in (None, "")
                 example = form.parse(config, row, len(found), split == "test", places)
                 if isinstance(example, WordsExample) and config.document:
                     at = documents.setdefault(row.name(config.document) or "", len(documents))
@@ -339,11 +345,28 @@ def read_own_data(
     if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
         say(f"{given}: every {config.label} is -1, so the labels are unknown, as in test sets of the Hugging Face hub")
         found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
+    if split == "test" and kind == "span" and not states_impossible:
+        found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
+
+
+def _without_hidden_answers(
+    path: pathlib.Path, found: list[tuple[Location, Example]], say: Say
+) -> list[tuple[Location, Example]]:
+    """Returns the questions of a test set. If no question has an answer, the answers are unknown, not empty."""
+    questions = [(location, example) for location, example in found if isinstance(example, QuestionExample)]
+    impossible = sum(example.is_impossible for _, example in questions)
+    if not impossible or any(example.answers for _, example in questions):
+        return found
+    say(
+        f"{path}: no question has an answer, so the answers are unknown, as in test sets of the Hugging Face hub "
+        f"({counted(impossible, 'question')}); if no answer is right, add the column {_IMPOSSIBLE} with true"
+    )
+    return [(location, replace(example, is_impossible=False)) for location, example in questions]
 
 
 def _naming(config: OwnDataConfig, kind: str, path: pathlib.Path, error: NoColumn) -> str:
@@ -791,9 +814,10 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
         raise row.location.error(several_questions(config.question, row.location.path))
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
-    if str(row.values.get(_IMPOSSIBLE)).strip().lower() in ("true", "1", "1.0"):
+    is_impossible = str(row.values.get(_IMPOSSIBLE)).strip().lower()
+    if is_impossible in ("true", "1", "1.0"):
         return QuestionExample(name, question, context, is_impossible=True)
-    if config.answers not in row.values and optional:
+    if row.values.get(config.answers) is None and optional:
         return QuestionExample(name, question, context)
     given = row.value(config.answers) if given != "" else []
     if isinstance(given, str) and given.strip() not in context:
@@ -804,7 +828,7 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     except ValueError as error:
         raise row.location.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
     found = tuple(places.find(name, context, text, start) for text, start in answers)
-    return QuestionExample(name, question, context, found, is_impossible=not found)
+    return QuestionExample(name, question, context, found, is_impossible=not found and is_impossible not in ("false", "0", "0.0"))
 
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:

@@ -340,6 +340,33 @@ def test_the_questions_of_a_test_set_may_have_answers(tmp_path: pathlib.Path):
     assert (answered.answers, unknown.answers) == ((("Bo", 0),), ())  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("answers", [{"text": [], "answer_start": []}, {"text": []}, [], None])
+def test_the_answers_of_a_test_set_in_which_no_question_has_one_are_unknown(tmp_path: pathlib.Path, answers: object):
+    """As in the test sets of AdversarialQA and ROPES on the hub."""
+    row = {"question": "Who?", "context": "Bo ran", "answers": answers}
+    qas = [{"question": "Who?", "answers": answers}]
+    squad = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "Bo ran", "qas": qas}]}]})
+    said: list[str] = []
+    for path in (put(tmp_path / "a.jsonl", row, row), squad):
+        for unknown in read_own_data(OwnDataConfig(test=path), "span", "test", say=said.append):
+            assert isinstance(unknown, QuestionExample)
+            assert (unknown.answers, unknown.is_impossible) == ((), False)
+    assert any("a.jsonl: no question has an answer, so the answers are unknown" in line for line in said) == (answers is not None)
+
+
+def test_a_question_without_an_answer_is_unanswerable_unless_it_is_stated_to_be_possible(tmp_path: pathlib.Path):
+    row = {"question": "Who?", "context": "Bo ran", "answers": []}
+    answered = {**row, "answers": ["Bo"]}
+    for number, (rows, wanted) in enumerate([
+        ([row, answered], [True, False]),
+        ([row | {"is_impossible": True}], [True]),
+        ([row | {"is_impossible": False}, answered], [False, False]),
+    ]):
+        path = put(tmp_path / f"{number}.jsonl", *rows)
+        found = read_own_data(OwnDataConfig(test=path), "span", "test")
+        assert [e.is_impossible for e in found if isinstance(e, QuestionExample)] == wanted
+
+
 def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "n,words,labels", '1,",",","', "2,a,N", "2,b,N")
     assert labels_of(path, "token", sentence="n") == [((",",), (",",)), (("a", "b"), ("N", "N"))]
