@@ -181,6 +181,11 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         grown = f" (new rows: {added})" if flags.max_position > old.max_position and kind == "position table" else ""
         unit = "row" if kind == "position table" else "token"
         notes.append(f"{kind}: {old.max_position:,} -> {counted(flags.max_position, unit)}{grown}")
+        if model.vectors and model.vectors.longest and model.vectors.longest < flags.max_position:
+            notes.append(
+                f"texts of sentence-transformers are still cut at {counted(model.vectors.longest, 'token')}; to change this, set "
+                "max_seq_length in sentence_bert_config.json"
+            )
     if flags.rope_theta:
         model = with_rotary_theta(model, *flags.rope_theta)
         bases = [f"{x:,.0f}" for x in (model.config.rotary_theta, model.config.sliding_rotary_theta) if x is not None]

@@ -35,7 +35,8 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
     `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay
     neighbours except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws the new rows as at the start of
-    training. Raises UserError if `new` has another value, or if `positions` is less than 1."""
+    training. A limit of text vectors that equals the old size is removed, and limits of translations are lowered to the new size.
+    Raises UserError if `new` has another value, or if `positions` is less than 1."""
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}; {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
@@ -51,8 +52,20 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     if tokenizer.max_length:
         tokenizer = copy.copy(tokenizer)
         tokenizer.max_length = positions
-    params = _changed(model, lambda row: _leads(row, "S"), change)
-    return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
+    vectors = model.vectors
+    if vectors and vectors.longest and vectors.longest >= old:
+        vectors = dataclasses.replace(vectors, longest=None)
+    longest = {"max_length": positions, "max_new_tokens": positions - 1}  # a translation starts with the start token
+    stated = ((name, model.generation.get(name)) for name in longest)
+    lowered = {name: longest[name] for name, value in stated if isinstance(value, int) and value > longest[name]}
+    return dataclasses.replace(
+        model,
+        params=_changed(model, lambda row: _leads(row, "S"), change),
+        config=config,
+        tokenizer=tokenizer,
+        vectors=vectors,
+        generation=model.generation | lowered,
+    )
 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:

@@ -176,6 +176,15 @@ def test_a_flag_for_text_vectors_changes_only_its_own_setting(model, before, fla
     assert changed(dataclasses.replace(model, vectors=before), flags_of(flag))[0].vectors == after
 
 
+def test_a_limit_of_text_vectors_below_a_longer_position_table_is_reported(model):
+    sentences = dataclasses.replace(model, vectors=TextVectors("mean", longest=9))
+    assert [note for note in changed(sentences, flags_of("--max-position=50"))[1] if "9 tokens" in note] == [
+        "texts of sentence-transformers are still cut at 9 tokens; to change this, set max_seq_length in "
+        "sentence_bert_config.json"
+    ]
+    assert len(changed(sentences, flags_of("--max-position=8"))[1]) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "named", "base"),
     [("lab/name", "lab/name", "lab/name"), ("gs://bucket/run", "run", None), ("a/b/run", "run", None)],

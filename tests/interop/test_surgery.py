@@ -16,6 +16,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.surgery import (
     average,
     extended,
@@ -132,6 +133,20 @@ def test_the_tokenizers_longest_text_follows_the_position_table(model):
     assert with_positions(stated, 100).tokenizer.max_length == 100
     assert tokenizer.max_length == 40
     assert with_positions(model, 100).tokenizer.max_length is None
+
+
+@pytest.mark.parametrize(("stated", "kept"), [(None, None), (9, 9), (40, None), (512, None)])
+def test_the_limit_of_text_vectors_is_kept_only_below_the_old_table(model, stated, kept):
+    changed = with_positions(dataclasses.replace(model, vectors=TextVectors("mean", True, stated)), 100)
+    assert changed.vectors == TextVectors("mean", True, kept)
+
+
+def test_translations_end_within_the_new_position_table(model):
+    stated = {"max_length": 40, "max_new_tokens": 40, "num_beams": 40}
+    shorter = with_positions(dataclasses.replace(model, generation=stated), 7).generation
+    assert shorter == {"max_length": 7, "max_new_tokens": 6, "num_beams": 40}
+    assert with_positions(dataclasses.replace(model, generation=stated), 100).generation == stated
+    assert with_positions(model, 7).generation == {}
 
 
 def load_tokenizer_with_limit(model: Model, length: int) -> Tokenizer:
