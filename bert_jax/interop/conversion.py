@@ -313,6 +313,22 @@ def check_target(flags: argparse.Namespace) -> None:
         )
 
 
+def check_sources(flags: argparse.Namespace) -> None:
+    """Raises UserError if the output directory is one of the sources, as far as the paths show this. `read_all` compares the
+    output directory with the local directories that were read. It cannot do this if a source is in a bucket, or if its weights
+    come from a checkpoint, because both are read from a temporary copy."""
+    of_checkpoint = flags.step is not None or flags.last is not None
+    for path in (flags.source, *flags.average):
+        source = checked(path, "--from")
+        near = [source, f"{source}/model"]
+        if is_remote(source):
+            same = flags.remote in (*near, source.rpartition("/")[0])  # the last is the directory of a checkpoint's files
+        else:
+            same = of_checkpoint and os.path.realpath(flags.remote) in map(os.path.realpath, near)
+        if same:
+            raise UserError(f"--to={flags.remote} is the directory of the source {path}; name another directory")
+
+
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
     UserError if the output directory is one of the sources, is the current directory, or contains the current directory. Also
@@ -323,8 +339,6 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
             f"--to={flags.to} is the current directory or a directory above it, and would be replaced; name another directory"
         )
     for path in sources:
-        if is_remote(path) and checked(path, "--from") == flags.remote:
-            raise UserError(f"--to={path} is the directory of the source {path}; name another directory")
         model = read(path, flags)
         source = pathlib.Path(model.source)
         # `source` is a file of a checkpoint, or the prefix of its files

@@ -491,6 +491,20 @@ CASES = [
         "--to=model is the directory of the source model; name another directory",
         copies="model",
     ),
+    *(
+        Case(
+            f"a place where it reads, {name}",
+            f"--from={source} --to={target} {flags}",
+            f"--to={target} is the directory of the source {source}; name another directory",
+        )
+        for name, source, target, flags in (
+            ("in a bucket", "gs://bucket/m", "gs://bucket/m", ""),
+            ("the model of a run in a bucket", "gs://bucket/run", "gs://bucket/run/model", "--layers=6"),
+            ("a checkpoint in a bucket", "gs://bucket/tf1/model.ckpt-1000", "gs://bucket/tf1", ""),
+            ("the model of a run at a step", "$here/run", "$here/run/../run/model", "--step=50000"),
+            ("the model of a run, averaged", "$here/run", "$here/run/model", "--last=5"),
+        )
+    ),
     Case(
         "a foreign directory",
         "--to=thesis",

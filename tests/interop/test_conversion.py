@@ -17,7 +17,7 @@ import yaml
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop import conversion
-from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
+from bert_jax.interop.conversion import changed, check_sources, load_model, model_lines, part_lines, read_all, written
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.sentence_transformers import TextVectors
@@ -271,7 +271,8 @@ def test_source_and_target_must_differ(model, tmp_path):
     with pytest.raises(UserError, match=r"^--to=\S+/model is the directory of the source \S+/run; name another directory"):
         next(read_all([run], flags_of(to=f"{run}/model", remote=f"{run}/model")))
     with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory of the source gs://bucket/b"):
-        next(read_all(["gs://bucket/b"], flags_of(to=other, remote="gs://bucket/b")))
+        check_sources(flags_of("--average=gs://bucket/b", remote="gs://bucket/b"))
+    check_sources(flags_of("--average=gs://bucket/b", remote="gs://bucket/c"))
 
 
 # Targets
