@@ -45,7 +45,8 @@ class ExampleConfig:
     packed_examples: Annotated[int, Interval(ge=1, le=MOST_PACKED)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
-    """The fraction of an example's tokens that is predicted. Special tokens count, as in the original."""
+    """The fraction of an example's tokens that is predicted, up to `max_predictions`. Special tokens count, as in the
+    original."""
     mask_probability: Fraction = 0.8
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
@@ -118,6 +119,18 @@ class ExampleConfig:
     def max_tokens(self) -> int:
         """The maximum number of tokens of an example, excluding special tokens."""
         return self.length - self.special_tokens
+
+    @property
+    def wanted_predictions(self) -> int:
+        """The number of predicted tokens in a full row, without the limit `max_predictions`."""
+        return min(round(self.masked_fraction * self.length), self.max_tokens)
+
+    @property
+    def reached_fraction(self) -> float:
+        """The fraction of a full row's tokens that is predicted. It is below `masked_fraction` if `max_predictions` is too small
+        for it."""
+        capped = self.wanted_predictions > self.max_predictions
+        return self.max_predictions / self.length if capped else self.masked_fraction
 
     def with_masked_fraction(self, fraction: float) -> ExampleConfig:
         """Returns a copy with another fraction of predicted tokens and enough `max_predictions`."""

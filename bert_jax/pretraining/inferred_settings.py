@@ -97,7 +97,7 @@ def infer_settings(
             f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}, since {warmup:,} is "
             "longer than the phase"
         )
-    return settled, notes + _long_warmups(settled)
+    return settled, notes + _advice(settled)
 
 
 def _as_list(value: Any) -> Any:
@@ -105,18 +105,27 @@ def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _long_warmups(values: JsonObject) -> list[str]:
-    """Returns a note for each schedule in which the warmup takes more than half of the steps."""
-    notes = []
+def _advice(values: JsonObject) -> list[str]:
+    """Returns a note for each schedule in which the warmup takes more than half of the steps, and for each phase in which
+    `max_predictions` is too small for `masked_fraction`."""
     try:
-        schedules = PretrainingExperiment.from_dict(values).schedules()
+        experiment = PretrainingExperiment.from_dict(values)
     except UserError:  # this error is reported when the experiment is made
         return []
-    for schedule in schedules:
-        if 2 * schedule.warmup_steps > schedule.steps:
+    notes = [
+        f"the warmup takes {schedule.warmup_steps:,} of {counted(schedule.steps, 'step')}: the learning rate reaches its peak "
+        "late; for a shorter run, --config.steps=N shortens the warmup too"
+        for schedule in experiment.schedules()
+        if 2 * schedule.warmup_steps > schedule.steps
+    ]
+    for i in range(len(experiment.phases)):
+        rows = experiment.example_config(i)
+        if rows.targets == "masked" and rows.reached_fraction < rows.masked_fraction:
+            key = f"config.phases.{i}.max_predictions"
             notes.append(
-                f"the warmup takes {schedule.warmup_steps:,} of {counted(schedule.steps, 'step')}: the learning rate reaches its "
-                "peak late; for a shorter run, --config.steps=N shortens the warmup too"
+                f"{key}={rows.max_predictions} masks at most {100 * rows.reached_fraction:.3g} % of a row of "
+                f"{counted(rows.length, 'token')}, although masked_fraction is {rows.masked_fraction:g}; for the whole fraction, "
+                f"set it to at least {rows.wanted_predictions}"
             )
     return notes
 

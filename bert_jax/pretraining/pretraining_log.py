@@ -86,9 +86,9 @@ class PretrainingLog(RunLog):
         """Returns a note with both masked fractions if a phase and the held-out rows have different ones. Otherwise returns
         ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
-        if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
+        if trained.targets != "masked" or trained.reached_fraction == eval_rows.reached_fraction:
             return ""
-        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
+        return f", {100 * trained.reached_fraction:.3g} % masked (held out: {100 * eval_rows.reached_fraction:.3g} %)"
 
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the losses and accuracies."""

@@ -100,6 +100,19 @@ def test_a_warmup_may_continue_in_the_phases_that_continue_its_schedule():
     assert infer_settings({"phases": [{"steps": 50, "warmup_steps": 80}, *invalid[1:]]}, ())[0]["phases"][0]["warmup_steps"] == 5
 
 
+def test_too_few_predictions_for_the_masked_fraction_are_noted():
+    published = [{"steps": 1, "length": 128}, {"steps": 1, "length": 512, "max_predictions": 77}]
+    packed = {"steps": 1, "length": 32, "packed_examples": 4, "max_predictions": 12}
+    assert infer_settings({"phases": [*published, packed]}, ())[1] == []
+    file = {"phases": [{"steps": 1, "length": 32, "max_predictions": 5}], "examples": {"masked_fraction": 0.3}}
+    told = "config.phases.0.max_predictions=5 masks at most 15.6 % of a row of 32 tokens, although masked_fraction is 0.3; "
+    assert infer_settings(file, ())[1] == [told + "for the whole fraction, set it to at least 10"]
+    assert len(infer_settings({**file, "examples": {"masked_fraction": 0.3, "masking": "words"}}, ())[1]) == 1
+    everything = {"phases": [{"steps": 1, "length": 8, "max_predictions": 5}], "examples": {"masked_fraction": 1.0}}
+    assert infer_settings(everything, ())[1] == [], "no example has more tokens"
+    assert infer_settings({**file, "model": {"direction": "left_to_right"}}, {"examples.pairs"})[1] == []
+
+
 MODERN = TINY.parents[1] / "families" / "modernbert_masked"
 SHAPE = ("full", "sliding", "sliding", "full", "sliding")
 

@@ -265,7 +265,7 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
 def test_other_masks_of_the_held_out_rows_are_logged(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path, examples={"masked_fraction": 0.3}) as log:
         log.phase(0, source_of(log, 0))
-    assert "3 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %); an epoch is" in lines.messages[-1]
+    assert "3 steps of 8 rows x 32 tokens, 15.6 % masked (held out: 15 %); an epoch is" in lines.messages[-1], "5 at most"
     left_to_right = {**SIZES, "direction": "left_to_right"}
     with log_of(tmp_path, model=left_to_right, examples={"pairs": "none", "masked_fraction": 0.3}) as log:
         log.phase(0, source_of(log, 0))
