@@ -265,7 +265,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
 
 def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("png",)) -> None:
     """Plots the scores of all runs to `curves.png`, the best setting first."""
-    split, metric = summary["metric"].split("/")
+    split, _, metric = summary["metric"].partition("/")  # a user's metric may contain another "/"
 
     def scores(setting: JsonObject) -> list[float]:
         runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]

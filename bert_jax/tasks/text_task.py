@@ -160,14 +160,15 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _scored(self, split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Returns the result of `score`. Raises UserError if the result is not a dict of numbers, or if it lacks the
-        `metric`."""
+        """Returns the result of `score`, as Python numbers. Raises UserError if the result is not a dict of numbers, or if it
+        lacks the `metric`."""
         found = self.score(split, predictions, labels)
-        if not isinstance(found, dict) or not all(isinstance(x, int | float | np.number) for x in found.values()):
+        numbers = int | float | np.integer | np.floating
+        if not isinstance(found, dict) or not all(isinstance(x, numbers) for x in found.values()):
             raise UserError(f"{self.name}: score returns {found!r:.100}; it must return a dict of numbers, name -> score")
         if self.metric not in found:
             raise UserError(f"{self.name}: metric={self.metric!r} is not one of the scores; {nearest(self.metric, found)}")
-        return found
+        return {name: float(value) for name, value in found.items()}  # json cannot write numpy's numbers
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
         """Returns the id of an example's label, or the value for a regression. For a multi-label task, returns whether each

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.finetuning.sweep import UNSAVED, device_groups, summarise, sweep, table
+from bert_jax.finetuning.sweep import UNSAVED, device_groups, draw, summarise, sweep, table
 from bert_jax.sharding.device_errors import OutOfMemory
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, results_of, run_in, summary_of, trained
 
@@ -113,6 +113,14 @@ def test_the_figure_shows_all_scores_with_the_best_setting_first(tmp_path, drawn
         "baselines": {"most frequent answer": 0.125},
         "formats": ("png",),
     }
+
+
+def test_the_name_of_a_metric_may_contain_a_slash(tmp_path, drawn):
+    named = {"metric": "f1/macro", "scores": {"dev": {"f1/macro": 0.5}}, "baseline": {"dev": {"f1/macro": 0.25}}}
+    summary = summarise([results_of(one, 0.0, **named) for one in experiment(seeds=[1, 2]).runs()])
+    draw(tmp_path, summary)
+    ((_, shown),) = drawn
+    assert (shown["metric"], [scores for _, scores in shown["settings"]]) == ("dev/f1/macro", [[0.5, 0.5]])
 
 
 def test_a_single_run_uses_the_workdir_itself_and_keeps_everything(tmp_path):

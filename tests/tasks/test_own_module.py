@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json, write_json
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
@@ -101,6 +102,7 @@ def test_a_label_of_another_kind_than_the_heads_is_named(problem: str, label: An
     [
         (None, "score returns None; it must return a dict of numbers, name -> score"),
         ({"accuracy": "high"}, "score returns {'accuracy': 'high'}; it must return a dict of numbers"),
+        ({"accuracy": np.complex64(1)}, "score returns {'accuracy': np.complex64(1+0j)}; it must return a dict of numbers"),
         ({"acuracy": 0.5}, "metric='accuracy' is not one of the scores; did you mean 'acuracy'?"),
     ],
 )
@@ -110,6 +112,15 @@ def test_scores_without_the_metric_are_refused(scores: Any, says: str):
     task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: scores)
     with pytest.raises(UserError, match=rf"^colours: {re.escape(says)}"):
         task.scores("dev", [np.zeros(2)])
+
+
+def test_scores_of_numpy_types_can_be_written_to_the_results(tmp_path: pathlib.Path):
+    examples = {"train": [TextExample("7", "a text", label="red")], "dev": [TextExample("7", "a text", label="red")]}
+    scores = {"accuracy": np.float32(0.5), "correct": np.int64(3), "all": 6}
+    task = TextTask("colours", 32, SequenceHead(labels=("red", "blue")), "accuracy", examples, score=lambda *_: scores)
+    for found in (task.scores("dev", [np.zeros(2)]), task.baseline("dev").scores):
+        write_json(tmp_path / "results.json", found)
+        assert read_json(tmp_path / "results.json") == {"accuracy": 0.5, "correct": 3, "all": 6}
 
 
 def test_a_missing_file_is_refused_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
