@@ -8,6 +8,7 @@ its competition). For the user's own data, they are selected by accuracy, Spearm
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -161,13 +162,19 @@ class TextTask:
 
     def _scored(self, split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """Returns the result of `score`, as Python numbers. Raises UserError if the result is not a dict of numbers, or if it
-        lacks the `metric`."""
+        lacks the `metric`. Also raises it if the metric of a dev split is not finite, because it selects the best weights."""
         found = self.score(split, predictions, labels)
         numbers = int | float | np.integer | np.floating
         if not isinstance(found, dict) or not all(isinstance(x, numbers) for x in found.values()):
             raise UserError(f"{self.name}: score returns {found!r:.100}; it must return a dict of numbers, name -> score")
         if self.metric not in found:
             raise UserError(f"{self.name}: metric={self.metric!r} is not one of the scores; {nearest(self.metric, found)}")
+        if split.startswith("dev") and not math.isfinite(found[self.metric]):
+            alike = " (all predictions are the same)" if all_equal(predictions) else ""
+            raise UserError(
+                f"{self.name}: score returns {self.metric}={found[self.metric]} for {split}{alike}, but weights are compared by "
+                "this score; return a number, such as 0, if the score is undefined"
+            )
         return {name: float(value) for name, value in found.items()}  # json cannot write numpy's numbers
 
     def _target(self, example: TextExample) -> int | float | list[bool]:

@@ -114,6 +114,23 @@ def test_scores_without_the_metric_are_refused(scores: Any, says: str):
         task.scores("dev", [np.zeros(2)])
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # a correlation with a constant
+def test_an_undefined_score_is_refused_before_training_and_allowed_on_test():
+    """A score that is not a number would be the best of a run for ever."""
+    rows = [TextExample(str(i), "a text", label=i / 2) for i in range(3)]
+    examples = dict.fromkeys(("train", "dev", "test"), rows)
+
+    def score(split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        return {"correlation": np.corrcoef(predictions, labels)[0, 1], "spread": np.nan}
+
+    head = SequenceHead(labels=("score",), problem="regression")
+    task = TextTask("colours", 32, head, "correlation", examples, score)
+    with pytest.raises(UserError, match=r"^colours: score returns correlation=nan for dev \(all predictions are the same\)"):
+        task.baseline("dev")
+    assert np.isnan(task.scores("test", [np.zeros(1)] * 3)["correlation"])
+    assert task.scores("dev", [np.full(1, i) for i in range(3)])["correlation"] == pytest.approx(1)
+
+
 def test_scores_of_numpy_types_can_be_written_to_the_results(tmp_path: pathlib.Path):
     examples = {"train": [TextExample("7", "a text", label="red")], "dev": [TextExample("7", "a text", label="red")]}
     scores = {"accuracy": np.float32(0.5), "correct": np.int64(3), "all": 6}
