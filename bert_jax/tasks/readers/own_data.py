@@ -702,9 +702,10 @@ _IN_COLUMNS = (
 
 
 def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: bool) -> Iterator[Row]:
-    """Yields the sentences of a table with a word in each row."""
+    """Yields the sentences of a table with a word in each row. A sentence also ends where its document ends, since each
+    document may number its sentences from 1."""
     held: list[tuple[Row, str, str | None]] = []
-    now: str | None = None
+    now: dict[str, str] = {}
 
     def joined() -> Row:
         (begin, *_), values = held[0], {config.words: [word for _, word, _ in held]}
@@ -715,11 +716,12 @@ def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: b
         return replace(begin, values={**rest, **values}, has_cells=False)
 
     for row in rows:
-        number = row.name(column, optional=True) if column in row.values else row.name(column)
-        if number is not None and number != now and held:
+        stated = {name: row.name(name, optional=name in row.values) for name in filter(None, (column, config.document))}
+        begun = {name: value for name, value in stated.items() if value}
+        if held and not begun.items() <= now.items():
             yield joined()
             held = []
-        now = number or now
+        now |= begun
         label = row.label(config.labels, optional=optional, known=config.label_names)
         held.append((row, row.text(config.words), label))
     if held:

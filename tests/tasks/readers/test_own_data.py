@@ -374,6 +374,13 @@ def test_a_comma_may_be_a_word_and_its_tag(tmp_path: pathlib.Path):
     assert read_own_data(test, "token", "test") == [WordsExample("0", ("a", "b"), None, 0)]
 
 
+def test_a_sentence_of_numbered_words_ends_with_its_document(tmp_path: pathlib.Path):
+    rows = ["a,1,Anna,P", "a,1,ran,O", ",,home,O", "b,1,Bo,P", "b,1,ate,O", "b,2,so,O"]
+    config = OwnDataConfig(train=put(tmp_path / "a.csv", "doc,n,words,labels", *rows), sentence="n", document="doc")
+    found = [(e.words, e.document) for e in read_own_data(config, "token", "train") if isinstance(e, WordsExample)]
+    assert found == [(("Anna", "ran", "home"), 0), (("Bo", "ate"), 1), (("so",), 1)]
+
+
 def test_a_text_may_be_the_name_of_its_column(tmp_path: pathlib.Path):
     assert labels_of(put(tmp_path / "a.csv", "text,label", "text,x", "b,y")) == ["x", "y"]
     assert labels_of(put(tmp_path / "a.csv", "text,label", "---,", "a,x"), problem="multi_label") == [(), ("x",)]
