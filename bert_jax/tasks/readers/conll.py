@@ -26,36 +26,46 @@ _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER, e.g. "# id UUID domain=train"."""
 
 
-def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
+def read_conll(
+    path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, document: int | None = None, say: Say = note
+) -> list[WordsExample]:
     """Returns the sentences of a CoNLL file. The file has one word per line, columns separated by TABs or by spaces, and an
     empty line after each sentence.
 
     word, tag: the indices of the columns, from 0. -1 is the last column. `tag` is None if the file has no labels. Tags are
-    returned unchanged. A line -DOCSTART- starts a document. In a file without such lines, every sentence is a document. A "#"
-    at the start of a line may start a comment or be a word, which `_Columns` decides. Only the lines with words decide whether
-    columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence.
-    Raises UserError for an invalid file."""
+    returned unchanged. document: the index of the column with the name of the document, or None. If it is None, a line
+    -DOCSTART- starts a document. In a file without such lines, every sentence is a document. A "#" at the start of a line may
+    start a comment or be a word, which `_Columns` decides. Only the lines with words decide whether columns are separated by
+    TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an
+    invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
-    columns = _Columns.of(path, lines, word, tag)
+    columns = _Columns.of(path, lines, word, tag, document)
     columns.report(path, say)
-    document, has_documents = 0, any(begins_document(line) for line in lines)
+    marks, has_marks = 0, any(begins_document(line) for line in lines)
+    names: dict[str, int] = {}
+    name = ""
     sentences: list[WordsExample] = []
     held: list[tuple[str, str]] = []
 
     def close() -> None:
         if held:
             labels = tuple(label for _, label in held) if tag is not None else None
-            at = document if has_documents else len(sentences)
+            at = marks if has_marks else len(sentences)
+            at = at if document is None else names.setdefault(name, len(names))
             sentences.append(WordsExample(str(len(sentences)), tuple(text for text, _ in held), labels, at))
             held.clear()
 
     for i, line in enumerate(lines):
         if ends_sentence(line) or begins_document(line) or _NEW_SENTENCE.match(line):
             close()
-            document += begins_document(line)
+            marks += begins_document(line)
         elif i not in columns.comments:
-            held.append(_tagged_word(Location(path, i + 1), line, columns, word, tag))
+            tagged = _tagged_word(Location(path, i + 1), line, columns, word, tag)
+            if document is not None and (its_name := columns.split(line)[document]) != name:
+                close()
+                name = its_name
+            held.append(tagged)
     close()
     if not sentences:
         raise UserError(f"{path} has no words; give a file that has a word and its tag on each line")
@@ -112,15 +122,17 @@ class _Columns:
     """The indices of the lines that hold only spaces or TABs."""
 
     @classmethod
-    def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
-        """Returns the columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, or if
-        a line of white space is neither an empty line nor a word."""
+    def of(
+        cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1, document: int | None = None
+    ) -> _Columns:
+        """Returns the columns of a file with these lines. Raises UserError if the column `word`, `tag` or `document` does not
+        exist, or if a line of white space is neither an empty line nor a word."""
         words, openings, marks = _kinds(path, lines)
         sure = words or openings
         has_tabs = 2 * sum("\t" in lines[i] for i in sure) >= max(1, len(sure))
         rows = {i: _split(lines[i], has_tabs) for i in (*words, *openings)}
         width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 2
-        for name, column in {"word": word, "tag": tag}.items():
+        for name, column in {"word": word, "tag": tag, "document": document}.items():
             if column is not None and not -width <= column < width:
                 raise UserError(
                     f"{path} has {counted(width, 'column')}, but no column {name}={column}; give an index from {-width} to "

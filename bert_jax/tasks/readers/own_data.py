@@ -732,6 +732,11 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     """Returns the sentences of a file in the CoNLL or CoNLL-U format, or None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending in CONLLU:
+        if config.document:
+            raise UserError(
+                f"{path}: a CoNLL-U file has no column {config.document!r}, since a line '# newdoc' begins a document; remove "
+                "task.own.document"
+            )
         column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
         return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
     is_table = DELIMITERS.get(ending) in (",", "|") or config.delimiter not in (None, "\t", "\\t", " ")
@@ -741,6 +746,11 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         return None
     word: int = 0
     tag: int | None = -1
+    if config.document and config.document not in config.columns:
+        raise UserError(
+            f"{path}: no column is named {config.document!r} (task.own.document); name the columns in their order, such as "
+            f"columns=[{config.document},words,labels], or remove this setting if lines -DOCSTART- begin the documents"
+        )
     if config.columns:
         if config.words not in config.columns:
             raise UserError(
@@ -759,7 +769,8 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         raise UserError(
             f"{path} has only one column; write a word and its tag on each line, separated by a TAB or spaces (not by a comma)"
         )
-    found = read_conll(path, word=word, tag=tag, say=say)
+    document = config.columns.index(config.document) if config.document else None
+    found = read_conll(path, word=word, tag=tag, document=document, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
         raise Location(path, 1).error(

@@ -381,6 +381,14 @@ def test_a_sentence_of_numbered_words_ends_with_its_document(tmp_path: pathlib.P
     assert found == [(("Anna", "ran", "home"), 0), (("Bo", "ate"), 1), (("so",), 1)]
 
 
+@pytest.mark.parametrize("ending", ["conll", "tsv"])
+def test_a_column_of_a_file_with_a_word_on_each_line_may_name_the_document(tmp_path: pathlib.Path, ending: str):
+    lines = ["d1\tAnna\tP", "d1\tran\tO", "", "d2\tBo\tP", "d2\tate\tO", "", "d1\tshe\tO", "d2\the\tO"]
+    config = OwnDataConfig(train=put(tmp_path / f"a.{ending}", *lines), columns=("doc", "words", "labels"), document="doc")
+    found = [(e.words, e.document) for e in read_own_data(config, "token", "train") if isinstance(e, WordsExample)]
+    assert found == [(("Anna", "ran"), 0), (("Bo", "ate"), 1), (("she",), 0), (("he",), 1)]
+
+
 def test_a_text_may_be_the_name_of_its_column(tmp_path: pathlib.Path):
     assert labels_of(put(tmp_path / "a.csv", "text,label", "text,x", "b,y")) == ["x", "y"]
     assert labels_of(put(tmp_path / "a.csv", "text,label", "---,", "a,x"), problem="multi_label") == [(), ("x",)]
@@ -445,6 +453,9 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ),
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
+        ("a.conll", ["d a O"], {"document": "d"}, r"no column is named 'd' .*; name .* columns=\[d,words,labels\], or"),
+        ("a.conll", ["a O"], {"columns": ("words", "labels", "d"), "document": "d"}, "has 2 columns, but no column document=2"),
+        ("a.conllu", ["1\ta" + "\t_" * 8], {"document": "d"}, "has no column 'd', since a line '# newdoc' begins a document; r"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
         ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, 2]]}'], {}, r"no field 'words'; known: entities, text \(task"),
