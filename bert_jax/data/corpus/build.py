@@ -7,6 +7,7 @@ released when the process ends."""
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import os
 import pathlib
@@ -104,8 +105,11 @@ def build_corpus(
         items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
+        began_earlier = (directory / store.SETTINGS).is_file()
+        if not began_earlier and (directory / store.TOKENIZER).exists():  # no build wrote these files
+            write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER)
         write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
-        unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
+        unused = began_earlier and not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         refusal = f"another process is building {directory}; wait until it ends, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
@@ -139,7 +143,7 @@ def _direction(languages: tuple[str, str] | None) -> str:
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
     """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
-    earlier run), replaces this vocabulary if `replace` is True. Otherwise raises UserError."""
+    earlier run), replaces this vocabulary if `replace` is True. Otherwise raises UserError, as for a directory of other files."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
@@ -147,10 +151,15 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
         try:
             part.rename(directory)
             return
-        except OSError:
+        except OSError as error:
             files.remove_tree(part)
             if not (directory / CONFIG_FILE).is_file():
-                raise
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise UserError(
+                    f"{directory} holds files, but no {CONFIG_FILE}, so it is not the tokenizer of a corpus; choose another "
+                    "--output, or move this directory"
+                ) from error
     there, given = (
         found.vocabulary.to_json() | {"max_word_characters": found.max_word_characters}
         for found in (load_tokenizer(directory), tokenizer)

@@ -192,6 +192,21 @@ def test_a_directory_with_other_files_is_refused(tmp_path, text_file, build):
         build(text_file, f"text:{text_file}")
 
 
+def test_a_tokenizer_that_no_build_wrote_is_kept_and_another_vocabulary_refused(
+    tmp_path, text_file, build, tiny, tiny_cased_vocabulary
+):
+    own = tmp_path / "corpus" / "tokenizer"
+    tiny.save(own)
+    (own / "notes.txt").touch()
+    before = {path: path.read_bytes() for path in own.iterdir()}
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"{own} holds a different vocabulary .*; choose another --output"):
+            build(tmp_path / "corpus", f"text:{text_file}", tokenizer=load_tokenizer(tiny_cased_vocabulary))
+    assert {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()} == before
+    build(tmp_path / "corpus", f"text:{text_file}", shards=1)
+    assert before.items() <= {path: path.read_bytes() for path in own.iterdir()}.items()
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
     opened = pathlib.Path.open
 
@@ -390,5 +405,5 @@ def test_a_tokenizer_just_written_by_another_host_is_compared(tmp_path, tiny, mo
         write_or_check_tokenizer(tiny, directory)
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
     (directory / "tokenizer_config.json").unlink()
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(UserError, match=r"holds files, but no tokenizer_config\.json, .*; choose another --output, or move this"):
         write_or_check_tokenizer(tiny, directory)
