@@ -54,6 +54,9 @@ RECIPE_FILE = ".vocabulary.json"
 vocabulary."""
 _TOKENS_WORTH_PROCESSES = 20_000_000  # if there are fewer tokens, starting processes takes longer than the survey
 
+_ACCEPTED_LATER = {"on_bad_bytes": ("error", "replace"), "on_bad_records": ("error", "skip")}
+"""Setting -> a change that leaves finished shards as they are. Without an error, a shard has no bad bytes and records."""
+
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
@@ -216,7 +219,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
     """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the corpus was built
-    with other settings. With `resplit`, the held-out fraction of a finished corpus may differ."""
+    with other settings. With `resplit`, the held-out fraction of a finished corpus may differ. Bad bytes and records, which were
+    an error, may now be accepted."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [
@@ -232,7 +236,8 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
     if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
-    changed = [key for key in settings if before.get(key) != settings[key]]
+    every = [key for key in settings if before.get(key) != settings[key]]
+    changed = [key for key in every if (before.get(key), settings[key]) != _ACCEPTED_LATER.get(key)]
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
         print(f"{difference}: documents move between the splits without being tokenised again.")
@@ -244,6 +249,8 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         raise UserError(
             f"{directory} was started with other settings: {differences}. Choose another --output, or remove that directory"
         )
+    if every:
+        files.write_json(path, settings | {"command": command}, indent=1)
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:

@@ -22,7 +22,7 @@ from bert_jax import files
 from bert_jax.data.corpus import report as report_module
 from bert_jax.data.corpus import shard
 from bert_jax.data.corpus.build import _difference, _layouts, write_or_check_tokenizer
-from bert_jax.data.corpus.sources import Item
+from bert_jax.data.corpus.sources import Item, ReadOptions
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -233,6 +233,25 @@ def test_a_bad_file_stops_the_build_and_leaves_finished_shards_intact(tmp_path, 
     assert not (tmp_path / "corpus" / "manifest.json").exists()
     with pytest.raises(UserError, match=r"unfinished \(\d of 4 shards"):
         open_corpus(tmp_path / "corpus")
+
+
+def test_a_build_that_bad_text_stopped_continues_when_told_to_accept_it(tmp_path, build):
+    directory = tmp_path / "corpus"
+    texts = [text.encode() for text in english(60)]
+    lines = [b'{"text": "%s"}' % text.replace(b"\n", b" ") for text in texts]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:40], b'{"text": "A caf\xe9."}', *lines[40:], b'{"text": null}']))
+    source, accepted = f"jsonl:{tmp_path}/a.jsonl", {}
+    for message, change in (("is not UTF-8", {"on_bad_bytes": "replace"}), ("is null", {"on_bad_records": "skip"})):
+        with pytest.raises(UserError, match=message):
+            build(directory, source, options=ReadOptions(**accepted))
+        accepted |= change
+    before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*.npy")}
+    report = build(directory, source, options=ReadOptions(**accepted))
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*.npy")}.items()
+    assert {path.parent.name[:11] for path in before} == {"shard-00000", "shard-00001", "shard-00002"}
+    assert (report["read"]["documents"], report["dropped"]["bad-records"]) == (61, 1)
+    with pytest.raises(UserError, match="other settings: on_bad_bytes was replace, is error; on_bad_records was skip, is error"):
+        build(directory, source)
 
 
 def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, build):
