@@ -88,7 +88,7 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"7z\xbc\xaf\x27\x1c", Format("7z", "is a 7-Zip archive", "unpack it first (7z x)")),
         (rb"Rar!\x1a\x07", Format("rar", "is a RAR archive", "unpack it first (unrar x)")),
         (rb".{257}ustar[\0 ]", Format("tar", "is a tar archive", "unpack it first (tar -xf)")),
-        (rb"PAR1[\0-\x08\x0e-\x1f]|PAR1\Z|PARE", Format("parquet", "is a Parquet file", _NAMED.format(".parquet"))),
+        (rb"PAR[1E](?:\Z|[\0-\x08\x0e-\x1f])|PARE.{,3}\0", Format("parquet", "is a Parquet file", _NAMED.format(".parquet"))),
         (rb"ARROW1\0\0|\xff\xff\xff\xff.{2}[\0-\x0f]\0.{3}\0", Format("arrow", "is an Arrow file", _NAMED.format(".arrow"))),
         (rb"Obj\x01", Format("avro", "is an Avro file", _TABLE)),
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
