@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
@@ -25,7 +25,7 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit
 from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
-from bert_jax.storage.paths import cache_directory, checked, is_remote, name_and_value, split
+from bert_jax.storage.paths import cache_directory, checked, is_plain, is_remote, name_and_value, split
 
 COPIES = "buckets"
 _AT_ONCE = 8
@@ -195,8 +195,10 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
     """Downloads `objects` to `directory`, except objects whose local copies are current. The names of the objects are relative
     to `remote`. Returns whether any file was new, changed or removed.
 
-    Copies of removed objects are deleted, unless `keep` is true. Raises UserError if the disk has too little space.
+    Copies of removed objects are deleted, unless `keep` is true. Raises UserError if the disk has too little space, and for names
+    as in `check_names`.
     """
+    check_names(remote, objects)
     record = Record(directory)
     with downloading(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
@@ -211,6 +213,15 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
         finally:
             record.write(known)
     return bool(due or gone)
+
+
+def check_names(remote: str, names: Iterable[str]) -> None:
+    """Raises UserError if an object in the directory `remote` has a name whose copy could be outside of the local directory."""
+    if odd := next((name for name in names if not is_plain(name)), None):
+        raise UserError(
+            f"{remote}/{odd} cannot be copied to a disk, because its name has an empty part, `.` or `..`; rename it: `gcloud "
+            f"storage mv {remote}/{odd} {remote}/NAME`"
+        )
 
 
 _spent: list[float] = []

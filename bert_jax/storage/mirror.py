@@ -20,7 +20,7 @@ from types import TracebackType
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import Copy, Record, copy_record, fetch, is_unchanged
+from bert_jax.storage.fetching import Copy, Record, check_names, copy_record, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
@@ -90,6 +90,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # missing objects are uploaded again
         there = {name: item for name, item in objects.items() if wanted(name) and not _is_hidden(name)}
+        check_names(self.remote, there)
         if not all(self._is_ours(name, item) for name, item in there.items()):
             for name in self._files():
                 if name not in there:

@@ -56,9 +56,15 @@ def checked(path: str, name: str) -> str:
     parts = key.strip("/").split("/")
     if not parts[0]:
         raise UserError(f"{given} is a whole bucket; name a directory or file in it, such as {SCHEME}{bucket}/NAME")
-    if any(part in ("", ".", "..") for part in parts):
+    if not is_plain("/".join(parts)):
         raise UserError(f"{given}: a path in a bucket must not have empty parts, `.` or `..`; write {SCHEME}BUCKET/PATH")
     return f"{SCHEME}{bucket}/{'/'.join(parts)}"
+
+
+def is_plain(name: str) -> bool:
+    """Returns whether the name of an object is also the name of a file below a directory. A bucket accepts other names, e.g. with
+    `..` as a part."""
+    return not {"", ".", ".."} & {*name.split("/")}
 
 
 def name_and_value(name: str, path: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage import fetching, objects
+from bert_jax.storage import fetching, mirror, objects
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from tests.clock import Clock
 from tests.storage.emulator import Emulator
@@ -243,6 +243,24 @@ def test_a_missing_path_is_named_with_its_flag(bucket: str):
     says = f"--model={bucket}/none does not exist in the bucket; to see what exists, run `gcloud storage ls {bucket}`"
     with pytest.raises(UserError, match=re.escape(says)):
         fetched(f"{bucket}/none", "--model")
+
+
+def test_an_object_whose_name_leads_out_of_the_directory_is_not_copied(
+    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    there: dict[str, objects.Item] = {}
+    monkeypatch.setattr(fetching, "listed", lambda path, deep: there)
+    monkeypatch.setattr(mirror, "listed", lambda path: there)
+    for name in ("/etc/x", "../x", "a/../../x", "a//b", "a/./b", ".."):
+        there = {"a/b": objects.Item(1, "1"), name: objects.Item(1, "1")}
+        odd = re.escape(f"{bucket}/{name}")
+        says = rf"^{odd} cannot be copied to a disk, because its name .*; rename it: `gcloud storage mv {odd} {bucket}/NAME`$"
+        with pytest.raises(UserError, match=says):
+            fetched(bucket, "--input")
+        if "." not in name:  # a mirror leaves hidden files out
+            with pytest.raises(UserError, match=says), mirror.Mirror(bucket) as made:
+                made.fetch()
+    assert not [path for path in tmp_path.rglob("*") if path.name in ("a", "b", "x")]
 
 
 def test_partial_files_of_a_killed_process_are_removed(bucket: str, tmp_path: pathlib.Path):
