@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
@@ -128,16 +128,16 @@ def fetched(
         return pathlib.Path(text)
     copy = cached_path(text)
     if objects := listed(text, deep=deep):
-        fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
+        fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep, there=objects)
         return copy
     above, last = text.rpartition("/")[::2]
-    siblings = listed(above, deep=False) if split(above)[1] else {}
+    there = siblings = listed(above, deep=False) if split(above)[1] else {}
     if item := object_at(text):
         siblings = {last: item}
     elif not any(other.startswith(f"{last}.") for other in siblings):
         given = name_and_value(name, text)
         raise UserError(f"{given} does not exist in the bucket; to see what exists, run `gcloud storage ls {above}`")
-    fetch(above, copy.parent, siblings, keep=True)
+    fetch(above, copy.parent, siblings, keep=True, there=there)
     return copy
 
 
@@ -191,12 +191,14 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return len(patterns) in reached or (patterns[-1] == "**" and len(patterns) - 1 in reached)
 
 
-def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
+def fetch(
+    remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False, there: Collection[str] = ()
+) -> bool:
     """Downloads `objects` to `directory`, except objects whose local copies are current. The names of the objects are relative
     to `remote`. Returns whether any file was new, changed or removed.
 
-    Copies of removed objects are deleted, unless `keep` is true. Raises UserError if the disk has too little space, and for names
-    as in `check_names`.
+    Copies of other objects are deleted. With `keep`, they are kept, except files directly in `remote` that are no longer `there`
+    (an empty `there` is not known). Raises UserError if the disk has too little space, and for names as in `check_names`.
     """
     check_names(remote, objects)
     record = Record(directory)
@@ -204,7 +206,9 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
-        gone = set() if keep else known.keys() - objects.keys()
+        gone = known.keys() - objects.keys()
+        if keep:
+            gone = {name for name in gone if there and "/" not in name and name not in there}
         for name in gone:
             (directory / name).unlink(missing_ok=True)
             del known[name]

@@ -125,6 +125,20 @@ def test_only_wanted_files_of_one_directory_level_are_fetched(bucket: str):
     assert Copies(copy).new() == {"a"}
     fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name == "b")
     assert Copies(copy).new() == {"a", "b"}  # other commands may need files that this one does not
+    fetched(f"{bucket}/model", "--model", wanted=lambda name: name != "b")
+    for name in ("a", "sub/c"):
+        objects.remove(f"{bucket}/model/{name}")
+    fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name == "b")
+    assert Copies(copy).new() == {"b", "sub/c"}  # subdirectories are not listed
+    objects.write(f"{bucket}/model/x.index", b"1")
+    objects.write(f"{bucket}/model/d", b"1")
+    fetched(f"{bucket}/model/x", "--from")
+    assert Copies(copy).new() == {"b", "d", "x.index", "sub/c"}
+    objects.remove(f"{bucket}/model/b")
+    fetched(f"{bucket}/model/x", "--from")
+    objects.remove(f"{bucket}/model/d")
+    fetched(f"{bucket}/model/x.index", "--from")
+    assert Copies(copy).new() == {"x.index", "sub/c"}
 
 
 def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emulator):
