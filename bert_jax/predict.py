@@ -78,12 +78,11 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     label_in_line = getattr(question, "label_in_line", None)
 
     def answer(some: list[Record]) -> list[JsonObject | str]:
-        problems = {r.number: label_in_line(engine, r.values) for r in some if r.divided and label_in_line}
-        asked = [record.values for record in some if not record.blank and not problems.get(record.number)]
+        problems = [label_in_line(engine, r.values) if r.divided and label_in_line else None for r in some]
+        checked = list(zip(some, problems, strict=True))
+        asked = [record.values for record, problem in checked if not record.blank and not problem]
         replies = iter(ask_each(engine, question, asked))
-        return [
-            problems.get(record.number) or shown(blank() if blank and record.blank else next(replies)) for record in some
-        ]
+        return [problem or shown(blank() if blank and record.blank else next(replies)) for record, problem in checked]
 
     def shown(reply: Any) -> JsonObject | str:
         if isinstance(reply, UserError):

@@ -41,9 +41,9 @@ def answer_records(
     """
     for window in in_groups(records, size):
         whole = [record for record in window if record.problem is None]
-        replies = dict(zip((record.number for record in whole), answer(whole) if whole else [], strict=True))
+        replies = iter([reply for _, reply in zip(whole, answer(whole) if whole else [], strict=True)])
         for record in window:
-            reply = replies[record.number] if record.problem is None else record.problem
+            reply = next(replies) if record.problem is None else record.problem
             if isinstance(reply, str):
                 writer.fail(record, reply)
             else:

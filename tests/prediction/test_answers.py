@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import PartialFile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.fields import Field, Record
-from bert_jax.prediction.streams import read_records
+from bert_jax.prediction.streams import read_records, read_texts
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (Field("text"),)
@@ -129,6 +129,13 @@ def test_a_lone_surrogate_is_escaped_in_json(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "a", "note": "\\ud83d"}\n')
     answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_bytes().decode("utf-8"))["note"] == "\ud83d"
+
+
+def test_rows_with_one_number_each_get_their_own_answer(tmp_path):
+    (tmp_path / "in.csv").write_text("text\na\rb\nc\n", newline="")  # a bare CR ends a row, but not a line
+    with Writer(str(tmp_path / "out.txt"), lambda answer: answer["loud"]) as writer:
+        answer_records(read_texts([], str(tmp_path / "in.csv"), TEXT), 3, loud, writer)
+    assert (tmp_path / "out.txt").read_text() == "A\nB\nC\n"
 
 
 def test_a_lost_record_is_an_error_instead_of_a_shift_of_lines(source, tmp_path):
