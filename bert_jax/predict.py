@@ -6,11 +6,11 @@
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
 --input=FILE or from standard input. A file has one text per line (with TABs between the fields of commands that take several),
-or JSON objects, or it is a table (.csv, .tsv, .parquet, .arrow). The columns of a table are named after the fields of the
-command, or after the fields that the model was trained with. Files may be compressed (.gz, .bz2, .xz, .zst). The predictions
-are in the order of the input. A line without a prediction is reported with its number; the other lines are predicted, and the
-exit status is 1. Blank lines are skipped, except by `embed`, which writes a row for every line (NaN in a .npy, null in
-JSON)."""
+or JSON objects, or it is a table (.csv, .tsv, .parquet, .arrow). The columns of a table, or the keys of an object, are named
+after the fields that the model was trained with or, if these are missing, after the fields of the command. Files may be
+compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is reported with
+its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`, which writes a
+row for every line (NaN in a .npy, null in JSON)."""
 
 from __future__ import annotations
 

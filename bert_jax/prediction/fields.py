@@ -12,9 +12,9 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, TypeVar
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject, parse_json
@@ -63,6 +63,8 @@ USUAL_COLUMNS = frozenset({
 })  # fmt: skip
 """If all cells of the first line are among these words, the first line is the header of a table, as in GLUE."""
 
+Place = TypeVar("Place", int, str)
+"""The index of a column, or a key of a JSON object."""
 Lines: TypeAlias = Iterator[tuple[int, bytes]]
 """(line number, line) of the lines of a file. Line numbers start at 1."""
 
@@ -235,10 +237,10 @@ class FileReader:
             and self.path
         ):
             for i, example in enumerate(read_squad(self.path, say=lambda message: None), 1):
-                asked = {"id": example.id, "question": example.question, "context": example.context}
-                yield _record(i, f"{self.name}, question {i}: ", asked, self.fields)
+                asked = {"question": example.question, "context": example.context}
+                yield _record(i, f"{self.name}, question {i}: ", asked, self.fields, {"id": example.id})
             return
-        if isinstance(content, dict) and all(self.columns.get(f.name, f.name) in content or f.optional for f in self.fields):
+        if isinstance(content, dict) and not self._found(lambda key: key if key in content else None)[1]:
             content = [content]
         if not isinstance(content, list):
             kind = f"one object, with {', '.join([*content][:5])}" if isinstance(content, dict) else "no list"
@@ -247,25 +249,29 @@ class FileReader:
             )
         required = [f.name for f in self.fields if not f.optional]
         for i, item in enumerate(content, 1):
-            item = {required[0]: item} if isinstance(item, str) and len(required) == 1 and not self.fields[0].many else item
-            yield self._object(i, f"{self.name}, item {i}: ", item)
+            place = f"{self.name}, item {i}: "
+            if isinstance(item, str) and len(required) == 1 and not self.fields[0].many:
+                yield _record(i, place, {required[0]: item}, self.fields)
+            else:
+                yield self._object(i, place, item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """Returns the record of a JSON object. A key may also be the name of a field's column (`columns`)."""
+        """Returns the record of a JSON object, whose keys are named like the columns of a table."""
         first = self.fields[0]
         if first.words and isinstance(given, list):
-            given = {first.name: given}
+            return _record(number, place, {first.name: given}, self.fields)
         if not isinstance(given, dict):
             hint = first.hint if isinstance(given, list) else ""
             return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {first.name!r}{hint}")
         if {"qas", "header"} & given.keys() and first.name == "question" and first.name not in given:
             raise UserError(f"{place}{several_questions(first.name, self.name)}")
-        for name, stated in self.columns.items():
-            some = [stated] if isinstance(stated, str) else stated
-            if name not in given and all(column in given for column in some) and any(f.name == name for f in self.fields):
-                values = [given[column] for column in some]
-                given = {name: values if len(some) > 1 else values[0], **{k: v for k, v in given.items() if k not in some}}
-        return _record(number, place, given, self.fields)
+        found, missing = self._found(lambda key: key if key in given else None)
+        used = {key for keys in found.values() for key in keys}
+        rest = {key: value for key, value in given.items() if key not in used}
+        if missing:
+            known = f"; {nearest(missing, given)}" if given else ""
+            return Record(number, place, rest=rest, problem=f"no field {missing!r}{known}{first.hint}")
+        return _record(number, place, _values(found, given), self.fields, rest)
 
     # Tables
 
@@ -287,13 +293,9 @@ class FileReader:
             raise UserError(f"{self.name}, line {header.number}: {header.problem}")
         delimiters = "\t" if self.suffix in TAB_TABLES else DELIMITERS
         by_delimiter = {delimiter: _cells(header.text, delimiter) for delimiter in delimiters}
-        delimiter = next((d for d in delimiters if self._found_columns(by_delimiter[d]) is not None), None)
+        delimiter = next((d for d in delimiters if self._found_columns(by_delimiter[d])[1] is None), None)
         if delimiter is None:
-            delimiter = max(delimiters, key=lambda d: len(by_delimiter[d]))
-            known = {cell.casefold() for cell in by_delimiter[delimiter]}
-            stated = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
-            required = (name for some in stated for name in ([some] if isinstance(some, str) else some))
-            missing = next(name for name in required if name.casefold() not in known)
+            _, missing = self._found_columns(max(by_delimiter.values(), key=len))
             raise UserError(
                 f"{self.name} is read as a table, but its first line has no column {missing!r} (it is "
                 f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines, or one per line in "
@@ -305,7 +307,7 @@ class FileReader:
                 f"{self.name} has one word per row, with the number of its sentence in the column {SENTENCE!r}; give one "
                 'sentence per row, or JSON lines with "words"'
             )
-        columns = self._found_columns(names) or {}
+        columns, _ = self._found_columns(names)
         used = {i for some in columns.values() for i in some}
         quoted = delimiter != "\t" or self.suffix == ".csv" or all(map(is_quoted, header.text.strip("\r\n").split("\t")))
         spaced = has_spaces(header.text, delimiter)
@@ -330,8 +332,8 @@ class FileReader:
             given: JsonObject = {
                 f.name: _cell_value(f, [row[i] for i in columns[f.name]]) for f in self.fields if f.name in columns
             }
-            given |= {column: cell for i, (column, cell) in enumerate(zip(names, row, strict=True)) if i not in used}
-            yield replace(_record(first, place, given, self.fields), size=size)
+            others = {column: cell for i, (column, cell) in enumerate(zip(names, row, strict=True)) if i not in used}
+            yield replace(_record(first, place, given, self.fields, others), size=size)
 
     def _columnar(self, kind: str) -> Iterator[Record]:
         """Yields the rows of a Parquet or Arrow file. Raises UserError if the file is damaged or a required field has no
@@ -346,11 +348,9 @@ class FileReader:
                 names = file.schema.names
                 if repeated := [name for name in names if names.count(name) > 1]:
                     raise UserError(f"{self.name}: two columns are named {repeated[0]!r}; give each a different name")
-                columns = self._found_columns(names)
-                if columns is None:
+                columns, missing = self._found_columns(names)
+                if missing:
                     shown = ", ".join(names[:8])
-                    known = {column.casefold() for column in names}
-                    missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
                     raise UserError(
                         f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
                         f"{self.fields[0].hint}"
@@ -359,11 +359,9 @@ class FileReader:
                 rows = (plain(row) for batch in file.batches(names) for row in batch.to_pylist())
                 for number, row in enumerate(rows, 1):
                     values = list(row.items())
-                    given = {
-                        f: [values[i][1] for i in some] if len(some) > 1 else values[some[0]][1] for f, some in columns.items()
-                    }
-                    given |= {column: value for i, (column, value) in enumerate(values) if i not in used and _is_json(value)}
-                    yield _record(number, f"{self.name}, row {number}: ", given, self.fields)
+                    given = _values(columns, [value for _, value in values])
+                    others = {column: value for i, (column, value) in enumerate(values) if i not in used and _is_json(value)}
+                    yield _record(number, f"{self.name}, row {number}: ", given, self.fields, others)
         except (pyarrow.ArrowException, OSError, EOFError) as error:
             shown = str(error).splitlines()[0]
             raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
@@ -376,34 +374,47 @@ class FileReader:
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
             is_usual = len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names)
-            if is_usual or self._found_columns(names) is not None:
+            if is_usual or self._found_columns(names)[1] is None:
                 return True
         return False
 
-    def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the indices of its columns among `names`, or None if a required field has no column. Case is ignored
-        if no column has exactly the name of a field. Raises UserError if two columns have the name of a field."""
+    def _found_columns(self, names: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], str | None]:
+        """Returns `_found` for a table with the columns `names`. A place is an index. Case is ignored if no column has exactly
+        the wanted name. Raises UserError if two columns have it."""
 
-        def places(name: str) -> list[int]:
+        def find(name: str) -> int | None:
             exact = [i for i, other in enumerate(names) if other == name]
             found = exact or [i for i, other in enumerate(names) if other.casefold() == name.casefold()]
             if len(found) > 1:
                 raise UserError(f"{self.name}: two columns are named {names[found[0]]!r}; give each a different name")
-            return found
+            return found[0] if found else None
 
-        found: dict[str, tuple[int, ...]] = {}
-        for f in self.fields:
-            stated = self.columns.get(f.name, f.name)
-            wanted = [stated] if isinstance(stated, str) else stated
-            for some in (wanted, [f.name]):
-                there = [place for name in some for place in places(name)]
-                if len(there) == len(some):
-                    found[f.name] = tuple(there)
-                    break
-            else:
-                if not f.optional:
-                    return None
-        return found
+        return self._found(find)
+
+    def _found(self, find: Callable[[str], Place | None]) -> tuple[dict[str, tuple[Place, ...]], str | None]:
+        """Returns (field -> the places of its columns, the name of the first column that a required field lacks, or None).
+        `find` returns the place of the column or key with a name, or None.
+
+        A field is read from the columns that the model was trained with (`columns`). If they are missing, it is read from the
+        column with its own name, unless another field was trained with this column. If a required field is then missing, but
+        every field has a column with its own name, these columns are read."""
+        stated = {f.name: self.columns.get(f.name, f.name) for f in self.fields}
+        wanted = {name: [some] if isinstance(some, str) else some for name, some in stated.items()}
+
+        def places(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Place, ...]]:
+            there = {name: tuple(x for each in some if (x := find(each)) is not None) for name, some in names.items()}
+            return {name: some for name, some in there.items() if len(some) == len(names[name])}
+
+        trained = places({name: some for name, some in wanted.items() if name in self.columns})
+        own = places({name: [name] for name in wanted}) if len(trained) < len(wanted) else {}
+        taken = {place for some in trained.values() for place in some}
+        found = {name: some for name, some in own.items() if taken.isdisjoint(some)} | trained
+        lacking = next((f.name for f in self.fields if not f.optional and f.name not in found), None)
+        if lacking is None:
+            return found, None
+        if len(own) == len(wanted):
+            return own, None
+        return found, next((name for name in wanted[lacking] if find(name) is None), lacking)
 
 
 def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
@@ -513,10 +524,15 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
     return _record(number, place, given, fields)
 
 
-def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`. Fields go to `values`, and other keys go to `rest`. In a field with `many`,
-    numbers are converted to texts, and labels of choices are removed, as in training."""
-    names = {f.name for f in fields}
+def _values(found: Mapping[str, Sequence[Place]], given: Any) -> JsonObject:
+    """Returns the value of each field, which `given` has at the places `found`. Several places become a list."""
+    return {name: [given[i] for i in some] if len(some) > 1 else given[some[0]] for name, some in found.items()}
+
+
+def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field], rest: JsonObject | None = None) -> Record:
+    """Returns the record of the fields `given` and the other columns or keys, `rest`. In a field with `many`, numbers are
+    converted to texts, and labels of choices are removed, as in training."""
+    rest = rest or {}
     for f in fields:
         items = given.get(f.name)
         if f.many and (choices := as_choices(items)):
@@ -524,25 +540,21 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
             given = given | {f.name: items}
         if f.many and isinstance(items, list):
             given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}
-    rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
-    problems = (_problem(f, given) for f in fields)
+    problems = (_problem(f, values[f.name], rest | given) for f in fields)
     return Record(number, place, values, rest, problem=next(filter(None, problems), None))
 
 
-def _problem(of: Field, given: JsonObject) -> str | None:
-    """Returns what is wrong with the value of a field, or None."""
-    value = given.get(of.name)
+def _problem(of: Field, value: Any, row: JsonObject) -> str | None:
+    """Returns what is wrong with the `value` of a field of `row`, or None."""
     if value is None and of.optional:
         return None
-    if of.name not in given:
-        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "") + of.hint
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         return None if count else f"its {of.name} is {short(value)}, not a character offset, 0 or more"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        if isinstance(value, list) and value and holds_columns(given):
+        if isinstance(value, list) and value and holds_columns(row):
             return f"its {of.name} is {short(value)}; {COLUMNS_REMEDY}"
         return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):

@@ -56,9 +56,9 @@ def read_texts(
     """Like `read_records`, but for the texts of users, which may also be tables, JSON lists or (by mistake) file names.
 
     - `.csv`, `.parquet` and `.arrow` files have a table. A `.tsv` file, or other text, has a table if its first line is a
-      header. The columns have the names of the fields, or the names in `columns` (field -> column). The caller may fill
-      `columns` until the first record is read. Other columns are in `Record.rest`. If a `.tsv` file has no header, TABs
-      separate the fields, which are in their order.
+      header. The columns have the names in `columns` (field -> column) or, if these are missing, the names of the fields. The
+      caller may fill `columns` until the first record is read. Other columns are in `Record.rest`. If a `.tsv` file has no
+      header, TABs separate the fields, which are in their order.
     - `.json` files, and text that starts like JSON, have JSON objects, one per line or in one list.
 
     Raises UserError if a text is the name of a file, if a table lacks a required column, if the file has annotated words

@@ -398,14 +398,64 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     for name, content in (("t.csv", "review,reply,label\na,b,pos\n"), ("t.jsonl", json_line)):
         (record,) = read_any(tmp_path / name, content, PAIR, columns=columns)
         assert (record.values, record.rest) == ({"text": "a", "text_b": "b"}, {"label": "pos"})
-    both = '{"review": "a", "text": "b"}'
-    (record,) = read_any(tmp_path / "both.jsonl", both, TEXT, columns={"text": "review"})
-    assert (record.values, record.rest) == ({"text": "b"}, {"review": "a"})
     for name, content in (("c.csv", "ctx,e0,e1,y\np,a,b,0\n"), ("c.jsonl", '{"ctx": "p", "e0": "a", "e1": "b", "y": "0"}\n')):
         (record,) = read_any(tmp_path / name, content, CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
         assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
     (record,) = read_any(tmp_path / "one.jsonl", '{"review": "a", "reply": "b"}', TEXT, columns=columns)
     assert (record.values, record.rest) == ({"text": "a"}, {"reply": "b"})
+
+
+def in_every_format(directory: pathlib.Path, row: dict[str, str]) -> list[pathlib.Path]:
+    """Writes a row to a file of each format with columns or keys."""
+    from pyarrow import Table, parquet
+
+    paths = [directory / f"t.{kind}" for kind in ("csv", "jsonl", "json", "parquet")]
+    paths[0].write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    for path in paths[1:3]:
+        path.write_text(f"{json.dumps(row)}\n")
+    parquet.write_table(Table.from_pylist([row]), paths[3])
+    return paths
+
+
+TITLE_AND_TEXT = {"text": "title", "text_b": "text"}
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "values", "rest"),
+    [
+        ({"title": "T", "text": "b"}, {"text": "title"}, {"text": "T", "text_b": None}, {"text": "b"}),
+        ({"text": "b", "title": "T"}, TITLE_AND_TEXT, {"text": "T", "text_b": "b"}, {}),
+        ({"title": "T", "text": "b", "text_b": "c"}, TITLE_AND_TEXT, {"text": "T", "text_b": "b"}, {"text_b": "c"}),
+        ({"text": "a", "text_b": "b"}, TITLE_AND_TEXT, {"text": "a", "text_b": "b"}, {}),
+        ({"text_b": "a", "y": "0"}, {"text": "text_b"}, {"text": "a", "text_b": None}, {"y": "0"}),
+    ],
+)
+def test_the_column_with_which_the_model_was_trained_wins_over_a_column_with_the_name_of_a_field(
+    tmp_path, row, columns, values, rest
+):
+    for path in in_every_format(tmp_path, row):
+        (record,) = read_texts([], str(path), PAIR, columns=columns)
+        assert (record.values, record.rest, record.problem) == (values, rest, None), path.suffix
+
+
+def test_one_column_is_not_read_as_two_fields(tmp_path):
+    for path in in_every_format(tmp_path, {"text": "b", "id": "7"}):
+        try:
+            (record,) = read_texts([], str(path), PAIR, columns=TITLE_AND_TEXT)
+            problem = str(record.problem)
+        except UserError as error:
+            problem = str(error)
+        assert re.search("no (column|field) 'title'|one object, with text, id", problem), path.suffix
+    (tmp_path / "t.json").write_text('["a"]')
+    (record,) = read_texts([], str(tmp_path / "t.json"), PAIR, columns=TITLE_AND_TEXT)
+    assert record.values == {"text": "a", "text_b": None}
+
+
+def test_an_object_of_a_json_file_may_have_columns_of_choices(tmp_path):
+    row = {"ctx": "p", "e0": "a", "e1": "b"}
+    columns = {"prompt": "ctx", "choices": ["e0", "e1"]}
+    (record,) = read_any(tmp_path / "t.json", json.dumps(row, indent=1), CHOICE, columns=columns)
+    assert record.values == {"prompt": "p", "choices": ["a", "b"]}
 
 
 def test_a_list_of_texts_is_read_if_a_record_needs_a_single_text(tmp_path):
