@@ -13,8 +13,9 @@ be a file, a pattern, a folder of the Hugging Face hub, or a directory of `save_
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"]}. The label of a choice is its index, its
-letter (A is the first), or its label in the object. The labels of a multi-label text may also be columns of 0 and 1, one for
-each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column `sentence` numbers the sentences.
+letter (A is the first), or its label in the object. In a test set, -1 means that it is unknown. The labels of a multi-label text
+may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column
+`sentence` numbers the sentences.
 
 A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
 answer, and there is no column `is_impossible`, the answers are unknown.
@@ -855,6 +856,8 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     names = [str(i) for i in range(first, first + len(choices))] if keys is None else list(keys)
     if keys is None and label is not None and len(label) == 1 and label.upper() in ascii_uppercase[: len(choices)]:
         names, label = list(ascii_uppercase[: len(choices)]), label.upper()
+    if optional and label == "-1":  # unknown, as in test sets of the Hugging Face hub
+        label = None
     if label is not None and label not in names:
         listed = ", ".join(names)
         if keys is not None:

@@ -11,13 +11,15 @@ from bert_jax.tasks.readers.tables import check_filled, not_empty, parse_integer
 
 def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     """Returns the examples of a SWAG file (CSV). The prompt is `sent1`. A choice is `sent2`, the start of the next sentence,
-    followed by one of the endings. If the file has no column `label`, labels are None. Raises UserError for an invalid file."""
+    followed by one of the endings. If the file has no column `label`, or if every label is -1, labels are None. Raises
+    UserError for an invalid file."""
     table = read_table(pathlib.Path(path), ",", quotes=True)
     endings = [f"ending{i}" for i in range(4)]
     table.require("sent1", "sent2", *endings)
-    has_label = "label" in table.columns
+    rows = list(table)
+    has_label = "label" in table.columns and any(row["label"] != "-1" for _, row in rows)
     examples = []
-    for n, (place, row) in enumerate(table):
+    for n, (place, row) in enumerate(rows):
         check_filled(place, row, "sent1", *endings)
         choices = tuple(f"{row['sent2']} {row[ending]}".strip() for ending in endings)
         label = parse_integer(place, "label", row["label"], below=len(endings)) if has_label else None

@@ -1033,6 +1033,15 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
 
 
+@pytest.mark.parametrize("choices", [["x", "y"], {"text": ["x", "y"], "label": ["A", "B"]}])
+def test_a_choice_of_a_test_set_is_unknown_where_its_label_is_minus_one(tmp_path: pathlib.Path, choices: object):
+    """As in the test sets of PIQA and COPA on the hub."""
+    path = put(tmp_path / "a.jsonl", {"prompt": "p", "choices": choices, "label": -1})
+    assert read_own_data(OwnDataConfig(test=path), "choice", "test") == [ChoiceExample("0", "p", ("x", "y"), None)]
+    with pytest.raises(UserError, match="label is '-1', "):
+        read_own_data(OwnDataConfig(dev=path), "choice", "dev")
+
+
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [

@@ -206,6 +206,9 @@ def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
     choices = ("She sings, well.", "She eats.", 'She says "no".', "She runs.")
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},2\n")) == [ChoiceExample("0", "Ada, sits.", choices, 2)]
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
+    assert read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},-1\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
+    with pytest.raises(UserError, match=r"a\.csv, line 2: label is '-1', not an integer from 0 to 3"):
+        read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},-1\n{row},2\n"))
     (alone,) = read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row.replace(',She,', ',,')}\n"))
     assert alone.choices == tuple(choice.removeprefix("She ") for choice in choices), "sent2 may be empty"
     with pytest.raises(UserError, match=r"line 1: the only column is '.*\.\.\.'; separate columns with commas, not with ';'"):
