@@ -79,13 +79,15 @@ class ChoiceTask:
         return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each candidate. For
-        SWAG's test set, also writes SPLIT.csv in the format of the authors' script, with the row index and `pred`."""
-        best = _best(logits)
-        rows = [["id", "prediction", "label", "probabilities"]]
+        """Writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each candidate,
+        such as P(0). It is empty if the example has fewer candidates. For SWAG's test set, also writes SPLIT.csv in the format
+        of the authors' script, with the row index and `pred`."""
+        best, most = _best(logits), max(map(len, logits))
+        rows = [["id", "prediction", "label", *(f"P({i + self.first_choice})" for i in range(most))]]
         for example, choice, values in zip(self.splits[split], best.tolist(), logits, strict=True):
             label = "" if example.label is None else str(example.label + self.first_choice)
-            rows.append([example.id, str(choice + self.first_choice), label, *(f"{p:.6f}" for p in softmax(values))])
+            probabilities = [*(f"{p:.6f}" for p in softmax(values)), *[""] * (most - len(values))]
+            rows.append([example.id, str(choice + self.first_choice), label, *probabilities])
         paths = [predictions_file(directory, f"{split}.tsv", table_text(rows))]
         if self.name == "swag" and split == "test":
             lines = [",pred", *(f"{i},{choice}" for i, choice in enumerate(best.tolist()))]

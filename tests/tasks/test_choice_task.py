@@ -106,10 +106,10 @@ def test_own_data_may_have_varying_numbers_of_candidates(tmp_path: pathlib.Path,
     back = feature_logits(said, features, rows_of, shape)
     assert [values.tolist() for values in back] == [[ids[3] for ids in feature.ids] for feature in features]
     [written] = task.write_predictions(tmp_path, "dev", [*choosing(2, of=3), *choosing(1, of=2)])
-    assert [line.split("\t")[:3] for line in written.read_text().splitlines()] == [
-        ["id", "prediction", "label"],
-        ["0", "3", "3"],
-        ["1", "2", "1"],
+    assert [line.split("\t") for line in written.read_text().splitlines()] == [
+        ["id", "prediction", "label", "P(1)", "P(2)", "P(3)"],
+        ["0", "3", "3", "0.106507", "0.106507", "0.786986"],
+        ["1", "2", "1", "0.119203", "0.880797", ""],
     ]
 
 
