@@ -112,7 +112,8 @@ class Model:
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that this package does not use and writes unchanged to an export."""
     generation: JsonObject = dataclasses.field(default_factory=dict)
-    """The content of generation_config.json, the settings with which transformers translates."""
+    """The settings with which transformers translates. They are the content of generation_config.json. If a translator has no
+    such file, they come from config.json."""
     source: str = ""
     """The path or name that the model was read from, for messages."""
     notes: tuple[str, ...] = ()
@@ -299,7 +300,7 @@ def import_model(
         vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
-        generation=read_object(directory / GENERATION) if (directory / GENERATION).is_file() else {},
+        generation=_generation(directory, fields, config),
         source=str(directory),
         notes=tokenizer.notes
         + renamed
@@ -312,6 +313,17 @@ def import_model(
         return model
     head = new.head or (own if own and own.subtree in new.names else None)
     return with_new_parts(model, dataclasses.replace(new, head=head))
+
+
+def _generation(directory: pathlib.Path, fields: JsonObject, config: ModelConfig) -> JsonObject:
+    """Returns `Model.generation` of a model directory. `fields` are the content of config.json."""
+    if (directory / GENERATION).is_file():
+        return read_object(directory / GENERATION)
+    if config.encoder != "encoder_decoder":
+        return {}
+    from bert_jax.interop.families.marian import older_settings
+
+    return older_settings(fields)
 
 
 def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:

@@ -20,6 +20,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_a
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WORD_START, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
@@ -56,15 +57,19 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     if vectors and vectors.longest and vectors.longest >= old:
         vectors = dataclasses.replace(vectors, longest=None)
     longest = {"max_length": positions, "max_new_tokens": positions - 1}  # a translation starts with the start token
-    stated = ((name, model.generation.get(name)) for name in longest)
-    lowered = {name: longest[name] for name, value in stated if isinstance(value, int) and value > longest[name]}
+
+    def lowered(fields: JsonObject) -> JsonObject:
+        stated = ((name, fields.get(name)) for name in longest)
+        return fields | {name: longest[name] for name, value in stated if isinstance(value, int) and value > longest[name]}
+
     return dataclasses.replace(
         model,
         params=_changed(model, lambda row: _leads(row, "S"), change),
         config=config,
         tokenizer=tokenizer,
         vectors=vectors,
-        generation=model.generation | lowered,
+        other_fields=lowered(model.other_fields),
+        generation=lowered(model.generation),
     )
 
 

@@ -65,8 +65,8 @@ def translate(
 
     The defaults are the values of the paper (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty with exponent
     0.6, and at most 50 more tokens than the source. `max_length` is the limit of every target, including the end token. As in
-    Marian in transformers, padding is never chosen, and the end token is forced at the limit. The only setting of the model's
-    generation_config.json that is applied is "renormalize_logits". Sources of similar lengths are translated together.
+    Marian in transformers, padding is never chosen, and the end token is forced at the limit. The only one of the model's
+    generation settings that is applied is "renormalize_logits". Sources of similar lengths are translated together.
 
     Raises UserError if the model does not translate, if a source is empty or longer than the position table, or if an option
     is out of range."""

@@ -25,7 +25,7 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
-from bert_jax.interop.families.marian import MARIAN, generation_settings
+from bert_jax.interop.families.marian import MARIAN, generation_settings, unapplied_settings
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.names import our_shapes, rows, tensors_from_params, their_names, their_shape
@@ -141,19 +141,26 @@ def test_exported_files_equal_the_imported_ones_byte_for_byte(case: str, tmp_pat
 
 
 def test_the_fields_of_a_published_checkpoint_are_read_and_kept(tmp_path: pathlib.Path):
-    """The config.json of Helsinki-NLP/opus-mt-en-de has older keys, including settings of generation."""
+    """The config.json of Helsinki-NLP/opus-mt-en-de has older keys, including settings of generation. transformers uses these
+    settings if there is no generation_config.json."""
     fields = json.loads((GOLDEN / "shared" / "config.json").read_text()) | {
         "_num_labels": 3, "add_bias_logits": False, "add_final_layer_norm": False, "bad_words_ids": [[0]], "classif_dropout": 0.0,
         "classifier_dropout": 0.0, "gradient_checkpointing": False, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0},
         "max_length": 512, "normalize_before": False, "normalize_embedding": False, "num_beams": 6, "num_hidden_layers": 2,
-        "static_position_embeddings": True,
+        "static_position_embeddings": True, "min_length": 2, "no_repeat_ngram_size": 0, "forced_bos_token_id": None,
     }  # fmt: skip
     directory = shutil.copytree(GOLDEN / "shared", tmp_path / "opus")
+    (directory / "generation_config.json").unlink()
     (directory / "config.json").write_text(json.dumps(fields))
     export_model(tmp_path / "m", imported(directory))
     own = json.loads((tmp_path / "m" / "config.json").read_text())
     del fields["dtype"], fields["transformers_version"]
     assert {name: own.get(name) for name in fields} == fields
+    searched = json.loads((tmp_path / "m" / "generation_config.json").read_text())
+    assert (searched["num_beams"], searched["max_length"], searched["min_length"]) == (6, 512, 2)
+    assert unapplied_settings(imported(directory).generation, 0) == (
+        "`translate` does not apply min_length=2 of the model's generation settings",
+    )
 
 
 DEFAULTS = {

@@ -143,9 +143,11 @@ def test_the_limit_of_text_vectors_is_kept_only_below_the_old_table(model, state
 
 def test_translations_end_within_the_new_position_table(model):
     stated = {"max_length": 40, "max_new_tokens": 40, "num_beams": 40}
-    shorter = with_positions(dataclasses.replace(model, generation=stated), 7).generation
-    assert shorter == {"max_length": 7, "max_new_tokens": 6, "num_beams": 40}
-    assert with_positions(dataclasses.replace(model, generation=stated), 100).generation == stated
+    for field in ("generation", "other_fields"):  # older models have the settings in config.json
+        translator = dataclasses.replace(model, **{field: stated})
+        shorter = getattr(with_positions(translator, 7), field)
+        assert shorter == {"max_length": 7, "max_new_tokens": 6, "num_beams": 40}
+        assert getattr(with_positions(translator, 100), field) == stated
     assert with_positions(model, 7).generation == {}
 
 

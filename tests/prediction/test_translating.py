@@ -154,7 +154,7 @@ def test_settings_of_generation_config_that_are_not_applied_are_reported(caplog)
     settings["early_stopping"] = "never"
     Translate().check(with_generation(0.0, settings))
     named = "no_repeat_ngram_size=3, bad_words_ids=[[0], [7]], early_stopping=never"
-    says = f"`translate` does not apply {named} of generation_config.json"
+    says = f"`translate` does not apply {named} of the model's generation settings"
     assert [record.message.partition(": ")[2] for record in caplog.records] == [says]
     caplog.clear()
     Translate().check(with_generation(0.0, {"bad_words_ids": [[PAD]], "max_length": 512, "early_stopping": True}))

@@ -93,10 +93,22 @@ CHANGES_TOKENS: Mapping[str, Json] = {
 }  # fmt: skip
 """Key of generation_config.json -> the value with which the key has no effect. With any other value, transformers generates
 other tokens than `translate`, which does not apply these keys."""
+_OTHER_KEYS = (
+    "max_length", "max_new_tokens", "num_beams", "early_stopping", "length_penalty", "bad_words_ids", "renormalize_logits",
+    "remove_invalid_values", "forced_eos_token_id", "num_return_sequences", "temperature", "top_k", "top_p", "typical_p",
+)  # fmt: skip
+
+
+def older_settings(fields: JsonObject) -> JsonObject:
+    """Returns the settings of generation in `fields`, the content of config.json. Older releases of transformers stored them
+    there. All releases use them if there is no generation_config.json."""
+    neutral = {name: fields.get(name) in (None, value) for name, value in CHANGES_TOKENS.items()}
+    neutral |= {name: fields.get(name) is None for name in _OTHER_KEYS}
+    return {name: fields[name] for name, is_neutral in neutral.items() if not is_neutral}
 
 
 def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
-    """Returns a clause about settings of generation_config.json that `translate` does not apply, if there are any."""
+    """Returns a clause about settings of `generation` that `translate` does not apply, if there are any."""
     found = {
         name: generation[name]
         for name, neutral in CHANGES_TOKENS.items()
@@ -107,7 +119,7 @@ def unapplied_settings(generation: JsonObject, pad_id: int) -> tuple[str, ...]:
     if generation.get("early_stopping") == "never":  # the flag --early-stopping has the values true and false
         found["early_stopping"] = "never"
     listed = ", ".join(f"{name}={str(value)[:60]}" for name, value in found.items())
-    return (f"`translate` does not apply {listed} of generation_config.json",) if found else ()
+    return (f"`translate` does not apply {listed} of the model's generation settings",) if found else ()
 
 
 def _layers(side: str, ours: str) -> tuple[Row, ...]:
