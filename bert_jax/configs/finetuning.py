@@ -256,7 +256,8 @@ class FinetuningExperiment:
         return f"batch-{t.batch_size}_rate-{t.learning_rate:g}_epochs-{t.epochs}_seed-{self.seed}"
 
     def head_config(self, own: TaskHead) -> TaskHead:
-        """Returns the task's `own` head with the overrides of `config.head`."""
+        """Returns the task's `own` head with the overrides of `config.head`. Raises UserError if the head does not support
+        them."""
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
@@ -264,7 +265,18 @@ class FinetuningExperiment:
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
         if c.pooling in CLASSIFIER_POOLINGS[1:]:  # this pooling is a setting of the model, see `model_config`
             asked["pooling"] = "pooler"
-        return dataclasses.replace(own, **asked, dropout=dropout)
+        head = dataclasses.replace(own, **asked, dropout=dropout)
+        if c.pooling != "pooler" and asked["pooling"] == "pooler" and not head.reads_pooler:
+            if own.reads_pooler:
+                raise UserError(
+                    f"config.head.lstm={c.lstm} reads the final state of each direction, so head.pooling={c.pooling} has no "
+                    "effect; leave one of them out"
+                )
+            raise UserError(
+                f"config.head.pooling={c.pooling!r} chooses the vector of a whole text, which a {own.kind} head does not read; "
+                "leave it out"
+            )
+        return head
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
         """Applies the overrides of `config.model` to the `loaded` configuration, for a `platform` ("cpu", "gpu" or "tpu"). A

@@ -9,6 +9,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import make_head
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -194,8 +195,19 @@ def test_a_pooling_of_the_model_is_not_one_of_the_head():
     for pooling in ("cls", "mean", "late"):
         one = experiment(head__pooling=pooling)
         assert one.head_config(SEQUENCE) == SEQUENCE
+        assert one.head_config(ChoiceHead()) == ChoiceHead()
         assert one.model_config(ModelConfig(), "cpu").classifier_pooling == pooling
     assert experiment().model_config(ModelConfig(classifier_pooling="mean"), "cpu").classifier_pooling == "mean"
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "late"])
+def test_a_pooling_of_the_model_that_the_head_does_not_read_is_refused(pooling: str):
+    for head in (TokenHead(labels=("O", "B-X")), SpanHead(), make_head("mention", labels=("A", "B", "neither"))):
+        says = rf"^config\.head\.pooling='{pooling}' chooses the vector of a whole text, which a {head.kind} head does not read; "
+        with pytest.raises(UserError, match=says):
+            experiment(head__pooling=pooling).head_config(head)
+    with pytest.raises(UserError, match=rf"^config\.head\.lstm=8 reads the final .*, so head\.pooling={pooling} has no effect; "):
+        experiment(head__pooling=pooling, head__lstm=8).head_config(SEQUENCE)
 
 
 def test_the_dtype_defaults_to_bfloat16_on_a_tpu_and_float32_elsewhere():

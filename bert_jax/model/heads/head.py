@@ -73,8 +73,8 @@ class TaskHead:
     mean over the tokens of the text and the maximum over these tokens (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm`,
     the final states of both directions replace the pooler's output and the [CLS], and the pooler is not used. "last_token": the
     hidden state of the text's last token, [SEP], without the pooler. Use "last_token" for left-to-right models, because their
-    [CLS] sees no text (GPT, Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`.
-    If the model already has one of these, "pooler" keeps it."""
+    [CLS] sees no text (GPT, Radford et al. 2018, section 3.2). For a sequence or choice head without an `lstm`, "cls", "mean"
+    and "late" set the model's `classifier_pooling`. If the model already has one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings": the input of the first layer.
     "last_four_sum": the sum of the last four layers. "all_sum": the sum of all layers. "last_four_concat": the concatenation of
