@@ -141,8 +141,10 @@ class TextSet:
 
     @property
     def text_bytes(self) -> float:
-        """The size of the records in bytes. It is an estimate of the size of the text."""
-        return float(self.builder.info.splits[self.split].num_bytes)
+        """The size of the records in bytes, at least 1. It is an estimate of the size of the text. tfds knows the size of
+        "train", but not the size of its slice "train[:1%]", which is computed from the number of records."""
+        whole = self.builder.info.splits[self.split.partition("[")[0]]
+        return max(1.0, whole.num_bytes * len(self) / max(1, whole.num_examples))
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
         """Returns the names of the features with a text and its translation. The names are read from `given` (SOURCE,TARGET).
@@ -227,6 +229,13 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
         splits = builder.info.splits
         if split.split("[")[0] not in splits:
             raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
+        try:
+            splits[split]
+        except ValueError as error:
+            why = str(error).strip().splitlines()[-1]
+            raise UserError(
+                f"tfds:{name}:{split} is not a slice of a split ({why}); write a slice such as train[:1%] or train[:5000]"
+            ) from error
         return TextSet(builder, split, _text_feature(builder, feature))
 
 

@@ -112,6 +112,8 @@ def test_any_range_of_records_can_be_read(prepared, split, records):
     everything = texts(f"stories:{split}@title", prepared)
     assert everything == texts("stories@title", prepared)[records]
     text_set = tfds_text.open_text_set(f"stories:{split}@title", prepared)
+    whole = tfds_text.open_text_set("stories@title", prepared).text_bytes
+    assert text_set.text_bytes == pytest.approx(whole * len(everything) / 20)
     for start in range(len(everything)):
         for stop in range(start, len(everything) + 1):
             assert [text.decode() for text in text_set.texts(start, stop)] == everything[start:stop]
@@ -156,6 +158,8 @@ def test_a_truncated_record_file_is_named(tf_records, tmp_path):
     ("name", "message"),
     [
         ("stories:trian@story", "no split 'trian'; did you mean 'train'"),
+        ("stories:train[:1@story", r"^tfds:stories:train\[:1 is not a slice of a split \(.*\); write a slice such"),
+        ("stories:train[:99]@story", r"is not a slice of a split \(Requested slice \[:99\] incompatible with 20 examples\.\)"),
         ("stories@stroy", "no text feature 'stroy'; did you mean 'story'"),
         ("stories@year", "no text feature 'year'"),
         ("stories", r"2 text features \(.*\); choose one with tfds:stories@FEATURE"),
