@@ -126,10 +126,10 @@ class Span:
 
 def parse_source(text: str, flag: str = "--source") -> Source:
     """Parses the value of a --source flag, or of another `flag`. Raises UserError if the value is malformed."""
-    if is_in_file(text):
+    kind, colon, name = text.partition(":")
+    if kind not in KINDS and is_in_file(text):
         load_named(text, {}, flag)
         return Source("own", text, flag)
-    kind, colon, name = text.partition(":")
     if kind not in KINDS:
         known = ", ".join((*KINDS.values(), "FILE.py:NAME:ARGUMENT"))
         raise UserError(f"{flag}={text}: there is no source {kind!r}; {nearest(kind, KINDS)} ({known})")

@@ -26,6 +26,7 @@ from tests.compressed import PACK
     [
         ("embedded", Source("embedded")),
         ("text:a/*.txt", Source("text", "a/*.txt")),
+        ("text:src/**/*.py", Source("text", "src/**/*.py")),
         ("jsonl:c:/odd:name.jsonl.gz", Source("jsonl", "c:/odd:name.jsonl.gz")),
         ("tfds:wikipedia/20230601.en:train[:1%]@text", Source("tfds", "wikipedia/20230601.en:train[:1%]@text")),
     ],
