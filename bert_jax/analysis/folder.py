@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import io
-import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove
 from bert_jax.interface.figures import rendered
 from bert_jax.interface.flags import FIGURE_FORMATS, in_formats
 from bert_jax.prediction.output import checked_target, writing
+from bert_jax.tasks.readers.tables import note
 
 _LOCK = "analysis"  # the name of the temporary file that a process keeps open in its output directory
 
@@ -29,6 +29,8 @@ class _Pending:
         self.files: dict[pathlib.Path, PartialFile] = {}
         self._locks: dict[pathlib.Path, PartialFile] = {}
         self._made: list[pathlib.Path] = []
+        self.usual: set[pathlib.Path] = set()
+        """The files that the command can write; a run may leave some of them out."""
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
         """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is already
@@ -51,6 +53,9 @@ class _Pending:
             file.flush_to_disk()
         for file in self.files.values():
             file.complete()
+        earlier = sorted(path for path in self.usual - self.files.keys() if path.exists())
+        if earlier:
+            note(f"not of this run, but there before it: {', '.join(map(str, earlier))}")
 
     def close(self) -> None:
         """Removes unfinished files, locks, and the directories that were made for them."""
@@ -66,9 +71,9 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Makes the files of every `Folder` appear together at the end of the block. If the block fails, no file appears. A
-    directory therefore never mixes new files with files of an earlier run. During the block, no other process can write to the
-    same folders."""
+    """Makes the files of every `Folder` appear together at the end of the block. If the block fails, no file appears. Files of
+    an earlier run that this run has no successor for stay, and are named on standard error. During the block, no other process
+    can write to the same folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:
@@ -109,11 +114,12 @@ class Folder:
         if not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"{self._name} cannot be written: no permission to make files in {there}; choose another --output")
         if self.path.is_dir():
-            for name in itertools.chain.from_iterable(in_formats(name, self.formats) for name in names):
-                checked_target(os.fspath(self.path / name), source)
+            for written in (written for name in names for written in in_formats(name, self.formats)):
+                checked_target(os.fspath(self.path / written), source)
         if pending := _pending.get():
             with writing(self._name):
                 pending.lock(self.path, self._name)
+            pending.usual.update(self.path / written for name in names for written in in_formats(name, FIGURE_FORMATS))
         self.written: list[pathlib.Path] = []
         self.caption = ""
         """The caption printed below every figure."""

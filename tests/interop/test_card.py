@@ -16,7 +16,7 @@ from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.model.heads import make_head
 from bert_jax.pretraining.results import card_scores
-from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_translator, make_vocabulary
 from tests.objectives.scored import objective_of
 
 TOLD = Training(
@@ -140,6 +140,15 @@ def test_the_card_of_a_bilm_shows_how_to_embed(vocabulary):
     assert front_matter(text)["tags"] == ["bert_jax", "bilm"]
     assert 'python -m bert_jax.predict embed --model=DIR "A text."' in text
     assert "transformers loads only" not in text
+
+
+@pytest.mark.parametrize(("positions", "tag"), [("sinusoidal_halves", "translation"), ("rotary", None)])
+def test_the_card_of_a_translator_shows_how_to_translate(vocabulary, positions, tag):
+    """transformers only has a class for the first one."""
+    text = model_card(make_translator(vocabulary, positions=positions), Training())
+    assert front_matter(text).get("pipeline_tag") == tag
+    assert ('model = AutoModelForSeq2SeqLM.from_pretrained("DIR")' in text) == ("from transformers" in text) == bool(tag)
+    assert 'python -m bert_jax.predict translate --model=DIR "A text."' in text
 
 
 def test_a_new_export_replaces_only_an_unchanged_card(model, tmp_path):

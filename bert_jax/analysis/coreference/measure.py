@@ -6,6 +6,7 @@ with bootstrap intervals, and compared with rules."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
@@ -133,8 +134,8 @@ def coreferent(text: Text) -> Text:
     """Returns a document without the mentions of entities that are mentioned only once."""
     if not isinstance(text, Document):
         return text
-    entities = [mention.entity for mention in text.mentions]
-    several = {entity for entity in {*entities} if entities.count(entity) > 1}
+    counts = collections.Counter(mention.entity for mention in text.mentions)
+    several = {entity for entity, count in counts.items() if count > 1}
     return dataclasses.replace(text, mentions=tuple(mention for mention in text.mentions if mention.entity in several))
 
 
@@ -314,7 +315,8 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     rates = _rates([names[head], *names[reported.heads :]], np.column_stack([found, rules]).astype(np.float64), n, weights)
     at = [right[k, head], *choice.right.values[:, 0, choice.heads :].sum(0)]
     rates = [dataclasses.replace(rate, on_choice=float(x) / len(order)) for rate, x in zip(rates, at, strict=True)]
-    return Best(THREE_WAY, rates[0], tuple(rates[1:]), len(found), len(found), len(order), 0, threshold)
+    outside = int(reported.outside.values[:, 0].sum())
+    return Best(THREE_WAY, rates[0], tuple(rates[1:]), len(found), len(found), len(order), outside, threshold)
 
 
 def _asked(found: Antecedents) -> list[int]:

@@ -6,7 +6,7 @@ opening bracket. The first field is the entity. The head word of a mention comes
 head word is the last word of the mention's minimal span (`minspan`), or of the whole mention if there is no minimal span. The
 parts of a discontinuous mention ("(e1[1/2]-...") are one mention. If an entity has split antecedents (`SplitAnte=`), no single
 mention refers to all of them. The split antecedents therefore do not count as antecedents, and the first mention of the entity
-has no antecedent. Mentions on empty nodes are left out together with the nodes.
+has no antecedent. Empty nodes are left out: a mention that has one keeps its words, and a mention without words is left out.
 
 CoNLL-2012 is the format of the *_conll files of OntoNotes (https://cemantix.org/conll/2012/data.html). The head word of a
 mention is the head of its constituent in the parse column. If this column is empty, the head word is found by `last_noun`. This
@@ -268,13 +268,15 @@ class _CorefudReader(_DocumentReader):
     def read(self, sentence: Sentence, fields: Sequence[str]) -> None:
         """Adds a sentence."""
         self.begin_sentence(sentence.words)
-        for i, misc in enumerate(sentence.misc):
+        words = [(i, i + 1, misc, sentence.places[i]) for i, misc in enumerate(sentence.misc)]
+        nodes = [(node.after, node.after, node.misc, node.place) for node in sentence.empty_nodes]
+        for first, end, misc, place in sorted([*nodes, *words], key=lambda row: row[:2]):  # in the order of the lines
             value = next((part[7:] for part in misc.split("|") if part.startswith("Entity=")), "")
-            ended, rest = self.match(value, i, sentence.places[i], fields)
+            ended, rest = self.match(value, first, place, fields)
             for opened in ended:
-                self._close(opened, range(opened.first, i + 1), sentence)
+                self._close(opened, range(opened.first, end), sentence)
             if rest:
-                self._report(f"{sentence.places[i]}Entity={cut(value)} has no valid brackets of mentions; correct it")
+                self._report(f"{place}Entity={cut(value)} has no valid brackets of mentions; correct it")
 
     def document(self) -> Document:
         """Returns the document after all of its sentences have been read. Also reports the mentions that lack parts."""
@@ -311,6 +313,8 @@ class _CorefudReader(_DocumentReader):
             self._parts.setdefault((entity, count, i), []).append(parts)
 
     def _add(self, entity: str, opened: Opened, words: Sequence[int], sentence: Sentence) -> None:
+        if not words:  # only empty nodes
+            return
         if sentence.heads:
             head = tree_head(words, sentence.heads)
         else:
@@ -385,6 +389,13 @@ class Conll2012File(TextFile):
             reader.read(rows)
 
 
+_WRITTEN = {
+    **{"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"},
+    **{"/.": ".", "/?": "?", "/-": "-"},
+}
+"""The text of words that OntoNotes writes otherwise: brackets as in the Penn Treebank, and marks with a slash."""
+
+
 class _Conll2012Reader(_DocumentReader):
     """Reads the sentences of one document of CoNLL-2012."""
 
@@ -396,7 +407,7 @@ class _Conll2012Reader(_DocumentReader):
             self._report(f"{error}; the sentence is left out")
             return
         tags, types = [row[_TAG] for row in columns], _named([row[_NAMED] for row in columns])
-        self.begin_sentence([row[_WORD] for row in columns])
+        self.begin_sentence([_WRITTEN.get(row[_WORD], row[_WORD]) for row in columns])
         for i, (record, row) in enumerate(zip(rows, columns, strict=True)):
             ended, rest = self.match(row[-1], i, record.place)
             for opened in ended:

@@ -14,8 +14,9 @@ from jaxtyping import Int32
 
 from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import bare_name
-from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conll import column_instead_of_words, conll_width, read_conll
 from bert_jax.tasks.readers.conllu import CONLLU, Sentence
 
 NO_LABEL = "_"
@@ -47,14 +48,20 @@ class AnnotatedFile:
 
     def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
         self.path = os.fspath(path)
+        local = fetched(path, "--input")
         try:
-            with pathlib.Path(self.path).open("rb") as file:
+            with local.open("rb") as file:
                 self.file = os.fstat(file.fileno())
         except OSError as error:
             reason = f"{missing_path(self.path)} cannot be read: {error.strerror}"
             raise UserError(f"{reason}; name a CoNLL-U or CoNLL file that you have permission to read") from error
         self._treebank = Treebank(path, report=report) if is_conllu(self.path) else None
-        self._tagged = [] if self._treebank else read_conll(path, tag=column)
+        self._tagged = [] if self._treebank else read_conll(local, tag=column)
+        if self._tagged and (fault := column_instead_of_words(self._tagged, conll_width(local))):
+            raise UserError(
+                f"{self.path}: {fault[0]}; give a file whose first column has the words, or the treebank itself with a name that "
+                "ends in .conllu"
+            )
 
     def __iter__(self) -> Iterator[Annotated]:
         if self._treebank is not None:

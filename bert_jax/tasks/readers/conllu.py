@@ -60,6 +60,17 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
+class EmptyNode:
+    """A node without a word, e.g. the subject that a language leaves out. Its ID is "8.1" if it follows word 8."""
+
+    after: int
+    """The number of words before it."""
+    misc: str
+    place: str
+    """The prefix of messages about the node."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Sentence:
     """The syntactic words of a sentence with their annotation, one field per CoNLL-U column. A missing value is "_"."""
 
@@ -80,6 +91,7 @@ class Sentence:
     """The prefix of messages about each word."""
     comments: tuple[str, ...] = ()
     """The lines that start with "#", before the sentence."""
+    empty_nodes: tuple[EmptyNode, ...] = ()
 
 
 def read_conllu(
@@ -153,6 +165,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     tree (unless heads are ignored), or if the sentence has no heads (if heads are required). The error names the file and the
     line."""
     words: list[tuple[Line, list[str]]] = []
+    empty_nodes: list[EmptyNode] = []
     for line in block.rows:
         row = _columns(line, block.columns)
         if row[0].isdecimal():
@@ -160,6 +173,8 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
                 order = f"follows the ID {len(words)}" if words else "is the first ID of the sentence"
                 raise UserError(f"{line.place}the ID {cut(row[0], 20)} {order}; {_renumber(row[0])}")
             words.append((line, row))
+        elif "." in row[0]:
+            empty_nodes.append(EmptyNode(len(words), row[9], line.place))
     place = block.rows[0].place
     if not words:
         raise UserError(f"{place}the sentence has no word; remove its lines")
@@ -176,10 +191,10 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     elif heads == "required":
         raise UserError(f"{place}the sentence has no heads (column 7 is _); give a treebank, or parse the file first")
     forms, lemmas, upos, xpos, features = columns[1:6]
-    places = tuple(line.place for line, _ in words)
     return Sentence(
-        place, block.document, forms, lemmas, upos, xpos, features, found, columns[7], columns[9], places, block.comments
-    )
+        place, block.document, forms, lemmas, upos, xpos, features, found, columns[7], columns[9],
+        tuple(line.place for line, _ in words), block.comments, tuple(empty_nodes),
+    )  # fmt: skip
 
 
 def _columns(line: Line, names: Sequence[str]) -> list[str]:

@@ -45,7 +45,7 @@ from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.entity_scores import as_tags, is_tag
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.conll import COLUMN_FILES, begins_document, conll_width, read_conll
+from bert_jax.tasks.readers.conll import COLUMN_FILES, begins_document, column_instead_of_words, conll_width, read_conll
 from bert_jax.tasks.readers.conllu import COLUMNS as CONLLU_COLUMNS
 from bert_jax.tasks.readers.conllu import CONLLU, TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
@@ -777,20 +777,10 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         raise Location(path, 1).error(
             f"the line has column names ({first.words[0]}) instead of a word and its tag; remove the line"
         )
-    lengths = [len(example.words) for example in found]
-    numbers = [tuple(map(str, range(first, first + max(lengths)))) for first in (0, 1)]
-    if not config.columns and max(lengths) > 1:
-        if any(all(e.words == some[: len(e.words)] for e in found) for some in numbers):
-            conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
-            raise UserError(
-                f"{path}: the first column has word numbers, not words; {conllu}name the columns in their order, such as "
-                "columns=[n,words,labels]"
-            )
-        if width > 2 and all(len(set(example.words)) == 1 for example in found):
-            raise UserError(
-                f"{path}: the first column does not have words, because it is {found[0].words[0]!r} in every line of a "
-                "sentence; name the columns in their order, such as columns=[document,part,n,words,labels]"
-            )
+    if not config.columns and (fault := column_instead_of_words(found, width)):
+        has, columns = fault
+        conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
+        raise UserError(f"{path}: {has}; {conllu}name the columns in their order, such as columns={columns}")
     return _placed(path, found)
 
 
