@@ -14,12 +14,13 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.corpus")
 
 import argparse
+import dataclasses
 import functools
 import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from annotated_types import Interval
 
@@ -45,6 +46,8 @@ from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
 _TRAINERS = ("wordpiece", "sentencepiece", "bpe", "characters")
+_RULES_OF_TOKENS = {"duplicate-documents", "unlike-lengths", "long-pairs"}
+"""The cleaning rules that are applied to tokens. They do not change the text on which a vocabulary is trained."""
 
 _MOST_SHARDS = 99_999  # shard names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
@@ -336,19 +339,29 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
     """Builds the corpus in the directory --output and prints its report. Messages use the name `shown` for the directory."""
     with arrays.disk_errors(flags.output):
-        tokenizer = _tokenizer(flags, config)
+        say = _say_once()
+        tokenizer = _tokenizer(flags, config, say)
     if flags.vocab_only:
         print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
         return
     report = build_corpus(
-        config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=flags.command, say=_say
+        config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=flags.command, say=say
     )
     if report is not None:
         print(format_report(report), end="")
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def _say_once() -> Callable[[str], None]:
+    """Returns a function that prints a note the first time. The sources are found for the vocabulary, and again for the
+    corpus."""
+    said = set[str]()
+
+    def say(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            print(line, file=sys.stderr)
+
+    return say
 
 
 def _verify(flags: argparse.Namespace) -> None:
@@ -361,7 +374,7 @@ def _verify(flags: argparse.Namespace) -> None:
     print(f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and its vocabulary")
 
 
-def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
+def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[str], None]) -> Tokenizer:
     """Returns the vocabulary of --vocab, or a new vocabulary. A new vocabulary is trained once, and then read from the output
     directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
@@ -383,6 +396,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
     recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
+    recipe |= {"text_field": flags.text_field or "text", "pair_fields": flags.pair_fields, "layout": flags.layout}
+    recipe |= dataclasses.asdict(config.text.cleaning) | {"keep": sorted(config.text.cleaning.keep - _RULES_OF_TOKENS)}
     is_bpe, are_characters = (flags.train_vocab == kind for kind in ("bpe", "characters"))
     recipe |= {"lowercase": bool(flags.lowercase)} if are_characters else {}
     if is_bpe:
@@ -403,7 +418,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
                 f"directory, or keep its vocabulary with --vocab={directory}"
             )
         return load_tokenizer(directory)
-    items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
+    items = sources.find_items(config.sources, config.text.options, say)
     documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
     if is_bpe:
         settings = {name: recipe[name] for name in ("lowercase", "splitting", "nfc", "unused")}

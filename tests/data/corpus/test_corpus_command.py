@@ -11,7 +11,9 @@ import os
 import re
 import shutil
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from tokenizers import trainers
 
 from bert_jax.corpus import _parser, main
@@ -80,11 +82,32 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
     run_corpus(*flags)
     with pytest.raises(UserError, match=r"was trained with other settings: megabytes was 200, and now is 3\. Choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
+    for other, says in (
+        ("text-field=body", "text_field was text, and now is body"),
+        ("pair-fields=2,1", "pair_fields was None, and now is 2,1"),
+        ("layout=lines", "layout was auto, and now is lines"),
+        ("keep=symbol-lines", r"keep was \[\], and now is \['symbol-lines'\]"),
+        ("max-sentence-characters=70", "max_sentence_characters was 5000, and now is 70"),
+        ("min-document-characters=7", "min_document_characters was 20, and now is 7"),
+    ):
+        with pytest.raises(UserError, match=f"was trained with other settings: {says}. Choose"):
+            run_corpus(*flags, f"--{other}")
+    assert "vocabulary of " in run_corpus(*flags, "--vocab-only", "--keep=duplicate-documents", "--on-bad-bytes=replace")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
         UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130\. Choose another --output"
     ):
         run_corpus(*flags)
+
+
+def test_the_column_of_the_text_is_printed_once_before_a_vocabulary_is_trained(tmp_path, capsys):
+    texts = english(20)
+    parquet.write_table(pyarrow.table({"text": texts, "body": texts}), tmp_path / "a.parquet")
+    main([f"--source=parquet:{tmp_path}/a.parquet", "--train-vocab=wordpiece", f"--output={tmp_path}/new", "--workers=1"])
+    first, second, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith("the text is the column 'text' of text, body; --text-field=NAME chooses another")
+    assert second.startswith("reading for the vocabulary")
+    assert first not in others
 
 
 def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, text_file, run_corpus, monkeypatch):
@@ -300,6 +323,7 @@ def test_each_kind_of_vocabulary_is_trained_and_recorded_with_its_settings(tmp_p
     if kind == "wordpiece":
         assert tokenizer.max_word_characters == recipe.get("max_word_characters", 200)
     plain = {"megabytes": 200, "max_word_characters": None, "alphabet": None, "sources": [source]}
+    plain |= {"text_field": "text", "pair_fields": None, "layout": "auto", **dataclasses.asdict(CleaningConfig()), "keep": []}
     assert json.loads((tmp_path / "new" / ".vocabulary.json").read_text()) == {"kind": kind, **plain, **recipe}
 
 
