@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -224,11 +225,12 @@ class LabelledBatches:
     ):
         self._features, self._shape, self._batch_size, self._seed = features, shape, batch_size, seed
         self._pad_id, self._row_multiple = pad_id, row_multiple
+        self._order = functools.lru_cache(maxsize=2)(self._new_order)  # every step needs the order of its epoch
         self.steps_per_epoch = -(-len(features) // batch_size)
         self.row_counts = choose_row_counts(self._needed(epochs), shape.length)
         """The row counts of the batches, ascending."""
 
-    def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
+    def _new_order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """Returns the indices of all features in the order of an epoch."""
         return permutation(len(self._features), make_key(self._seed, epoch), np.int64)
 
@@ -236,14 +238,14 @@ class LabelledBatches:
         """Returns the number of rows that each of the first `PACKED_AHEAD` steps needs, rounded up to a multiple of
         `row_multiple`."""
         sizes = np.array([feature.size for feature in self._features])
-        rows: list[int] = []
-        for epoch in range(epochs):
-            of_epoch = sizes[self._order(epoch)]
-            for first in range(0, len(sizes), self._batch_size):
-                if len(rows) == PACKED_AHEAD:
-                    break
-                rows.append(self._rounded(len(pack_sizes(of_epoch[first : first + self._batch_size].tolist(), self._shape))))
-        return np.array(rows, np.int64)
+
+        def rows() -> Iterator[int]:
+            for epoch in range(epochs):
+                of_epoch = sizes[self._order(epoch)]
+                for first in range(0, len(sizes), self._batch_size):
+                    yield self._rounded(len(pack_sizes(of_epoch[first : first + self._batch_size].tolist(), self._shape)))
+
+        return np.array([*itertools.islice(rows(), PACKED_AHEAD)], np.int64)
 
     def _rounded(self, rows: int) -> int:
         return -(-rows // self._row_multiple) * self._row_multiple

@@ -58,6 +58,18 @@ def test_the_order_of_a_seed_and_epoch_equals_the_order_of_earlier_versions():
     assert batches.members(2 * batches.steps_per_epoch)[:6] == [5, 7, 24, 18, 10, 14]
 
 
+def test_the_features_are_shuffled_once_for_all_steps_of_an_epoch(monkeypatch: pytest.MonkeyPatch):
+    shuffled: list[object] = []
+    original = module.permutation
+    monkeypatch.setattr(module, "permutation", lambda *given: shuffled.append(given) or original(*given))
+    monkeypatch.setattr(module, "PACKED_AHEAD", 5)
+    batches = batches_of()
+    assert (batches.steps_per_epoch, len(shuffled)) == (5, 1), "no epoch after the steps that are packed ahead"
+    for step in range(2 * batches.steps_per_epoch):
+        batches.at(step)
+    assert len(shuffled) == 2
+
+
 def test_a_batch_holds_only_the_features_of_its_step():
     batches = batches_of()
     for step in range(2 * batches.steps_per_epoch):
