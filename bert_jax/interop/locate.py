@@ -20,6 +20,8 @@ from bert_jax.storage.paths import checked, is_remote
 
 VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", *COMPRESSIONS))
 """The names that a file of word vectors may have in a directory. `convert` exports a file with the first name."""
+_SHARDS = ("model-*.safetensors", "pytorch_model-*.bin")
+"""Patterns of the files of a model whose tensors are in several files."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -45,7 +47,8 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def _is_read(name: str) -> bool:
     """Returns whether a file of this name in a model directory is read."""
-    return any(fnmatch.fnmatch(name, pattern) for pattern in (*HUB_FILES, f"{WEIGHTS[:5]}*.safetensors", PYTORCH))
+    weights = f"{WEIGHTS[:5]}*.safetensors", f"{PYTORCH[:-4]}*.bin"
+    return any(fnmatch.fnmatch(name, pattern) for pattern in (*HUB_FILES, CARD, *weights))
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -152,11 +155,11 @@ def from_hub(name: str) -> pathlib.Path:
     Raises UserError if the hub has no model of this name, if the model is not supported, or if the network fails.
     """
     with hub_fetcher(name) as fetch:
-        directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")
+        directory = fetch(*HUB_FILES, CARD, WEIGHTS, _SHARDS[0])
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
-            directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")
+            directory = fetch(*HUB_FILES, PYTORCH, _SHARDS[1])
             if weights_file(directory) is None and (directory / MODULES).is_file():
-                directory = fetch(*(f"*/{name}" for name in (*HUB_FILES, WEIGHTS, PYTORCH)))
+                directory = fetch(*(f"*/{name}" for name in (*HUB_FILES, WEIGHTS, PYTORCH, *_SHARDS)))
                 directory = transformer_folder(directory) or directory
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:

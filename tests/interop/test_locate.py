@@ -251,6 +251,8 @@ def test_a_directory_takes_precedence_over_a_hub_model_of_the_same_name(tmp_path
 
 
 NEEDED = {"config.json", "model.safetensors"}
+SHARDS = {f"0_BERT/{name}" for name in ("model-00001-of-00001.safetensors", "pytorch_model-00001-of-00001.bin")}
+OF_SENTENCES = {"modules.json", "0_BERT/model.safetensors", *SHARDS, "1_Pooling/config.json", "README.md"}
 
 
 @pytest.mark.parametrize(
@@ -259,8 +261,8 @@ NEEDED = {"config.json", "model.safetensors"}
         ({f"model/{name}" for name in (*NEEDED, "other.bin")} | {"metrics.jsonl", "config.json"}, NEEDED),
         ({*NEEDED, "other.bin", "README.md", "source.spm", "checkpoints/1/state"}, {*NEEDED, "README.md", "source.spm"}),
         (
-            {"modules.json", "0_BERT/model.safetensors", "0_BERT/other.h5", "1_Pooling/config.json"},
-            {"modules.json", "0_BERT/model.safetensors", "1_Pooling/config.json"},
+            {*OF_SENTENCES, "0_BERT/other.h5", "0_BERT/pytorch_model-1.bin.part", "1_Pooling/figure.png"},
+            OF_SENTENCES,
         ),
         ({"bert_config.json", "bert_model.ckpt.index", "older/x"}, {"bert_config.json", "bert_model.ckpt.index"}),
         ({"config.json", "checkpoints/1/state"}, {"config.json"}),
@@ -323,11 +325,15 @@ def test_an_old_sentence_transformers_model_is_fetched_with_its_transformer_fold
     (old / "1_Pooling").mkdir(parents=True)
     shutil.copytree(hub.models[f"{hub.owner}/whole"], old / "0_BERT")
     (old / "1_Pooling" / "config.json").write_text("{}")
+    (old / "README.md").touch()
     (old / "modules.json").write_text('[{"path": "0_BERT"}, {"path": "1_Pooling"}]')
+    for shard in SHARDS:
+        (old / shard).touch()
     hub.models[f"{hub.owner}/old"] = old
     directory = found(askers.hub.ask(f"{hub.owner}/old")[1])
     assert (directory.name, (directory / "vocab.txt").is_file()) == ("0_BERT", True)
     assert (directory.parent / "1_Pooling" / "config.json").is_file()
+    assert all((directory.parent / name).is_file() for name in ("README.md", *SHARDS))
     assert "tf_model.h5" not in hub.fetched
 
 
