@@ -38,6 +38,9 @@ class Item:
 
     size: int
     generation: str
+    is_compressed: bool = False
+    """Whether the object is stored as gzip and decompressed by each download, e.g. after `gcloud storage cp --gzip-local=txt`.
+    `size` is then the compressed size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +120,8 @@ def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
             answer = file_system().call("GET", "b/{}/o", bucket, prefix=prefix, pageToken=page or None, json_out=True, **more)
         for item in answer.get("items", ()):
             if not item["name"].endswith("/"):  # some programs create these objects to mark directories
-                found[item["name"]] = Item(int(item.get("size", 0)), str(item["generation"]))
+                is_compressed = item.get("contentEncoding") == "gzip"
+                found[item["name"]] = Item(int(item.get("size", 0)), str(item["generation"]), is_compressed)
         page = answer.get("nextPageToken", "")
         if not page:
             return found
@@ -194,16 +198,20 @@ def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
 
 def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
     """Downloads an object to a file. Calls `arrived` with the count of new bytes whenever data is received. Raises StorageError
-    if the size of the object differs from the size in `item`."""
+    if the size of the object differs from the size in `item`. Compressed objects are decompressed, and their size is not
+    checked."""
     bucket, key = split(path)
     with explained(path):
         if item.size <= _IN_ONE_REQUEST:
             _, data = file_system().call("GET", "b/{}/o/{}", bucket, key, alt="media")
             file.write_bytes(data)
             arrived(item.size)
+        elif item.is_compressed:  # its parts cannot be requested concurrently, since the uncompressed size is unknown
+            file_system().get_file(os.fspath(path), str(file), concurrency=1)
+            arrived(item.size)
         else:
             file_system().get_file(os.fspath(path), str(file), callback=_arrivals(arrived))
-    if file.stat().st_size != item.size:
+    if not item.is_compressed and file.stat().st_size != item.size:
         raise StorageError(f"{path} changed during the download; rerun the same command")
 
 

@@ -157,12 +157,14 @@ class Handler(emulated.RequestHandler):
         return None
 
     def end_headers(self) -> None:
-        """Adds the generation of the object that is read, and when it was written."""
+        """Adds the generation of the object that is read, when it was written, and its encoding."""
         parsed = urllib.parse.urlparse(self.path)
         if self.command == "GET" and "alt=media" in parsed.query and (about := self._object(parsed.path, {})):
             self.send_header("x-goog-generation", str(about["generation"]))
             written = datetime.datetime.fromisoformat(str(about["updated"])) - datetime.timedelta(seconds=Handler.older)
             self.send_header("Last-Modified", email.utils.format_datetime(written, usegmt=True))
+            if encoding := about.get("contentEncoding"):
+                self.send_header("Content-Encoding", str(encoding))
         super().end_headers()
 
 

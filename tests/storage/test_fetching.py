@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import gzip
 import os
 import pathlib
 import re
@@ -191,6 +192,19 @@ def test_a_failed_download_leaves_no_partial_file(bucket: str, tmp_path: pathlib
     with pytest.raises(objects.StorageError, match="changed during the download"):
         fetching.fetch(bucket, tmp_path / "copies", {"a": objects.Item(8, "1")})
     assert list((tmp_path / "copies").iterdir()) == []
+
+
+@pytest.mark.parametrize("in_one_request", [0, 8 << 20])
+def test_an_object_stored_with_compression_is_fetched_uncompressed(
+    in_one_request: int, bucket: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(objects, "_IN_ONE_REQUEST", in_one_request)
+    text, how = b"a text " * 1000, {"content_encoding": "gzip"}  # as by `gcloud storage cp --gzip-local=txt`
+    objects.file_system().pipe_file(f"{bucket}/a.txt", gzip.compress(text), fixed_key_metadata=how)
+    copies = Copies(cached_path(bucket))
+    for new in ({"a.txt"}, set()):
+        assert fetched(f"{bucket}/a.txt", "--source").read_bytes() == text
+        assert copies.new() == new
 
 
 @pytest.mark.parametrize(("size", "free"), [(0, 0), (1_000, (64 << 20) + 1_000)])
