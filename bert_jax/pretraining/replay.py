@@ -34,11 +34,12 @@ from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
-from bert_jax.runtime.workdir import from_start, run_config
+from bert_jax.runtime.workdir import METRICS, from_start, read_metrics, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.log import SKIPPED_BATCHES
 from bert_jax.training.steps import Program, TrainState, skipped_batches
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
     program = pretraining_program(experiment, mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(experiment, program, workdir, corpus, step - 1)
-        batches = Batches(experiment, corpus, skipped_batches(state))
+        batches = Batches(experiment, corpus, _rollbacks(workdir) or [(0, skipped_batches(state))])
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
@@ -147,19 +148,28 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
 
 
 class Batches:
-    """The batches of all phases of a run, indexed by the number of finished steps. The index is shifted by
-    `skipped_batches`."""
+    """The batches of all phases of a run, indexed by the number of finished steps. The index is shifted by the number of
+    batches that the run has skipped. `rollbacks` has (step, that number from the step on), the earliest first."""
 
-    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
+    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, rollbacks: Sequence[tuple[int, int]] = ()):
         self.phase = experiment.phase_after
+        self._skipped = [(0, 0), *rollbacks]
         of_phases = open_phase_corpora(experiment, corpus)
         self._of_phase = functools.cache(
-            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped_batches)
+            lambda phase, skipped: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped)
         )
 
     def at(self, step: int) -> Batch:
         """Returns the batch that the run trains on after `step` steps."""
-        return self._of_phase(self.phase(step)).rows(step)
+        skipped = [number for since, number in self._skipped if since <= step][-1]
+        return self._of_phase(self.phase(step), skipped).rows(step)
+
+
+def _rollbacks(workdir: AnyPath) -> list[tuple[int, int]]:
+    """Returns the recorded rollbacks of the run in `workdir`, for `Batches`. The state to which a run has rolled back does not
+    have the number of skipped batches, since it was saved before."""
+    records = read_metrics(workdir / METRICS)
+    return [(record["step"], int(record[SKIPPED_BATCHES])) for record in records if SKIPPED_BATCHES in record]
 
 
 def _nearest_state(

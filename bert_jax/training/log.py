@@ -27,6 +27,9 @@ from bert_jax.training.config import LogConfig
 from bert_jax.training.metrics import MetricsWriter
 
 FIGURE = "curves.png"
+SKIPPED_BATCHES = "train/skipped_batches"
+"""The number of batches that rollbacks have skipped. Runs that may roll back record it for the steps from the record's step on,
+at every rollback and whenever they resume."""
 
 
 class Logged(Protocol):
@@ -100,10 +103,11 @@ class RunLog(abc.ABC):
         """Returns a context manager. The time inside it counts as `category` and is excluded from the rates."""
         return self.throughput.pause(category)
 
-    def rolled_back(self, step: int) -> None:
-        """Drops the records of the steps after `step`, which will be repeated."""
+    def rolled_back(self, step: int, skipped_batches: int) -> None:
+        """Drops the records of the steps after `step`, which will be repeated with other batches (`SKIPPED_BATCHES`)."""
         if self.metrics:
             self.metrics.rollback(step or -1)
+        self.write(step, {SKIPPED_BATCHES: skipped_batches})
         self._time.rolled_back()
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:

@@ -26,9 +26,9 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.log import RunLog
+from bert_jax.training.log import SKIPPED_BATCHES, RunLog
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.steps import TrainState, add_sums
+from bert_jax.training.steps import TrainState, add_sums, skipped_batches
 
 if TYPE_CHECKING:  # only runs in buckets load this module
     from bert_jax.storage.mirror import Mirror
@@ -110,6 +110,8 @@ def train(parts: Parts, state: TrainState) -> Trained:
     """
     run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
+    if parts.rollback and step:  # an earlier start may have recorded a rollback after which it saved no checkpoint
+        log.write(step, {SKIPPED_BATCHES: skipped_batches(state)})
     while step < parts.last_step and not ended and not stopped:
         with parts.stage(state) as stage:
             sums = StepSums(parts.abort_after_skipped, parts.directory, stage.rows, parts.spikes)
@@ -143,7 +145,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
                     raise
                 state = parts.rollback(stage, spike)
                 step, stopped = int(state.step), False
-                log.rolled_back(step)
+                log.rolled_back(step, skipped_batches(state))
 
     is_whole = ended or step == parts.last_step
     with goodput.during(TimeCategory.SAVING):

@@ -343,7 +343,7 @@ def test_the_schedule_sets_the_rate(whole: dict[int, pathlib.Path]):
 def test_the_rows_have_the_masks_of_the_policy(whole: dict[int, pathlib.Path]):
     experiment, corpus = load_experiment(whole[1], [], ())
     without = dataclasses.replace(experiment, examples=dataclasses.replace(experiment.examples, masking="tokens"))
-    ours, theirs = (Batches(one, corpus, 0).at(3) for one in (experiment, without))
+    ours, theirs = (Batches(one, corpus).at(3) for one in (experiment, without))
     np.testing.assert_array_equal(ours["cls_positions"], theirs["cls_positions"])
     assert not np.array_equal(ours["masked_positions"], theirs["masked_positions"])
 

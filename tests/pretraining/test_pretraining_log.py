@@ -30,7 +30,7 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.log import Throughput
+from bert_jax.training.log import SKIPPED_BATCHES, Throughput
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import program_for
 
@@ -180,8 +180,10 @@ def test_a_rollback_drops_the_records_of_repeated_steps(tmp_path: pathlib.Path):
             log.evaluation(step, SCORES)
         log._run.goodput.step_done(3)
         for step, kept in ((2, [0, 2]), (0, [])):  # of step 0, which is evaluated again
-            log.rolled_back(step)
-            assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
+            log.rolled_back(step, 7)
+            *others, last = read_metrics(tmp_path / METRICS)
+            assert [record["step"] for record in others] == kept
+            assert (last["step"], last[SKIPPED_BATCHES]) == (step, 7)
         assert log._run.goodput._furthest == 3
     assert log.metrics is not None
     assert log.metrics._file.closed
@@ -332,7 +334,7 @@ def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures
     with log_of(tmp_path, of_run={"is_first": False}) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
-        log.rolled_back(0)
+        log.rolled_back(0, 1)
     assert (list(tmp_path.iterdir()), figures) == ([], [])
 
 

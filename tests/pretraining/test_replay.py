@@ -58,9 +58,10 @@ def corpus(corpora: pathlib.Path) -> Corpus:
 
 
 def test_a_replayed_step_gets_its_batch_after_skipped_batches(corpus: Corpus):
-    batches = Batches(EXPERIMENT, corpus, 10)
+    """The run started with 10 skipped batches, and rolled back three times to two checkpoints."""
+    batches = Batches(EXPERIMENT, corpus, [(0, 10), (2, 15), (2, 20), (4, 30)])
     assert [batches.phase(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
-    for step, phase, at in ((0, 0, 10), (2, 0, 12), (3, 1, 10), (6, 1, 13)):
+    for step, phase, at in ((0, 0, 10), (1, 0, 11), (2, 0, 22), (3, 1, 20), (4, 1, 31), (6, 1, 33)):
         wanted = PhaseBatches(EXPERIMENT, phase, corpus).source.at(at, (0, 1))
         jax.tree.map(np.testing.assert_array_equal, dict(batches.at(step)), dict(wanted))
 

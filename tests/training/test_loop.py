@@ -26,6 +26,7 @@ class State:
 
     step: int
     skipped: int = 0
+    skipped_batches: int = 0
 
     @property
     def params(self) -> str:
@@ -55,8 +56,9 @@ class Run:
             preemption=types.SimpleNamespace(requested=lambda step: step in stops),
         )
         log: Any = types.SimpleNamespace(
-            pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say")
-        )
+            pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say"),
+            write=notes.of("write"),
+        )  # fmt: skip
         saver: Any = types.SimpleNamespace(
             save=lambda step, state: notes.of("save")(step, state.params), finish=lambda step: self.unsaved
         )
@@ -127,7 +129,7 @@ class Run:
 
     def rollback(self, stage: Stage, spike: LossSpike) -> Any:
         self.notes.append(f"spike at {spike.step}, {stage.skipped_batches} skipped")
-        return State(1)
+        return State(1, skipped_batches=6)
 
     def __call__(self, begin: int = 0, **changed: Any) -> Trained:
         state: Any = State(begin)
@@ -213,9 +215,16 @@ def test_a_rollback_continues_in_the_stage_of_the_restored_state(monkeypatch: py
     assert run().state == State(4)  # type: ignore[comparison-overlap]
     stages = [note for note in run.notes if note.startswith(("stage", "spike", "back"))]
     assert stages == [
-        *("stage to 2 from 0", "stage to 4 from 2", "spike at 3, 5 skipped", "back to 1"),
+        *("stage to 2 from 0", "stage to 4 from 2", "spike at 3, 5 skipped", "back to 1 6"),
         *("stage to 2 from 1", "stage to 4 from 2"),
     ]
+
+
+def test_a_resumed_run_that_may_roll_back_records_its_skipped_batches(monkeypatch: pytest.MonkeyPatch):
+    for begin, spikes in ((2, (9,)), (0, (9,)), (2, ())):
+        run = Run(monkeypatch, 4, spikes=spikes)
+        run(begin)
+        assert ("write 2 {'train/skipped_batches': 0}" in run.notes) == (begin == 2 and spikes != ())
 
 
 def test_spikes_without_rollback_fail_the_run(monkeypatch: pytest.MonkeyPatch):
