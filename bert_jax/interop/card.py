@@ -57,6 +57,7 @@ class _Use:
 
 
 _USES = {
+    "MTModel": _Use("translation", "AutoModelForSeq2SeqLM", 'translate --model={} "A text."'),
     "LMHeadModel": _Use("text-generation", "AutoModelForCausalLM", 'generate --model={} "A text"'),
     "Model": _Use("feature-extraction", "AutoModel", 'embed --model={} "A text."'),
     "ForPreTraining": _Use("fill-mask", "AutoModelForPreTraining", 'fill-mask --model={} "A {mask} text."'),
@@ -88,7 +89,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
     command = use.command if head is None else _HEAD_COMMANDS[head.kind]
     if not is_bert and head is None:
-        command = _USES["Model"].command
+        command = _USES["MTModel" if config.encoder == "encoder_decoder" else "Model"].command
     loads = family.model_type in FAMILIES and form == "huggingface"
     front = {
         "license": training.license or UNKNOWN,
