@@ -4,7 +4,7 @@ not learn from them, and shortens warmups that are too long.
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
 A key that is set on the command line is never changed. If its value contradicts the corpus or `init_from`, a later check raises
-a UserError with the right value.
+a UserError with the right value. A key that would have no effect is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
@@ -44,7 +44,7 @@ def infer_settings(
     the configuration is read from the run instead. With `init_tiled`, the experiment sets the sizes. Without `init_from`, only
     the vocabulary size is inferred, and it is read from the corpus. `given` are the dotted keys that are set on the command
     line. With `download`, a model may be downloaded from the hub to read its configuration. Raises UserError if `init_from` is
-    not a model.
+    not a model, or if a key in `given` has no effect.
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []
@@ -97,7 +97,12 @@ def infer_settings(
             f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}, since {warmup:,} is "
             "longer than the phase"
         )
-    return settled, notes + _advice(settled)
+    try:
+        experiment = PretrainingExperiment.from_dict(settled)
+    except UserError:  # this error is reported when the experiment is made
+        return settled, notes
+    _require_effect(experiment, phases, given)
+    return settled, notes + _advice(experiment)
 
 
 def _as_list(value: Any) -> Any:
@@ -105,13 +110,41 @@ def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _advice(values: JsonObject) -> list[str]:
+def _require_effect(experiment: PretrainingExperiment, phases: Sequence[JsonObject], given: Collection[str]) -> None:
+    """Raises UserError if one of the keys `given` has no effect. `phases` are the phases as the experiment file and the command
+    line set them."""
+
+    def refuse(key: str, reason: str, remedy: str = "leave it out") -> None:
+        if key in given:
+            raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
+
+    rows = experiment.examples.targets
+    for group in ("examples", "evaluation", *(f"phases.{i}" for i in range(len(phases)))):
+        if rows != "masked":
+            for name in ("masked_fraction", "mask_probability", "random_probability"):
+                refuse(f"{group}.{name}", f"config.objective={experiment.objective} masks nothing")
+        if rows == "translated":
+            refuse(f"{group}.max_predictions", "every token of a translation is predicted")
+    for name in ("length", "max_predictions", "packed_examples", "masked_fraction"):  # the others count for held-out rows
+        if all(name in phase for phase in phases):
+            refuse(f"examples.{name}", "every phase sets its own", f"set those of the phases, such as config.phases.0.{name}")
+    spans = experiment.schedules()
+    if all(span.key != "config.optimizer.schedule" for span in spans):
+        refuse("optimizer.schedule", "every phase sets its own", f"set those of the phases, such as {spans[0].key}")
+    for span in spans:
+        if (key := f"{span.phase}.warmup_steps".removeprefix("config.")) in given and not span.reads("warmup_steps"):
+            refuse(key, f"{span.key}={span.schedule} does not use it")
+    for i, phase in enumerate(experiment.phases):
+        if phase.continue_schedule:
+            first = max(j for j in range(i) if not experiment.phases[j].continue_schedule)
+            for name in ("learning_rate", "warmup_steps"):
+                remedy = f"set config.phases.{first}.{name}, or config.phases.{i}.continue_schedule=false"
+                refuse(f"phases.{i}.{name}", f"phase {i} continues the schedule of phase {first}", remedy)
+
+
+def _advice(experiment: PretrainingExperiment) -> list[str]:
     """Returns a note for each schedule in which the warmup takes more than half of the steps, and for each phase in which
     `max_predictions` is too small for `masked_fraction`."""
-    try:
-        experiment = PretrainingExperiment.from_dict(values)
-    except UserError:  # this error is reported when the experiment is made
-        return []
     notes = [
         f"the warmup takes {schedule.warmup_steps:,} of {counted(schedule.steps, 'step')}: the learning rate reaches its peak "
         "late; for a shorter run, --config.steps=N shortens the warmup too"

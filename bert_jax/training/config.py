@@ -7,7 +7,6 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Count, CountOrZero, Epsilon, Fraction, LearningRate, NamedIn, OneOf, check_ranges
 from bert_jax.training import OPTIMIZERS, SCHEDULES, SINKS
 
@@ -50,12 +49,6 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
-        others = [name for name in SCHEDULES if name != "original"]
-        if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
-            raise UserError(
-                f"optimizer.schedule={self.schedule} does not use decay_power and end_learning_rate; leave them out, or set "
-                "optimizer.schedule=original"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

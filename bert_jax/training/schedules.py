@@ -170,12 +170,16 @@ class Span:
     end_fraction: float | None = None
     """The learning rate at the end of the decay, as a fraction of the peak. If None, the schedule's default is used."""
 
+    def reads(self, setting: str) -> bool:
+        """Returns whether the schedule has the parameter `setting`. Raises UserError if the schedule cannot be used."""
+        rate_by(self.schedule, self.key, SETTINGS)
+        return setting in inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
+
     def rate(self) -> Schedule:
         """Returns the function from the run's step to the rate. Raises UserError if the schedule cannot be used."""
         settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         found = rate_by(self.schedule, self.key, settings)
-        reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
-        if self.end_fraction is not None and "end_fraction" not in reads:
+        if self.end_fraction is not None and not self.reads("end_fraction"):
             raise UserError(
                 f"end_fraction={self.end_fraction} of {self.phase} does not apply to {self.key}={self.schedule}, which does not "
                 "decay to a fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"

@@ -593,6 +593,11 @@ CASES = [
         "config.phases.0.warmup_steps=15 must be between 0 and the phase's steps=14",
     ),
     Case(
+        "lengths that every phase sets",
+        "--config.examples.length=64",
+        "config.examples.length has no effect, because every phase sets its own; ... such as config.phases.0.length",
+    ),
+    Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
         "config.phases.0.continue_schedule has no schedule to continue, because this is the first phase; leave it out",

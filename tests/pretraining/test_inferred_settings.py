@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.model.config import published
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.runtime.workdir import METRICS, open_workdir
 
@@ -111,6 +113,37 @@ def test_too_few_predictions_for_the_masked_fraction_are_noted():
     everything = {"phases": [{"steps": 1, "length": 8, "max_predictions": 5}], "examples": {"masked_fraction": 1.0}}
     assert infer_settings(everything, ())[1] == [], "no example has more tokens"
     assert infer_settings({**file, "model": {"direction": "left_to_right"}}, {"examples.pairs"})[1] == []
+
+
+TWO: list[dict[str, Any]] = [{"steps": 8, "length": 32, "max_predictions": 5}, {"steps": 8, "continue_schedule": True}]
+TRANSLATOR = published("transformer_base")
+
+
+@pytest.mark.parametrize(
+    ("key", "file", "says"),
+    [
+        ("phases.1.learning_rate", {}, "phase 0; set config.phases.0.learning_rate, or config.phases.1.continue_schedule=false"),
+        ("phases.1.warmup_steps", {}, "phase 0; set config.phases.0.warmup_steps, or config.phases.1.continue_schedule=false"),
+        ("phases.0.warmup_steps", {"optimizer": {"schedule": "warmup"}}, "schedule=warmup does not use it; leave it out"),
+        ("examples.length", {"phases": TWO[:1]}, "sets its own; set those of the phases, such as config.phases.0.length"),
+        ("optimizer.schedule", {"phases": [{"steps": 1, "schedule": "cosine"}]}, "such as config.phases.0.schedule"),
+        ("evaluation.masked_fraction", {"model": {"encoder": "bilm"}}, "config.objective=bilm masks nothing; leave it out"),
+        ("phases.1.random_probability", {"model": {"encoder": "bilm"}}, "config.objective=bilm masks nothing; leave it out"),
+        ("phases.0.max_predictions", {"model": TRANSLATOR}, "every token of a translation is predicted; leave it out"),
+    ],
+)
+def test_a_key_of_the_command_line_without_effect_is_refused(key: str, file: dict[str, Any], says: str):
+    file = {"phases": TWO} | file
+    assert infer_settings(file, ())
+    with pytest.raises(UserError, match=rf"^config\.{re.escape(key)} has no effect, because .*{re.escape(says)}"):
+        infer_settings(file, (key,))
+
+
+def test_a_key_of_the_command_line_that_one_phase_or_the_evaluation_uses_is_accepted():
+    masks = [phase | {"mask_probability": 0.5} for phase in TWO]
+    used = ("examples.length", "examples.mask_probability", "phases.0.warmup_steps", "evaluation.masked_fraction")
+    assert infer_settings({"phases": masks}, used)[0]["phases"] == masks
+    assert infer_settings({"phases": masks, "optimizer": {"schedule": "cosine"}}, ("optimizer.schedule", *used))
 
 
 MODERN = TINY.parents[1] / "families" / "modernbert_masked"

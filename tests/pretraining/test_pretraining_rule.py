@@ -13,7 +13,6 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
@@ -51,8 +50,3 @@ def test_each_phase_is_a_slanted_triangle():
     rate = functools.partial(program.learning_rate, scalars=step_scalars(EXPERIMENT))
     assert [round(float(rate(jnp.int32(step))), 4) for step in (0, 5, 10, 55, 100)] == [0.01, 0.165, 0.32, 0.165, 0.64]
     assert float(rate(jnp.int32(150))) == pytest.approx(0.02)
-
-
-def test_a_triangular_schedule_refuses_a_decay_power_and_an_end_rate():
-    with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular does not use decay_power and end_learning_rate"):
-        OptimizerConfig(schedule="slanted_triangular", decay_power=0.5)

@@ -63,17 +63,11 @@ def test_schedule_microbatches_and_spike_filter_have_their_defaults():
         (PretrainingDistillation, {"temperature": 0.0}, r"distillation\.temperature=0\.0 must be at least 0\.01"),
         (PretrainingDistillation, {"hidden_weight": -0.5}, r"distillation\.hidden_weight=-0\.5 must be at least 0 and at most"),
         (PretrainingDistillation, {"hidden_weight": 1.5e6}, r"hidden_weight=1500000\.0 must be at least 0 and at most 1e\+06"),
-        (OptimizerConfig, {"end_learning_rate": 0.1, "schedule": "slanted_triangular"}, "does not use decay_power and end_"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, values, says):
     with pytest.raises(UserError, match=says):
         settings(**values)
-
-
-@pytest.mark.parametrize("values", [{"decay_power": 0.5, "end_learning_rate": 0.1}, {"schedule": "slanted_triangular"}])
-def test_settings_of_unused_schedules_are_accepted(values):
-    assert OptimizerConfig(**values)
 
 
 def test_a_weight_of_a_loss_may_be_small():
