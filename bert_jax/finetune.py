@@ -253,10 +253,10 @@ def _start(flags: Flags) -> int:
                 "`python -m bert_jax.convert`"
             )
         unlabelled = open_unlabelled(experiment, task.head, start)
-        data = read_features(task, start)
+        teacher = load_teacher(experiment, start, experiment.head_config(task.head))
+        data = read_features(task, start, teacher)
         log_start(experiment, task, start.config, data.baselines)
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
-        teacher = load_teacher(experiment, start, experiment.head_config(task.head))
         if teacher is not None:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))

@@ -46,10 +46,12 @@ class Data:
         return [split for split in tests if any(feature.target is not None for feature in self.features[split])]
 
 
-def read_features(task: Task, start: Model) -> Data:
-    """Converts the task's examples to features for the model `start`. Raises UserError if train or a dev split has no
-    labels."""
+def read_features(task: Task, start: Model, teacher: Model | None = None) -> Data:
+    """Converts the task's examples to features for the model `start`. Raises UserError if train or a dev split has no labels.
+    Also raises it if `teacher` reads other token types than `start` for these examples."""
     features = {split: task.features(split, start.tokenizer) for split in task.splits}
+    if teacher is not None:
+        _check_segments(features, start, teacher)
     if start.config.direction == "left_to_right":
         features = {split: [_without_segments(feature) for feature in some] for split, some in features.items()}
     if all(feature.target is None for feature in features["train"]):
@@ -60,6 +62,20 @@ def read_features(task: Task, start: Model) -> Data:
             raise UserError(f"no example of {task.name}, {split}, has a label, so it cannot be scored; give the file with labels")
     everything = [feature for split in features.values() for feature in split]
     return Data(task, features, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
+
+
+def _check_segments(features: Mapping[str, Sequence[Feature]], start: Model, teacher: Model) -> None:
+    """Raises UserError if there are pairs, and only one of the models reads the second text with a token type of its own. Both
+    models get the same rows."""
+    reads_types = teacher.config.has_attention and teacher.config.type_vocab_size  # LSTMs and word vectors have no token types
+    if not reads_types or teacher.config.has_segments == (start.config.direction == "both"):
+        return
+    if any(types.any() for some in features.values() for feature in some for types in feature.types):
+        has = "a token type" if teacher.config.has_segments else "no token type"
+        raise UserError(
+            f"config.distillation.teacher={teacher.source} has {has} for the second text of a pair, unlike {start.source}, so it "
+            "would read pairs differently than in its training; name a teacher with the same direction and type_vocab_size"
+        )
 
 
 def _without_segments(feature: Feature) -> Feature:

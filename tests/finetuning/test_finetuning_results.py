@@ -89,6 +89,29 @@ def test_pairs_have_no_segments_in_a_left_to_right_model(start: Model):
 
 
 @pytest.mark.parametrize(
+    ("teacher", "student", "says"),
+    [
+        ({}, {"direction": "left_to_right"}, "teacher=t has a token type for the second text of a pair, unlike .*; name a "),
+        ({"direction": "left_to_right"}, {}, "teacher=t has no token type for the second text of a pair, unlike "),
+        ({"type_vocab_size": 1}, {}, "teacher=t has no token type for the second text"),
+        ({}, {"type_vocab_size": 0}, ""),
+        ({"type_vocab_size": 0}, {"direction": "left_to_right"}, ""),
+        ({"encoder": "static", "num_layers": 0}, {"direction": "left_to_right"}, ""),
+        ({"direction": "left_to_right"}, {"direction": "left_to_right"}, ""),
+    ],
+)
+def test_a_teacher_that_reads_pairs_in_another_way_than_the_student_is_refused(
+    start: Model, teacher: dict[str, Any], student: dict[str, Any], says: str
+):
+    theirs, own = (dataclasses.replace(start, config=dataclasses.replace(start.config, **some)) for some in (teacher, student))
+    theirs, task = dataclasses.replace(theirs, source="t"), toy()
+    texts = {split: [dataclasses.replace(one, text_b=None) for one in some] for split, some in task.splits.items()}
+    read_features(dataclasses.replace(task, splits=texts), own, theirs)
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        read_features(task, own, theirs)
+
+
+@pytest.mark.parametrize(
     ("split", "says"),
     [("train", "no training example of toy has a label"), ("dev_other", "no example of toy, dev_other, has")],
 )
