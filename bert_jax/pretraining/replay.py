@@ -32,7 +32,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, step_scalars
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
+from bert_jax.pretraining.start import initial_state, load_teacher, start_step, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import METRICS, from_start, read_metrics, run_config
 from bert_jax.sharding.mesh import make_mesh
@@ -120,11 +120,11 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
     """Recomputes training step `step` of the run in `workdir` without writing anything.
 
     The weights are recomputed by training from the newest checkpoint before the step. If there is no such checkpoint, and the
-    step is among the first `checkpoints.every` steps, the initial state is used. Otherwise the earliest remaining checkpoint is
-    used. Raises UserError if the run has no such step, or if no state exists."""
-    last = experiment.phase_starts()[-1]
-    if not 1 <= step <= last:
-        raise UserError(f"--replay={step} is not a step of this run; give one from 1 to {last:,}")
+    step is among the first `checkpoints.every` steps of the run, the initial state is used. Otherwise the earliest remaining
+    checkpoint is used. Raises UserError if the run has no such step, or if no state exists."""
+    first, last = start_step(experiment) + 1, experiment.phase_starts()[-1]
+    if not first <= step <= last:
+        raise UserError(f"--replay={step} is not a step of this run; give one from {first:,} to {last:,}")
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
@@ -177,14 +177,15 @@ def _nearest_state(
 ) -> TrainState:
     """Returns the newest state that is not after `step`. If there is none, returns the earliest state."""
     directory = workdir / "checkpoints"
+    may_be_lost = step - start_step(experiment) >= experiment.checkpoints.every
     there: list[int] = []
     if directory.is_dir():
         with Checkpoints(directory, read_only=True) as checkpoints:
             there = checkpoints.steps
             before = [saved for saved in there if saved <= step]
-            if before or (there and step >= experiment.checkpoints.every):
+            if before or (there and may_be_lost):
                 return checkpoints.restore(max(before) if before else min(there), program.state)
-    if step >= experiment.checkpoints.every and not there:
+    if may_be_lost and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; choose another run")
     return initial_state(experiment, program, corpus)
 

@@ -183,6 +183,11 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
     )
 
 
+def start_step(experiment: PretrainingExperiment) -> int:
+    """Returns the number of steps before the run starts. It is 0, or the step of `init_state`."""
+    return _workdir_and_step(experiment.init_state)[1] if experiment.init_state else 0
+
+
 def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
     """Splits WORKDIR@STEP into the workdir and the step. Raises UserError if `text` does not have this form."""
     workdir, _, number = text.rpartition("@")

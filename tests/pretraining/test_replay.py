@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -14,13 +15,14 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import CheckpointConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.pretraining.replay import (
     Batches,
     Replay,
+    _nearest_state,
     _row_losses,
     load_experiment,
     named_norms,
@@ -34,6 +36,7 @@ from bert_jax.runtime.workdir import CONFIG
 from tests.end_to_end.runs import VOCABULARY, build_corpus
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters, with_centres
+from tests.training.test_checkpoints_on_meshes import abstract, save_all, state_at
 
 EXPERIMENT = PretrainingExperiment.from_dict(
     PretrainingExperiment(
@@ -70,6 +73,32 @@ def test_a_replayed_step_gets_its_batch_after_skipped_batches(corpus: Corpus):
 def test_a_step_outside_of_the_run_is_refused(step: int, corpus: Corpus, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=f"--replay={step} is not a step of this run; give one from 1 to 7"):
         replay(EXPERIMENT, tmp_path, corpus, step)
+
+
+BRANCH = dataclasses.replace(EXPERIMENT, init_state="trunk@2", checkpoints=CheckpointConfig(every=2))
+
+
+def test_a_branch_has_no_steps_of_its_trunk(corpus: Corpus, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="--replay=2 is not a step of this run; give one from 3 to 7"):
+        replay(BRANCH, tmp_path, corpus, 2)
+
+
+def test_the_first_steps_of_a_branch_are_replayed_from_the_state_of_its_trunk(
+    corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The checkpoint of step 4 is gone, so the weights after steps 4 and 5 are lost."""
+    monkeypatch.setattr("bert_jax.pretraining.replay.initial_state", lambda *_: {"step": 2})
+    program: Any = types.SimpleNamespace(state=abstract(state_at(0)))
+
+    def found(step: int) -> int:
+        state: Any = _nearest_state(BRANCH, program, tmp_path, corpus, step)
+        return int(state["step"])
+
+    assert [found(step) for step in (2, 3)] == [2, 2], "there is no checkpoint yet"
+    with pytest.raises(UserError, match="holds no checkpoint, so the weights of step 4 are lost"):
+        found(4)
+    save_all(tmp_path / "checkpoints", 6)
+    assert [found(step) for step in (2, 3, 4, 5, 6)] == [2, 2, 6, 6, 6]
 
 
 # ------------------------------------------------------------------------------------------------------------- the experiment
