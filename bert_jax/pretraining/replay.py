@@ -34,7 +34,7 @@ from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import initial_state, load_teacher, start_step, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
-from bert_jax.runtime.workdir import METRICS, from_start, read_metrics, run_config
+from bert_jax.runtime.workdir import METRICS, from_start, read_metrics, run_config, with_lists
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import AnyPath
@@ -93,7 +93,7 @@ def load_experiment(
     (dotted key, text). Raises UserError if a key does not match the patterns `may_change`, if `workdir` holds no run, or if the
     corpus differs from the run's corpus.
     """
-    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), extra_key=FINGERPRINT)
+    stored = with_lists(with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), extra_key=FINGERPRINT))
     of_corpus = stored.pop(FINGERPRINT, None)
     of_phases = ((phase, "corpus") for phase in stored.get("phases", ()))
     for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):

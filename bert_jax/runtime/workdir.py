@@ -201,17 +201,17 @@ def _set_file(values: Any, path: Sequence[str], file: str) -> str:
 def _with_moved_files(stored: JsonObject, config: JsonObject, same: Iterable[str]) -> JsonObject:
     """Returns `config` with the stored paths of the user's files in the keys `same`. The content of these files has not
     changed."""
-    values, then = _with_lists(config), dict(flatten(stored))
+    values, then = with_lists(config), dict(flatten(stored))
     for key in same:
         _set_file(values, key.split("."), source_file(str(then[key])))
     return values
 
 
-def _with_lists(tree: Any) -> Any:
+def with_lists(tree: Any) -> Any:
     """Returns a copy of a nested configuration with lists instead of tuples."""
     if isinstance(tree, Mapping):
-        return {key: _with_lists(value) for key, value in tree.items()}
-    return [_with_lists(value) for value in tree] if isinstance(tree, list | tuple) else tree
+        return {key: with_lists(value) for key, value in tree.items()}
+    return [with_lists(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _changed(begin: str, key: str, then: Record, now: Record) -> str:

@@ -113,11 +113,12 @@ def write(workdir: pathlib.Path, trained_on: pathlib.Path, **changed: Any) -> No
 
 def test_a_replay_uses_the_stored_experiment_and_requires_the_same_corpus(corpora: pathlib.Path, tmp_path: pathlib.Path):
     write(tmp_path, corpora / "mine")
-    allowed = ("corpus.directory", "mesh.*")
-    changes = [("corpus.directory", f"{corpora}/mine"), ("mesh.tensor", "2")]
+    allowed = ("corpus.directory", "mesh.*", "phases.*.accumulation")
+    changes = [("corpus.directory", f"{corpora}/mine"), ("mesh.tensor", "2"), ("phases.1.accumulation", "2")]
     experiment, corpus = load_experiment(tmp_path, changes, allowed)
     assert (experiment.corpus.directory, experiment.mesh.tensor) == (f"{corpora}/mine", 2)
-    assert (experiment.phases, corpus.split, corpus.directory) == (EXPERIMENT.phases, "train", corpora / "mine")
+    phases = (EXPERIMENT.phases[0], dataclasses.replace(EXPERIMENT.phases[1], accumulation=2))
+    assert (experiment.phases, corpus.split, corpus.directory) == (phases, "train", corpora / "mine")
     with pytest.raises(UserError, match=r"--config\.seed=3 would change the run; with --replay set only corpus\.directory, mesh"):
         load_experiment(tmp_path, [("seed", "3")], allowed)
     changes = [("corpus.directory", f"{corpora}/other")]
