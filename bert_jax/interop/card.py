@@ -19,6 +19,7 @@ from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface_config import architecture_name
+from bert_jax.interop.locate import transformer_folder
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -147,8 +148,12 @@ _USE_OF_FORM = {
 
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
-    """Returns (training, text) from the card of `directory`. If somebody has written or edited the card, `text` is the whole
-    card, and `training` has only the licence and the language. Otherwise, `text` is ""."""
+    """Returns (training, text) from the card of the model in `directory`. If somebody has written or edited the card, `text` is
+    the whole card, and `training` has only the licence and the language. Otherwise, `text` is "". The card of an older
+    sentence-transformers model, whose Transformer is in a folder such as 0_BERT, is in the parent of this folder."""
+    above = directory.absolute().parent
+    if not (directory / CARD).is_file() and transformer_folder(above) == directory.absolute():
+        directory = above
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

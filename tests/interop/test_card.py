@@ -14,6 +14,7 @@ from bert_jax import convert
 from bert_jax.interop.card import Training, model_card, read_training
 from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.heads import make_head
 from bert_jax.pretraining.results import card_scores
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_translator, make_vocabulary
@@ -186,6 +187,16 @@ def test_convert_keeps_a_card_written_by_a_person(model, tmp_path):
     convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
     assert (tmp_path / "b" / CARD).read_text() == "of the target"
     assert import_model(tmp_path / "b").parts == model.parts
+
+
+def test_the_card_of_an_older_sentence_transformers_model_is_above_its_transformer(model, tmp_path):
+    export_model(tmp_path / "old" / "0_BERT", model)
+    (tmp_path / "old" / "0_BERT" / CARD).rename(tmp_path / "old" / CARD)
+    (tmp_path / "old" / CARD).write_text(text := "---\nlicense: mit\n---\nMine.\n")
+    assert read_training(tmp_path / "old" / "0_BERT") == (Training(), "")  # the folder is no part of a model
+    (tmp_path / "old" / "modules.json").write_text('[{"path": "0_BERT"}]')
+    for place in ("old", "old/0_BERT"):
+        assert read_training(find_model_directory(tmp_path / place)) == (Training(license="mit"), text)
 
 
 @pytest.mark.parametrize("form", ["stablehlo", "tf1"])
