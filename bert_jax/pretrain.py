@@ -241,6 +241,10 @@ def _start(flags: Flags) -> int:
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, eval_split)
     of_phases = open_phase_corpora(experiment, train)
+    directories = dict.fromkeys([directory, *(corpus.directory for corpus in of_phases.values() if corpus.directory)])
+    if flags.verify:
+        for other in [*directories][1:]:
+            verify(other)
     load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
     teacher = load_teacher(experiment, train.vocabulary)
     experiment = with_teacher(experiment, teacher)
@@ -250,7 +254,7 @@ def _start(flags: Flags) -> int:
     with (
         start_run("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
-        Verifications([directory, *(corpus.directory for corpus in of_phases.values() if corpus.directory)]) as verification,
+        Verifications(directories) as verification,
     ):
         for note in notes:
             log.info("%s", note)

@@ -79,8 +79,9 @@ def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_fir
     assert checkpoints(workdir) == []
     assert not (workdir / "model").exists()
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    sentence = refused(monkeypatch, brief, tmp_path / "run", f"--config.corpus.directory={corpus}", "--verify")
-    assert f"{victim} has changed since it was written" in sentence
+    for key in ("corpus.directory", "phases.0.corpus"):
+        sentence = refused(monkeypatch, brief, tmp_path / "run", f"--config.{key}={corpus}", "--verify")
+        assert f"{victim} has changed since it was written" in sentence
     assert not (tmp_path / "run").exists()
 
 
