@@ -23,7 +23,7 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -59,11 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, flags = parse_flags(__doc__, argv)
     flags.place = flags.output
     with uploaded_file(flags.output, "--output") as flags.output:
-        return ask(name, COMMANDS[name], flags)
+        finish = ask(name, COMMANDS[name], flags)
+    return finish()  # only now, because an error in the `with` block prevents the upload of the answers
 
 
-def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
-    """Runs the command `name` with its flags. Returns the exit status."""
+def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], int]:
+    """Runs the command `name` with its flags and writes its answers. Returns a function that prints the summary and returns the
+    exit status. It raises UserError if a requested score or profile could not be made."""
     asking = command.question
     options = {field.name for field in dataclasses.fields(asking)}  # type: ignore[arg-type]
     question = asking(**{option: value for option, value in vars(flags).items() if option in options})
@@ -105,14 +107,22 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
         elif engine.model.of_pairs is None:
             print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.place, engine)
+    given: Iterable[Record] = records
+    if getattr(question, "references", None) and records.file:  # a pipe may still be written
+        given = list(records)
+        question.check_count(sum(record.problem is None for record in given))
     engine.profile = Profile(flags.profile, _directory(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
-        answer_records(records, engine.group_size, answer, writer)
-    for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
-        print(line, file=sys.stderr)
-    if profile.steps and not profile.was_taken:
-        raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; give earlier batches")
-    return writer.status
+        answer_records(given, engine.group_size, answer, writer)
+
+    def finish() -> int:
+        for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
+            print(line, file=sys.stderr)
+        if profile.steps and not profile.was_taken:
+            raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; give earlier batches")
+        return writer.status
+
+    return finish
 
 
 def _directory(output: str | None) -> pathlib.Path:

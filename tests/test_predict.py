@@ -11,13 +11,14 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax import predict
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.model.config import published
@@ -307,10 +308,19 @@ def test_a_profile_has_the_requested_batches_and_does_not_change_answers(ask, tm
     np.testing.assert_array_equal(*(np.load(tmp_path / f"{count}.npy") for count in (0, 1)))
 
 
-def test_a_profile_that_starts_after_the_last_batch_is_refused(ask, tmp_path):
+def test_a_profile_that_starts_after_the_last_batch_is_refused_after_the_answers_are_uploaded(ask, tmp_path, monkeypatch):
+    uploads = []
+
+    @contextlib.contextmanager
+    def uploaded_file(output: str, name: str) -> Iterator[str]:
+        yield output
+        uploads.append(output)
+
+    monkeypatch.setattr(predict, "uploaded_file", uploaded_file)
     with pytest.raises(UserError, match=r"^--profile=7:8 starts after the last of 1 batch; give"):
         ask("embed", f"--output={tmp_path / 'x.jsonl'}", "the", "--profile=7:8")
     assert (tmp_path / "x.jsonl").exists()
+    assert uploads == [f"{tmp_path / 'x.jsonl'}"]
     assert not (tmp_path / "profile").exists()
 
 

@@ -191,6 +191,14 @@ class Translate:
         if self.references is not None and not self._references:
             raise UserError(f"--references={self.references} is empty; give a file with a reference per line")
 
+    def check_count(self, texts: int) -> None:
+        """Raises UserError if there are not as many references as `texts`."""
+        if texts != len(self._references):
+            raise UserError(
+                f"--references={self.references} has {counted(len(self._references), 'line')}, but the input has "
+                f"{counted(texts, 'text')}; give one reference for each text, and no text that is blank"
+            )
+
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, list[int]]:
         """Returns (the text of a record, its tokens with the end token). Raises UserError if the text has no tokens or is too
         long."""
@@ -304,6 +312,6 @@ def published_translations(corpus: Corpus) -> tuple[Published, ...]:
 def _lines(path: str) -> list[str]:
     try:
         with reading_explained(f"--references={path}"), open_packed(path) as file:
-            return file.read().decode("utf-8").removesuffix("\n").split("\n")
+            return file.read().decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"--references={path} is not UTF-8 at byte {error.start + 1:,}{conversion(error.object)}") from error

@@ -51,6 +51,12 @@ CASES = [
         "embed --profile=5:9 --json x",
         "--profile=5:9 starts after the last of 1 batch; give earlier batches",
     ),
+    Case(
+        "fewer references than texts",
+        "translate --model=$translator --input=in.txt --references=ref.txt --output=out.jsonl",
+        "--references=ref.txt has 1 line, but the input has 2 texts; give one reference for each text",
+        files={"in.txt": "the house\nthe river\n\n", "ref.txt": "das Haus\n"},
+    ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case(

@@ -116,7 +116,7 @@ def test_the_scores_equal_sacrebleu_with_its_signatures(engine: Engine, tmp_path
     question = Translate()
     translations = [answer["translation"] for answer in ask_each(engine, question, records(TEXTS))]
     path = tmp_path / "references"
-    path.write_text("".join(f"{line}\n" for line in (*translations, *translations[::-1])))
+    path.write_text("\ufeff" + "".join(f"{line}\n" for line in (*translations, *translations[::-1])))
     asked = dataclasses.replace(question, references=str(path))
     asked.check(engine)
     ask_each(engine, asked, records(TEXTS))
