@@ -26,7 +26,14 @@ from annotated_types import Interval
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources
-from bert_jax.data.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
+from bert_jax.data.corpus.build import (
+    RECIPE_FILE,
+    BuildConfig,
+    build_corpus,
+    find_text,
+    refuse_other_files,
+    write_or_check_tokenizer,
+)
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
 from bert_jax.data.corpus.parallel import PairRules
@@ -418,7 +425,9 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
                 f"directory, or keep its vocabulary with --vocab={directory}"
             )
         return load_tokenizer(directory)
-    items = sources.find_items(config.sources, config.text.options, say)
+    if not flags.vocab_only:
+        refuse_other_files(flags.output)
+    items, _, _ = find_text(config, say)
     documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
     if is_bpe:
         settings = {name: recipe[name] for name in ("lowercase", "splitting", "nfc", "unused")}

@@ -238,6 +238,30 @@ CASES = [
         without=NO_VOCAB,
     ),
     Case(
+        "a misspelt source of held-out text before a vocabulary is trained",
+        f"{TRAIN} --eval-source=text:dev.txt",
+        "--eval-source=text:dev.txt: no file matches dev.txt",
+        without=NO_VOCAB,
+    ),
+    *(
+        Case(
+            f"a directory with {name} before a vocabulary is trained",
+            TRAIN,
+            f"corpus holds other files ({name}) and is not a corpus; choose an empty --output",
+            files={f"corpus/{file}": WORDS},
+            without=NO_VOCAB,
+        )
+        for name, file in (("thesis.txt", "thesis.txt"), ("tokenizer", "tokenizer/vocab.txt"))
+    ),
+    Case(
+        "a directory with another tokenizer and no corpus",
+        "--vocab=corpus/tokenizer/vocab.txt",
+        "corpus/tokenizer holds files, but no tokenizer_config.json, so it is not the tokenizer of a corpus; choose another "
+        "--output, or move this directory",
+        files={"corpus/tokenizer/vocab.txt": WORDS},
+        without="--vocab",
+    ),
+    Case(
         "an alphabet of nothing",
         f"{TRAIN} --alphabet=0",
         "--alphabet=0 must be at least 1 and at most 10,000,000",

@@ -82,25 +82,12 @@ def build_corpus(
     """Builds the shards k with k % n == i, where `host` is (i, n). Returns the report, or None if shards of other hosts are
     still missing. `say` is called with notes about the sources (`sources.find_items`)."""
     with arrays.disk_errors(directory):
-        items = sources.find_items(config.sources, config.text.options, say)
-        if not items:
-            raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-        languages = sources.source_languages(items)
+        items, held_out, languages = find_text(config, say)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
                 "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a "
                 "Marian model whose languages share a vocabulary, or train a vocabulary on both languages (--train-vocab=bpe)"
             )
-        held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
-        if config.eval_sources and not held_out:
-            raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
-        if held_out and (own := sources.source_languages(held_out)) != languages:
-            if own is None or languages is None or UNNAMED not in (own, languages):
-                raise UserError(
-                    f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; give an --eval-source of "
-                    "the same kind"
-                )
-            languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))
         first_held_out = len(spans)
         if held_out:  # separate shards in which every document is held out
@@ -138,6 +125,26 @@ def build_corpus(
                 (directory / store.MANIFEST).unlink(missing_ok=True)
                 _finish(directory, config, items, shards, tokenizer, workers, languages)
         return files.read_json(directory / REPORT)
+
+
+def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[Item], list[Item], tuple[str, str] | None]:
+    """Returns the items of the sources, the items of the held-out documents, and the two languages of a corpus of pairs. Raises
+    UserError if a source is missing or has no text, or if the sources do not fit together."""
+    items = sources.find_items(config.sources, config.text.options, say)
+    if not items:
+        raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
+    languages = sources.source_languages(items)
+    held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
+    if config.eval_sources and not held_out:
+        raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
+    if held_out and (own := sources.source_languages(held_out)) != languages:
+        if own is None or languages is None or UNNAMED not in (own, languages):
+            raise UserError(
+                f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; give an --eval-source of "
+                "the same kind"
+            )
+        languages = own if languages == UNNAMED else languages
+    return items, held_out, languages
 
 
 def _direction(languages: tuple[str, str] | None) -> str:
@@ -217,19 +224,25 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     return config.enough_eval or fraction == config.text.eval_fraction
 
 
+def refuse_other_files(directory: pathlib.Path) -> None:
+    """Raises UserError if a directory holds files, but no corpus."""
+    if not directory.is_dir() or (directory / store.SETTINGS).is_file():
+        return
+    there = [entry for entry in directory.iterdir() if not entry.name.startswith(".")]
+    foreign = [entry.name for entry in there if entry.name != store.TOKENIZER or not (entry / CONFIG_FILE).is_file()]
+    if foreign:
+        raise UserError(
+            f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
+        )
+
+
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
     """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the corpus was built
     with other settings. With `resplit`, the held-out fraction of a finished corpus may differ. Bad bytes and records, which were
     an error, may now be accepted."""
     path = directory / store.SETTINGS
     if not path.is_file():
-        foreign = [
-            entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.name != store.TOKENIZER
-        ]
-        if foreign:
-            raise UserError(
-                f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
-            )
+        refuse_other_files(directory)
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     before = files.read_json(path)
