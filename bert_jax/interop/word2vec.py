@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
+import string
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
@@ -287,7 +288,7 @@ def _text_rows(
         if wrong or (b"_" in line and any(b"_" in x for x in numbers)):  # `float` also reads 1_0
             vector = np.full(form.width, np.nan, np.float32)
         try:
-            yield f"line {number}", word.decode().lstrip(), vector
+            yield f"line {number}", word.decode().lstrip(string.whitespace), vector
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}: line {number} is not UTF-8 at byte {error.start + 1}{conversion(b'')}"

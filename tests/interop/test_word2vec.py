@@ -120,14 +120,14 @@ def test_words_with_capitals_make_a_cased_vocabulary_unless_a_flag_decides(tmp_p
 
 
 def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
-    words = [". . .", "of", "the", "of", "new\u00a0york", "[UNK]"]
-    (tmp_path / "v.txt").write_bytes(text(words))
+    words = [". . .", "of", "the", "of", "new\u00a0york", "[UNK]", "\u00a0paris"]  # only ASCII spaces separate fields
+    (tmp_path / "v.txt").write_bytes(text(words, np.vstack([TABLE, TABLE[:1]])))
     found, table, notes = read_vectors(tmp_path / "v.txt")
     assert found == ["of", "the", "[UNK]"]
     np.testing.assert_array_equal(table, TABLE[[1, 2, 5]])
     assert notes == (
         "left out 1 vector of repeated words, such as 'of'",
-        "left out 2 words with spaces, because no piece can have a space",
+        "left out 3 words with spaces, because no piece can have a space",
     )
     model = import_word2vec(tmp_path / "v.txt")
     assert model.tokenizer.pieces == ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "of", "the", "[UNK]"]
