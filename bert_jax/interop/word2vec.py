@@ -5,8 +5,9 @@ width. Each further line has a word and its vector, separated by spaces. Numbers
 to restore the float32 exactly.
 
 An import reads the same format (also fastText's `.vec`), the same format without its first line (GloVe), or word2vec's binary
-format. The binary format has the same first line, and for each word its bytes, a space, and its vector as little-endian
-float32. All files may be compressed with gzip, bzip2, xz or zstd. They are read as a stream, into one table."""
+format. If GloVe's program wrote the first line, the file may have one more word, <unk>. The binary format has the same first
+line, and for each word its bytes, a space, and its vector as little-endian float32. All files may be compressed with gzip,
+bzip2, xz or zstd. They are read as a stream, into one table."""
 
 from __future__ import annotations
 
@@ -54,6 +55,8 @@ _LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2}")
 _AGAIN = "copy the whole file again"
+_UNCOUNTED = "<unk>"
+"""The word that GloVe's program adds to the end of a text file. The first line does not count it."""
 
 
 def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") -> None:
@@ -115,14 +118,18 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
         casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
         notes = (f"the words of the file are the vocabulary, {casing}; --vocab=PATH chooses another vocabulary", *notes)
     else:
-        tokenizer = load_tokenizer(found, lowercase=lowercase)
+        remedy = "" if vocabulary else f", or give the file itself to use its words as the vocabulary (--from={file})"
+        try:
+            tokenizer = load_tokenizer(found, lowercase=lowercase)
+        except UserError as error:
+            raise UserError(f"{error}{remedy}") from error
         words, table, notes = read_vectors(file, tokenizer.pieces)
         special = {tokenizer.pieces[i] for i in tokenizer.special_ids}
         there = set(words)
         if missing := [piece for piece in tokenizer.pieces if piece not in there and piece not in special]:
             raise UserError(
                 f"{file} has no vector for {counted(len(missing), 'piece')} of the vocabulary, such as {missing[0]!r};"
-                " give the vocabulary that the vectors were trained with"
+                f" give the vocabulary that the vectors were trained with{remedy}"
             )
         mean = table.mean(0, dtype=np.float64).astype(np.float32)
         rows = iter(table)  # the rows are in the order of the pieces
@@ -145,12 +152,13 @@ def read_vectors(
     a word occurs several times in the file, its first vector is used. If `wanted` has the word twice, its first two vectors are
     used. If a line or a word is wrong, raises a UserError that names it."""
     form = _read_form(path)
-    count = form.count or _count_lines(path)
+    stated = count = form.count or _count_lines(path)
+    may_end_in_unknown = form.count is not None and not form.is_binary
     places: dict[str, list[int]] = {}
     for place, piece in reversed(list(enumerate(wanted or ()))):
         places.setdefault(piece, []).append(place)
     try:
-        table = np.empty((room + (count if wanted is None else len(wanted)), form.width), np.float32)
+        table = np.empty((room + (count + may_end_in_unknown if wanted is None else len(wanted)), form.width), np.float32)
     except MemoryError as error:
         raise UserError(
             f"{path} has {counted(count, 'word')} of width {form.width:,}, which do not fit in memory; give --vocab=PATH with "
@@ -160,6 +168,8 @@ def read_vectors(
     seen, twice, spaced, odd = 0, [], 0, 0
     for number, word, vector in _rows(path, form):
         seen += 1
+        if may_end_in_unknown and seen == stated + 1 and word == _UNCOUNTED:
+            count = seen
         if not np.isfinite(vector).all():
             raise UserError(f"{path}: {number} must be a word and {form.width} finite numbers; export the vectors again")
         if word is None:
@@ -183,7 +193,7 @@ def read_vectors(
             "the vectors again"
         )
     if seen != count:
-        raise UserError(f"{path} has {counted(seen, 'word')}, but its first line states {count:,}; {_AGAIN}")
+        raise UserError(f"{path} has {counted(seen, 'word')}, but its first line states {stated:,}; {_AGAIN}")
     left = 0
     if wanted is not None:
         unfilled = {place: piece for piece, several in places.items() for place in several}

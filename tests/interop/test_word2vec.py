@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 import tracemalloc
 from collections.abc import Callable
 
@@ -135,6 +136,28 @@ def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
     (tmp_path / "v.bin").write_bytes(binary(["é", *WORDS[1:3]], TABLE[:3], encoding="latin-1"))
     assert read_vectors(tmp_path / "v.bin")[0] == WORDS[1:3]
     assert read_vectors(tmp_path / "v.bin")[2] == ("left out 1 word with invalid UTF-8",)
+
+
+def test_the_unknown_word_that_gloves_program_does_not_count_is_read(tmp_path):
+    words = [*WORDS[:5], "<unk>"]
+    (tmp_path / "v.txt").write_bytes(spoilt(text(words), b"6 5", b"5 5"))
+    assert read_vectors(tmp_path / "v.txt")[0] == words
+    np.testing.assert_array_equal(read_vectors(tmp_path / "v.txt")[1], TABLE)
+    np.testing.assert_array_equal(read_vectors(tmp_path / "v.txt", ["<unk>", "of"])[1], TABLE[[5, 1]])
+    for refused in (binary(words), text([*words, "more"], np.ones((7, 5)))):
+        (tmp_path / "v.bin").write_bytes(re.sub(b"^. 5", b"5 5", refused))
+        with pytest.raises(UserError, match=r"has [67] words, but its first line states 5"):
+            read_vectors(tmp_path / "v.bin")
+
+
+@pytest.mark.parametrize(("there", "says"), [("the 9\n", "has no .PAD."), (None, "no vector for 4 pieces")])
+def test_an_unfit_vocabulary_next_to_the_vectors_can_be_left_out(tmp_path, there, says):
+    """GloVe's program writes vocab.txt with the count of each word."""
+    (tmp_path / "vectors.txt").write_bytes(text())
+    (tmp_path / "vocab.txt").write_text(there or "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\na\nb\nc\nd\n")
+    with pytest.raises(UserError, match=rf"{says}.*, or give the file itself .* \(--from=\S+vectors\.txt\)$"):
+        import_word2vec(tmp_path, lowercase=True)
+    assert set(WORDS) < set(import_word2vec(tmp_path / "vectors.txt").tokenizer.pieces)
 
 
 def test_a_repeated_piece_gets_its_vector_twice(tmp_path):
