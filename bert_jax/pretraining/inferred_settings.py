@@ -43,7 +43,8 @@ def infer_settings(
     The model configuration is read from the model in `init_from`. If `workdir` holds a run that has started from this model,
     the configuration is read from the run instead. With `init_tiled`, the experiment sets the sizes. Without `init_from`, only
     the vocabulary size is inferred, and it is read from the corpus. `given` are the dotted keys that are set on the command
-    line. With `download`, a model may be downloaded from the hub to read its configuration. Raises UserError if `init_from` is
+    line. With `download`, a model may be downloaded from the hub to read its configuration. Without it, a note reports a model
+    that is not on this machine. Raises UserError if `init_from` is
     not a model, or if a key in `given` has no effect.
     """
     settled = copy.deepcopy(dict(values))
@@ -51,6 +52,11 @@ def infer_settings(
     model = settled.setdefault("model", {})
     if isinstance(model, dict):
         there, source = _shape(settled, workdir, download)
+        if not there and not download and (start := settled.get("init_from")):
+            notes.append(
+                f"config.init_from={start} is not on this machine, so the sizes of the model are those of config.model; name a "
+                "directory on this machine, or set the sizes"
+            )
         if not there and vocabulary_size is not None:
             there, source = {"vocab_size": vocabulary_size}, "the corpus"
         kept = {name for name in model if f"model.{name}" in given}

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.files import UNSET, read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
@@ -240,7 +240,7 @@ class Case:
         name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
         if isinstance(self.experiment, FinetuningExperiment):
             runs = len(self.experiment.runs())
-            name = "finetune step" + (f" (1 of {counted(runs, 'run')})" if runs > 1 else "")
+            name = f"finetune step of {self.model}" + (f" (1 of {counted(runs, 'run')})" if runs > 1 else "")
         mesh = dict(program.mesh.shape)
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
 
@@ -303,9 +303,12 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
                 f"--phase={options.phase} does not apply to {given}, a fine-tuning experiment without phases; leave it out"
             )
         require_saveable(given, "finetune", options)
-        experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
+        named = values.get("init_from")
+        experiment = FinetuningExperiment.from_dict(values | {"init_from": named or "any"})
         here = pathlib.Path(experiment.init_from).is_dir()
         model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
+        if named and not (here or options.model):
+            say(f"config.init_from={named} is not on this machine, so base is estimated; aot --model names another model")
         return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
         raise UserError(
@@ -315,7 +318,8 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
         raise UserError(f"--rows={options.rows} does not apply to {given}, whose number of steps is fixed; leave it out")
-    values, notes = infer_settings(values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False)
+    keys = {key for key, text in overrides if text != UNSET}
+    values, notes = infer_settings(values, keys, vocabulary_size=vocabulary_size(values), download=False)
     for note in notes:
         say(note)
     pretraining = PretrainingExperiment.from_dict(values)

@@ -75,7 +75,8 @@ def test_a_resumed_run_does_not_need_its_initial_model(tmp_path: pathlib.Path):
 def test_estimates_do_not_fetch_a_hub_model():
     values, notes = infer_settings(FILE | {"init_from": "someone/model"}, (), vocabulary_size=4_000, download=False)
     assert (values["model"]["num_layers"], values["model"]["vocab_size"]) == (4, 4_000)
-    assert len(notes) == 1
+    assert len(notes) == 2
+    assert notes[0].startswith("config.init_from=someone/model is not on this machine, so the sizes of the model are those of co")
 
 
 def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():

@@ -119,8 +119,8 @@ def test_a_step_is_named_after_its_experiment_and_program():
         names[step.name] = step.config
         assert (step.kind, step.mesh, step.rows, step.length, step.flops) == (case.kind, {"data": 4}, 16, 128, 3.0)
     grid = "experiments/finetune/grid.py:rte"
-    assert names == {"phase 1, train step": BASE, "phase 0, eval step": BASE, "finetune step": MRPC.partition("=")[2],
-                     "finetune step (1 of 18 runs)": grid}  # fmt: skip
+    assert names == {"phase 1, train step": BASE, "phase 0, eval step": BASE, "finetune step of base": MRPC.partition("=")[2],
+                     "finetune step of base (1 of 18 runs)": grid}  # fmt: skip
 
 
 def test_microbatches_come_from_the_phase_or_the_task():
@@ -138,14 +138,20 @@ def test_microbatches_come_from_the_phase_or_the_task():
 MODEL = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"
 
 
-def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(tmp_path: pathlib.Path):
+def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
     (tmp_path / "model").symlink_to(MODEL)
     here = f"--config.init_from={tmp_path}"
     assert [wanted(MRPC, TOPOLOGY, *flags)[0].model for flags in ((), ("--config.init_from=OWNER/NAME",), (here,))] == [
         "base", "base", f"{tmp_path}/model",
     ]  # fmt: skip
+    told = "config.init_from=OWNER/NAME is not on this machine, so base is estimated; aot --model names another model\n"
+    assert capsys.readouterr().err == told
+    assert wanted(MRPC, TOPOLOGY, "--config.init_from=OWNER/NAME", "--model=tiny")[0].model == "tiny"
     assert wanted(MRPC, TOPOLOGY, here, "--model=tiny")[0].model == "tiny"
     assert wanted(MRPC, TOPOLOGY, here)[0].experiment.init_from == str(tmp_path)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_vocabulary_size_comes_from_the_corpus_and_is_reported(

@@ -152,7 +152,7 @@ def test_the_command_reports_the_step_of_a_task():
     done = aot("--topology=v5e:2x2", "--json", *flags)
     assert done.returncode == 0, done.stderr
     (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
-    assert (step["step"], step["rows"], step["length"], step["fits"]) == ("finetune step", 12, 384, True)
+    assert (step["step"], step["rows"], step["length"], step["fits"]) == ("finetune step of tiny", 12, 384, True)
     assert (step["unread_loops"], step["unknown_kernels"]) == (0, 0)  # fused attention: in bfloat16, as on any TPU
 
 
