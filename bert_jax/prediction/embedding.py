@@ -164,18 +164,18 @@ class Resolved:
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
     """Replaces None by the model's settings. Raises UserError if the sentence-transformers settings of the model directory have
-    an unsupported pooling or module, unless `question` sets the pooling."""
+    an unsupported pooling or module, unless `question` sets the pooling or asks for words, whose vectors are means."""
     if engine not in _MADE_FOR:
         source = engine.model.source
         _MADE_FOR[engine] = read_text_vectors(pathlib.Path(source), engine.model.tokenizer) if source else None
     made_for = _MADE_FOR[engine]
     made = made_for or TextVectors("mean")
-    if made.pooling is None and question.pooling is None:
+    if made.pooling is None and question.pooling is None and not question.words:
         raise UserError(f"{engine.name} has a pooling that is not implemented here ({made.unknown}); choose one with --pooling")
     return Resolved(
         dataclasses.replace(
             question,
-            pooling=question.pooling or made.pooling,
+            pooling="mean" if question.words else question.pooling or made.pooling,
             normalise=made.normalise if question.normalise is None else question.normalise,
             truncate=made_for is not None if question.truncate is None else question.truncate,
         ),

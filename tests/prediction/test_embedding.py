@@ -279,6 +279,7 @@ def test_an_unknown_module_is_refused_unless_a_pooling_is_given(made_for, pretra
     with pytest.raises(UserError, match=rf"has a pooling that is not implemented here \({unknown}\); choose one with --pooling"):
         made.embed(["the"])
     np.testing.assert_allclose(made.embed(["the"], pooling="cls")[0], vector_by_hand(pretrained, "the", "cls"), atol=WITHIN)
+    Embed(words=True).check(made.engine)  # no pooling is needed
 
 
 @pytest.mark.parametrize(
