@@ -122,8 +122,9 @@ class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
     `as_text` formats an answer as text. Without `as_text`, every answer is a line of JSON with two groups of fields: those of the
-    record that were not read, and those of the answer. If both have a field k, the record's field is named input_k. For a failed
-    record, the line {"line": its number, "error": the message} is written, so that line i is always the result of record i.
+    record that were not read, and those of the answer. If both have a field k, the record's field is named input_k, or
+    input_input_k if that name is taken too. For a failed record, the line {"line": its number, "error": the message} is written,
+    so that line i is always the result of record i.
 
     A file is written under a temporary name next to `output`. When the file is complete, it is renamed. After an exception in
     the `with` block, the temporary file is removed. Raises UserError if the answers cannot be written, in the constructor if
@@ -240,7 +241,13 @@ class Writer:
         self._line = record.number
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        rest = {f"input_{name}" if name in values else name: value for name, value in record.rest.items()}
+        taken, rest = values.keys() | record.rest.keys(), dict[str, Any]()
+        for name, value in record.rest.items():
+            free = name
+            while name in values and free in taken:
+                free = f"input_{free}"
+            taken.add(free)
+            rest[free] = value
         try:
             line = json.dumps(rest | dict(values), ensure_ascii=False, allow_nan=False)
         except RecursionError:  # the JSON parser accepts deeper nesting than the writer

@@ -110,6 +110,13 @@ def test_json_lines_keep_the_order_and_other_fields_of_records(source, tmp_path)
     assert writer.status == 1
 
 
+def test_the_output_of_a_command_is_read_by_another_without_losing_a_field(tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"input_loud": "gold", "text": "a", "loud": "B"}\n')
+    answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    found = json.loads((tmp_path / "out.jsonl").read_text())
+    assert found == {"input_loud": "gold", "input_input_loud": "B", "text": "a", "loud": "A"}
+
+
 def test_failed_lines_are_listed_and_counted(source, tmp_path, capsys):
     answered(source, tmp_path / "out.txt", as_text=lambda answer: f"{answer['text']}\n  {answer['loud']}")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "a\n  A\nü\n  Ü\ne\n  E\n"
