@@ -55,6 +55,8 @@ MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
 """The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is
 masked, and the targets are the tokens after the positions. CENTRES: nothing is masked, and rows have positions without targets.
 TRANSLATED: rows hold texts and their translations."""
+_PREDICTED = {CENTRES: "centres", TRANSLATED: "targets"}
+_COUNTED_TARGETS = {"masked": "masked_targets", "pairs": "nsp_labels"}
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
 
@@ -117,12 +119,10 @@ class Objective(abc.ABC):
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
-        (the predicted tokens), "pairs", "tokens" and "rows"."""
-        return {
-            "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
-            "pairs": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
-            **row_counts(batch),
-        }
+        (the predicted tokens), "pairs", "tokens" and "rows". Rows without targets have no "masked", and rows without labels of
+        pairs have no "pairs"."""
+        targets = {name: batch[array] for name, array in _COUNTED_TARGETS.items() if array in batch}
+        return {name: (ids != IGNORED).sum().astype(jnp.float32) for name, ids in targets.items()} | row_counts(batch)
 
     @abc.abstractmethod
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
@@ -135,8 +135,9 @@ class Objective(abc.ABC):
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the ids of all targets in a batch, -1 where nothing is predicted."""
-        return batch["masked_targets"]
+        """Returns the ids of all targets in a batch, -1 where nothing is predicted. In rows of CENTRES, returns their
+        positions."""
+        return batch[_PREDICTED.get(self.rows, "masked_targets")]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Returns further scores of an evaluation on these rows. Baselines are returned as numbers, and other scores as

@@ -71,10 +71,6 @@ class SkipGram(Objective):
         counts = np.pad(corpus.token_counts, (0, self.model.config.padded_vocab_size - corpus.vocabulary.size))
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 
-    def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the positions of the centres."""
-        return batch["centres"]
-
     def refusal(self, length: int) -> str:
         """Rejects rows without room for two words."""
         room = "leaves room for one token between [CLS] and [SEP], but skip-gram needs neighbours; set it to at least 4"

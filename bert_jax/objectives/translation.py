@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed
@@ -76,10 +76,6 @@ class Translation(Objective):
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """Returns the mean loss of each row, without smoothing."""
         return {"translation_loss": mean_losses(self.logits(params, batch, None), batch["targets"])}
-
-    def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the tokens of the translations, including the [SEP] at the end of each translation."""
-        return batch["targets"]
 
     def row_flops(self, length: int, predictions: int) -> float:
         """Counts encoder and decoder, and the softmax at every token of the translations."""

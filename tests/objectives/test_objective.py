@@ -16,7 +16,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, gumbel, sampled, unboxed, with_predictions
-from bert_jax.objectives.objective import Objective, abstract_rows
+from bert_jax.objectives.objective import CENTRES, MASKED, NEXT, TRANSLATED, Objective, abstract_rows
 from bert_jax.objectives.scores import majority_baseline
 from tests.model.lowbias32 import hashed
 from tests.objectives.scored import MODELS, ONE_LAYER, objective_of
@@ -68,6 +68,24 @@ def test_a_minimal_objective_fulfils_the_contract():
     assert scores == {"my_loss": 2.0, "loss": 2.0}
     assert objective.summarise({}) == objective.summarise({"mine": 6.0}) == {}, "nothing was predicted"
     assert (objective.shown_scores()["my_loss"].from_zero, objective.judges_pairs) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "predicted"),
+    [
+        (MASKED, {"masked", "pairs"}, "masked_targets"),
+        (NEXT, {"masked", "pairs"}, "masked_targets"),
+        (CENTRES, {"pairs"}, "centres"),
+        (TRANSLATED, set(), "targets"),
+    ],
+)
+def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[str], predicted: str):
+    parts = {"scores": {"my loss": ("mine", "rows")}, "loss": lambda self, sums, counts: sums["mine"] / counts["rows"]}
+    objective = changed(rows=rows, **parts)
+    objective.check("it")
+    batch = {name: np.zeros(array.shape, np.int32) for name, array in abstract_rows(1, 16, 4, targets=rows).items()}
+    assert jax.eval_shape(objective.counts, batch).keys() == counts | {"tokens", "rows"}
+    assert objective.predicted(batch) is batch[predicted]
 
 
 @pytest.mark.parametrize(
