@@ -7,6 +7,7 @@ import contextvars
 import io
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -166,4 +167,4 @@ class Folder:
 def _cell(value: object) -> str:
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{value:.6g}"
-    return str(value).replace("\t", " ").replace("\n", " ")
+    return re.sub(r"[\t\r\n]", " ", str(value))

@@ -167,7 +167,10 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     )
     if len(marked) != 1:
         raise UserError(f"{marks[0][0]} in {shortened(text)} is {counted(len(marked), 'word')}; put one word in brackets")
-    return _fitting(engine, as_window(engine, [*before, *marked, *after]), text), len(before) + 1
+    words = text_words(tokenizer, _MARK.sub(lambda mark: mark[0] if mark[0] in names else mark[1], text))
+    if len(words) != len(before) + 1 + len(after):  # a part of a word is in brackets
+        words = [*before, *marked, *after]
+    return _fitting(engine, as_window(engine, words), text), len(before) + 1
 
 
 def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -195,10 +198,14 @@ def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
 
     Word i is word `i - window.start + 1` of its window, since [CLS] is word 0. A word without pieces becomes the unknown token.
     If a word is longer than the position table, only its first pieces are read."""
-    tokenizer, room = engine.model.tokenizer, engine.config.max_position - 2
+    return _windows(engine, given_words(engine.model.tokenizer, words, engine.config.max_position - 2))
+
+
+def given_words(tokenizer: Tokenizer, words: Sequence[str], most: int) -> list[Word]:
+    """Returns the given words with their pieces, at most `most` for each."""
     ids, firsts, counts = tokenizer.encode_words(words)
     found = zip(words, firsts, counts, strict=True)
-    return _windows(engine, (Word(word, tuple(ids[first : first + min(n, room)]), _kind(word)) for word, first, n in found))
+    return [Word(word, tuple(ids[first : first + min(n, most)]), _kind(word)) for word, first, n in found]
 
 
 def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:

@@ -37,8 +37,8 @@ def test_outputs_never_replace_inputs(tmp_path):
     with pytest.raises(UserError, match=r"texts\.tsv"):
         Folder(tmp_path, ("a.tsv", "texts.tsv"), (tmp_path / "texts.tsv").stat())
     folder = Folder(tmp_path, ("a.tsv", "texts.tsv"))
-    folder.table("texts.tsv", ("a", "b"), [(1, 0.5), ("x\ty\nz", np.float32("nan")), (np.float64(1) / 3, None)])
-    assert (tmp_path / "texts.tsv").read_text() == "a\tb\n1\t0.5\nx y z\t\n0.333333\tNone\n"
+    folder.table("texts.tsv", ("a", "b"), [(1, 0.5), ("x\ty\nz\rw", np.float32("nan")), (np.float64(1) / 3, None)])
+    assert (tmp_path / "texts.tsv").read_text() == "a\tb\n1\t0.5\nx y z w\t\n0.333333\tNone\n"
     folder.arrays("new.npz", a=np.arange(2))
     with np.load(io.BytesIO((tmp_path / "new.npz").read_bytes())) as arrays:
         assert {name: arrays[name].tolist() for name in arrays} == {"a": [0, 1]}

@@ -21,6 +21,7 @@ from bert_jax.analysis.neighbours.measure import (
     cohesion,
     middles,
     nearest_pieces,
+    one_word,
     principal_plane,
 )
 from bert_jax.analysis.windows import marked_window, read_windows
@@ -197,6 +198,19 @@ def test_a_word_has_the_pieces_that_follow_a_space_if_the_tokenizer_distinguishe
     found = nearest_pieces(Model(params=params, config=ModelConfig(vocab_size=tokenizer.size), tokenizer=tokenizer), list(words))
     assert [list(word.pieces) for word in found] == [tokenizer.tokens(tokenizer.encode(text)) for text in words.values()]
     assert tokenizer.encode(".") != tokenizer.encode(" .")
+
+
+def test_words_are_found_in_texts_and_marks_do_not_change_pieces_if_the_tokenizer_distinguishes_spaces(tmp_path):
+    path = plain(tmp_path, SPECIALS)
+    engine = Engine(as_model(*make_model(path), path))
+    tokenizer, text = engine.model.tokenizer, "wait for the trains!"
+    marked, number = marked_window(engine, "wait [for] the trains!")
+    (window,) = read_windows(engine, text)
+    assert [word.ids for word in marked.words] == [word.ids for word in window.words]
+    assert tokenizer.encode(text) == [i for word in marked.words[1:-1] for i in word.ids]
+    assert window.words[number].ids == one_word(tokenizer, "for").ids != tuple(tokenizer.encode("for"))
+    inside, number = marked_window(engine, "wait for the [train]s!")  # a part of a word is a word of its own
+    assert [word.text for word in inside.words[number : number + 2]] == ["train", "s"]
 
 
 def test_a_model_without_word_embeddings_is_refused(vocabulary):

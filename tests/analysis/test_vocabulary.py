@@ -49,6 +49,11 @@ def test_names_are_capitalised_words_without_a_lower_case_form_or_come_from_a_li
 
     assert names(found) == {"Apfel"}  # "paris" is in the vocabulary as well
     assert names(analyser.vocabulary(names=["PARIS", "Ada"])) == {"Paris", "paris"}
+    gap = make_vocabulary(tmp_path / "gap", cased=True)  # an empty line is a piece without text
+    (gap / "vocab.txt").write_text((gap / "vocab.txt").read_text().rstrip("\n") + "\n\n[unused9]\n")
+    (gap / "tokenizer.json").unlink(missing_ok=True)
+    with_gap = read_vocabulary(dataclasses.replace(model, tokenizer=load_tokenizer(gap)))
+    assert [piece.is_name for piece in with_gap.pieces if not piece.piece] == [False]
     uncased = load_tokenizer(make_vocabulary(tmp_path / "uncased", cased=False))
     pieces = read_vocabulary(dataclasses.replace(model, tokenizer=uncased)).pieces
     assert {piece.is_name for piece in pieces} == {None}

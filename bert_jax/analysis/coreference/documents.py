@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.analysis.coreference.mentions import KINDS, Mention, guesses, pronoun_groups
 from bert_jax.analysis.reading import AnnotatedSource
-from bert_jax.analysis.windows import Window, word_windows
+from bert_jax.analysis.windows import Window, as_window, given_words
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
@@ -164,12 +164,11 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
     Every word is new in exactly one section, which asks about the mentions with this head word. A section starts at the
     beginning of the text, or at most half a window before its first new word. Sections start and end between sentences if
     possible."""
-    _, _, counts = engine.model.tokenizer.encode_words(text.words)
     room = min(tokens, engine.config.max_position) - 2
-    for first, own, last in spans([min(count, room) for count in counts], text.sentences, room):
+    words = given_words(engine.model.tokenizer, text.words, room)
+    for first, own, last in spans([len(word.ids) for word in words], text.sentences, room):
         questions, outside = text.questions(first, own, last)
-        (window, *more) = word_windows(engine, text.words[first:last])
-        assert not more
+        window = as_window(engine, words[first:last])
         yield Section(window, first, text.candidates(first, last), tuple(questions), tuple(outside))
 
 

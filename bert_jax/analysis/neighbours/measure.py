@@ -117,8 +117,10 @@ class WordPieces:
 
 
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
-    """Returns the only word of `text`. Raises UserError if the text has no words or several."""
-    words = text_words(tokenizer, text)
+    """Returns the only word of `text`, with its pieces after a space, as most words in a text are. Raises UserError if the text
+    has no words or several."""
+    follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()
+    words = text_words(tokenizer, f" {text}" if follows_space else text)
     if len(words) != 1:
         raise UserError(
             f"{shortened(text)} is {counted(len(words), 'word')}; give one word, or a sentence with one word in brackets: "
@@ -143,8 +145,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # most words in a text follow a space
-        ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
+        ids = list(one_word(tokenizer, text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
         norm = float(np.linalg.norm(vector))

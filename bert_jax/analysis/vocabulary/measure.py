@@ -211,8 +211,9 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
     def is_name(piece: Piece) -> bool:
         text = piece.text
-        found = text.casefold() in known if names is not None else text[0].isupper() and text.lower() not in words
-        return piece.kind == "word" and found
+        if piece.kind != "word":  # and the text of other kinds may be empty
+            return False
+        return text.casefold() in known if names is not None else text[0].isupper() and text.lower() not in words
 
     return [dataclasses.replace(piece, is_name=is_name(piece)) for piece in pieces]
 

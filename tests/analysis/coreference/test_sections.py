@@ -8,8 +8,11 @@ from bert_jax.analysis.coreference.documents import Document, Question, Section,
 from bert_jax.analysis.coreference.mentions import Mention
 from bert_jax.analysis.coreference.readers import GapFile, PronounText, pronoun_text
 from bert_jax.analysis.windows import Kind, Window, Word
+from bert_jax.prediction.engine import Engine
 from bert_jax.tasks.examples import PronounExample
 from tests.analysis.coreference.written import write
+from tests.data.tokenizers.test_json_tokenizer import SPECIALS, plain
+from tests.interop.tiny import as_model, make_model
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,17 @@ def test_sections_are_filled_to_their_token_limit(analyser):
     text = Document("d", ("the",) * 100, (0,), ())
     assert [(each.first, len(each.window.words)) for each in sections(analyser.engine, text, 12)][:2] == [(0, 12), (5, 12)]
     assert len(next(sections(analyser.engine, text, 1000)).window.item().ids) == 40
+
+
+def test_a_section_has_the_pieces_of_the_whole_text_although_its_first_word_follows_no_space(tmp_path):
+    path = plain(tmp_path, SPECIALS)
+    engine = Engine(as_model(*make_model(path), path))
+    text, tokenizer = Document("d", ("and", "an") * 40, (0,), ()), engine.model.tokenizer
+    found = list(sections(engine, text, 40))
+    assert len(tokenizer.encode("and")) > len(tokenizer.encode(" and"))
+    assert len(found) > 2
+    assert all(len(each.window.item().ids) <= 40 for each in found)
+    assert {each.window.words[1].ids for each in found[1:]} <= {tuple(tokenizer.encode(" and")), tuple(tokenizer.encode(" an"))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------------- GAP
