@@ -68,6 +68,14 @@ def test_the_files_of_a_command_appear_together_at_its_end_or_not_at_all(tmp_pat
     assert {path.name: path.read_bytes() for path in out.iterdir()} == {"a": b"new", "b": b"new"}
 
 
+def test_files_of_an_earlier_run_without_a_successor_are_named(tmp_path, capsys):
+    for name in ("a.tsv", "b.tsv", "b.pdf", "mine.tsv"):
+        (tmp_path / name).write_text("old")
+    with appearing_together():
+        Folder(tmp_path, ("a.tsv", "b.tsv", "b.png", "c.png")).write("a.tsv", b"new")
+    assert capsys.readouterr().err == f"not of this run, but there before it: {tmp_path}/b.pdf, {tmp_path}/b.tsv\n"
+
+
 def test_every_file_is_on_the_disk_before_the_first_gets_its_name(tmp_path, monkeypatch):
     events: list[str] = []
     for name in ("fsync", "replace"):

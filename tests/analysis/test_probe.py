@@ -25,6 +25,7 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.prediction.engine import Engine
+from bert_jax.storage import objects
 from tests.analysis.reference import word_vectors_of
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import engine_on
@@ -215,6 +216,13 @@ def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):
     (sentence,) = AnnotatedFile(tmp_path / "x.conllu")
     assert (sentence.words, sentence.heads) == (("a", "b"), ())
     assert sentence.labels == {"upos": ("X", "PUNCT"), "xpos": ("_", "_"), "relation": ("root", "root")}
+
+
+def test_a_file_in_a_bucket_is_read(bucket):
+    objects.write(f"{bucket}/x.txt", b"a X\nb Z\n")
+    objects.write(f"{bucket}/x.conllu", b"1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n")
+    files = [AnnotatedFile(f"{bucket}/{name}") for name in ("x.txt", "x.conllu")]
+    assert [[sentence.words for sentence in file] for file in files] == [[("a", "b")], [("a",)]]
 
 
 def test_tags_are_in_the_last_or_the_named_column(tmp_path):

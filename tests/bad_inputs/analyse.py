@@ -238,6 +238,13 @@ CASES = [
         "x.txt has 2 columns, but no column tag=2; give an index from -2 to 1",
         files={"x.txt": "a X\n"},
     ),
+    Case(
+        "probes of word numbers",
+        "probe --input=x.conll --eval=y.conll",
+        "x.conll: the first column has word numbers, not words; give a file whose first column has the words, or the treebank "
+        "itself with a name that ends in .conllu",
+        files={"x.conll": "1\tit\tX\n2\twas\tY\n", "y.conll": "it X\nwas Y\n"},
+    ),
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
     Case("a second model that does not exist", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
     Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),

@@ -93,6 +93,19 @@ def test_a_part_in_another_sentence_belongs_to_no_mention(tmp_path):
     ]
 
 
+def test_a_mention_with_an_empty_node_has_its_words_and_one_without_words_is_left_out(tmp_path):
+    def node(after: int, entity: str) -> str:
+        return f"{after}.1\t_\t_\t_\t_\t_\t_\t_\t0:dep\tEntity={entity}\n"
+
+    text = conllu("the/DET/2 law/NOUN/0/1) holds/VERB/2/(2-abstract-1", heads=True)
+    begin, law, end = text.partition("2\tlaw")
+    text = begin.replace("1\tthe", f"{node(0, '(1-abstract-2')}1\tthe") + law + end.rstrip("\n")
+    (document,), problems = read(tmp_path, f"{text}\n{node(3, '2)(3-person-1)')}\n")
+    assert problems == []
+    assert document.words == ("the", "law", "holds")
+    assert [mention[:2] for mention in mentions(document)] == [("1", "the law"), ("2", "holds")]
+
+
 def test_a_mention_of_coordinated_words_is_plural(tmp_path):
     text = conllu("a/NOUN/0/(1-x-1 b/NOUN/1/1) c/NOUN/1/(3-x-1 d/NOUN/3 e/NOUN/4/3)")
     text = text.replace("\t1\tdep", "\t1\tconj").replace("\t4\tdep", "\t4\tconj")
@@ -233,6 +246,12 @@ def test_parts_of_a_conll_2012_text_are_documents_with_their_own_entities(tmp_pa
     assert (second.name, second.words) == ("nw/made/00/made_0001/001", ("Ada", "herself", "left", "."))
     assert mentions(second) == [("0", "Ada herself", "Ada", "proper"), ("0", "Ada", "Ada", "proper")]
     assert second.questions(0, 0, 4) == ([], [])  # a mention is not an antecedent of a mention with the same head word
+
+
+def test_brackets_and_marks_of_conll_2012_are_words_as_written(tmp_path):
+    lines = ["Bob NNP * * (1)", "-LRB- -LRB- * * -", "he PRP * * (1)", "-RRB- -RRB- * * -", "/. . * * -"]
+    (document,), problems = read(tmp_path, conll2012(lines))
+    assert (document.words, problems) == (("Bob", "(", "he", ")", "."), [])
 
 
 def test_a_text_of_conll_2012_without_a_name_has_its_number(tmp_path):
