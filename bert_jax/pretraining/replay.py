@@ -240,7 +240,7 @@ def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> di
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iterator[str]:
     """Yields the lines that the command prints. They report the step, the norm of every gradient, and the rows. The rows are
-    sorted by loss, the largest loss first."""
+    sorted by loss, the largest loss first. If the objective shows no loss, they are in the order of the batch."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the original weights"
@@ -256,20 +256,27 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
         if shares:
             line += f", {100 * float(found.sums[shares[0].numerator]) / n:.1f} % of {n:,.0f} right"
         yield f"{line} (with dropout, as in the log)"
+    for score in () if found.losses else ratios.values():
+        value = float(found.sums[score.numerator]) / max(float(found.sums[score.denominator]), 1.0)
+        yield f"{score.text(value)} (with dropout, as in the log)"
     yield f"norm of the gradient {found.norm:.6g}"
     for name, norm in sorted(found.norms.items(), key=lambda item: -np.nan_to_num(item[1], nan=np.inf)):
         yield f"  {norm:12.6g}  {name}"
-    first = next(iter(found.losses))
-    order = np.argsort(-np.nan_to_num(found.losses[first], nan=np.inf), kind="stable")
+    order, sorting = np.arange(len(found.batch["input_ids"])), ""
     titles = {name: score.title for name, score in ratios.items()}
-    yield f"{counted(len(order), 'row')}, the largest {titles[first]} first (without dropout); [shown -> predicted]"
+    if found.losses:
+        first = next(iter(found.losses))
+        order = np.argsort(-np.nan_to_num(found.losses[first], nan=np.inf), kind="stable")
+        sorting = f", the largest {titles[first]} first (without dropout)"
+    yield f"{counted(len(order), 'row')}{sorting}; [shown -> predicted]"
     for row in order.tolist():
         losses = ", ".join(f"{titles[name].removesuffix(' loss')} {values[row]:.3f}" for name, values in found.losses.items())
+        losses = f": {losses}" if losses else ""
         if DECODER + "input_ids" in found.batch:
-            yield f"row {row}: {losses}"
+            yield f"row {row}{losses}"
             yield from (f"  {line}" for line in pair_texts(found.batch, row, tokenizer))
             continue
-        yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row], found.objective)}"
+        yield f"row {row}{losses}{_labels(found.batch['nsp_labels'][row], found.objective)}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
 
 

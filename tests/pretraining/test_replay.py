@@ -19,6 +19,7 @@ from bert_jax.configs.pretraining import CheckpointConfig, PhaseConfig, Pretrain
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.replay import (
     Batches,
     Replay,
@@ -225,6 +226,14 @@ def test_missing_weights_are_reported_and_nan_gradients_come_first():
     says = "with the weights of step 2,000, the earliest that remain, so losses and gradients differ"
     assert told[1] == says
     assert [line.split()[-1] for line in told if line.startswith("     ")] == ["c", "b", "a"]
+
+
+def test_a_step_of_an_objective_that_shows_only_shares_is_reported_in_the_order_of_the_batch():
+    shares = {"nsp_accuracy": Score("nsp_correct", "nsp_examples", "NSP accuracy")}
+    objective: Any = types.SimpleNamespace(named_scores=lambda: shares)
+    told = list(report(dataclasses.replace(FOUND, losses={}, objective=objective), pathlib.Path("run"), None))
+    assert told[2:4] == ["NSP accuracy 66.7 % (with dropout, as in the log)", "norm of the gradient nan"]
+    assert told[7:9] == ["3 rows; [shown -> predicted]", "row 0 (second text as read, before SimpleNamespace: random)"]
 
 
 def test_an_objective_without_pairs_is_reported_by_its_name_even_for_an_empty_batch():
