@@ -51,7 +51,9 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
     try:
         # -------------------------------------------------------------------------------------------- the steps of every arm
         steps = _steps(checked, flags, run, runner)
-        whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir, checked.teachers)
+        everything = StudyExperiment.from_dict({**flags.config, "only_arms": (), "only_tasks": ()})
+        inputs = checked.pretraining, checked.tasks, flags.workdir, checked.teachers
+        whole = Planned(checked.study, steps, *inputs, everything)
 
         # ------------------------------------------------------------------------------------------------------- the parts
         mine = [part for parts in run.shard.select(part_groups(checked.study)) for part in parts]

@@ -91,6 +91,8 @@ class Planned:
     """The workdir of the study, possibly remote."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
     """Name of an arm that is pretrained with a teacher -> the configuration of the teacher."""
+    everything: StudyExperiment | None = None
+    """The study with all arms, if `only_arms` leaves out some of them. A pretraining keeps the states for all arms."""
 
     def values(self, part: Part) -> JsonObject:
         """Returns the values of the part's experiment. For an earlier state, returns the workdir and the step of the state."""
@@ -98,7 +100,8 @@ class Planned:
         trainer = study.trainer(arm)
         trained = Part(trainer.name, part.seed, PRETRAINING).workdir(self.root)
         if part.name == PRETRAINING:
-            values = run_values(study, arm, pretraining_values(study, arm), self.steps[arm.name], part.seed)
+            kept_for = self.everything or study
+            values = run_values(kept_for, arm, pretraining_values(study, arm), self.steps[arm.name], part.seed)
             if arm.continues:
                 start = Part(arm.continues, part.seed, PRETRAINING).workdir(self.root)
                 values = merged(values, {"init_from": str(start)})
@@ -122,16 +125,30 @@ class Planned:
         return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Returns whether the part has a record. Raises UserError if the record was made with a different configuration."""
+        """Returns whether the part has a record. Raises UserError if the record was made with a different configuration, or if
+        an earlier state was not kept by the finished run of its model."""
         record = self.record(part)
         if record is None:
+            if part.name == STATE:
+                self._require_state(part)
             return False
-        if record.get("part") != digest(self.values(part)):
+        values = self.values(part)
+        if record.get("part") not in (digest(values), digest(values, states=True)):  # older versions included the states
             raise UserError(
                 f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
                 f"study, or remove {part.directory(self.root)} to run these parts again"
             )
         return True
+
+    def _require_state(self, state: Part) -> None:
+        """Raises UserError if the run with an earlier state is finished and has not kept the state."""
+        trainer, step = Part(self.study.arm(state.arm).shares, state.seed, PRETRAINING), self.values(state)["step"]
+        if self.record(trainer) is not None and not (trainer.workdir(self.root) / CHECKPOINTS / str(step)).is_dir():
+            raise UserError(
+                f"the arm {state.arm!r} uses the state of step {step:,} of {trainer.workdir(self.root)}, which was not kept "
+                "(the arm was added after this run); name another --workdir for this study, or remove "
+                f"{trainer.directory(self.root)} to run these parts again"
+            )
 
     def record(self, part: Part) -> JsonObject | None:
         """Returns the numbers of a part, or None if the part is not done."""
@@ -153,7 +170,8 @@ class Planned:
         are kept until its earlier states are exported."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
-            states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]
+            arms = (self.everything or self.study).arms
+            states = [Part(arm.name, part.seed, STATE) for arm in arms if arm.shares == part.arm and arm.at < 1]
             if all(self.record(state) for state in states):
                 remove_tree(workdir / CHECKPOINTS)
         elif part.name == STATE:
@@ -174,9 +192,12 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
         write_text(path, text)
 
 
-def digest(values: JsonObject) -> str:
-    """Returns a SHA-256 of the values in a part's experiment. The paths are left out (`MAY_MOVE`)."""
+def digest(values: JsonObject, *, states: bool = False) -> str:
+    """Returns a SHA-256 of the values in a part's experiment. The paths are left out (`MAY_MOVE`). The steps of the states that
+    are kept for other arms are also left out, unless `states` is True."""
     kept = merged(values)
+    if not states and "keep_at" in kept.get("checkpoints", {}):
+        kept = merged(kept, {"checkpoints": {"keep_at": []}})
     for *groups, name in MAY_MOVE:
         node = kept
         for group in groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -169,6 +170,36 @@ def test_a_finished_part_is_read_from_its_record(tmp_path: pathlib.Path, experim
     whole.finish(part)
     numbers = read_numbers(part.workdir(tmp_path))
     assert whole.record(part) == {"part": digest(whole.values(part)), **numbers}
+
+
+def test_a_pretraining_of_a_part_of_the_study_keeps_the_states_of_the_whole(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
+):
+    whole, part = planned(tmp_path, experiment), Part("a", 4, PRETRAINING)
+    alone = dataclasses.replace(planned(tmp_path, experiment, only_arms=["a"]), everything=whole.study)
+    assert alone.values(part) == whole.values(part)
+    assert alone.values(part)["checkpoints"]["keep_at"] == [4]
+    checkpoints = part.workdir(tmp_path) / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    alone.clean_up(part)
+    assert checkpoints.is_dir()
+
+
+def test_an_arm_of_an_earlier_state_may_be_added_only_while_the_state_is_there(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
+):
+    whole, part, state = planned(tmp_path, experiment), Part("a", 4, PRETRAINING), Part("half", 4, STATE)
+    without = planned(tmp_path, experiment, only_arms=["a"])
+    write(part.workdir(tmp_path) / "results.json", RESULTS)
+    without.finish(part)
+    assert whole.is_done(part)
+    with pytest.raises(UserError, match=r"^the arm 'half' uses the state of step 4 of .*, which was not kept .*seed-4 to run"):
+        whole.is_done(state)
+    (part.workdir(tmp_path) / "checkpoints" / "4").mkdir(parents=True)
+    assert not whole.is_done(state)
+    older = {**whole.values(part), "checkpoints": {**whole.values(part)["checkpoints"], "keep_at": (4,)}}
+    write(part.record(tmp_path), {"part": digest(older, states=True)})
+    assert whole.is_done(part), "the record of an older version"
 
 
 def directories(root: pathlib.Path) -> set[str]:

@@ -39,6 +39,8 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     run = run_in(local)
     alone = dataclasses.replace(checked.study, arms=checked.study.arms[:1], seeds=(3,))
     one_arm = dataclasses.replace(checked, study=alone, pretraining={"a": checked.pretraining["a"]})
+    half = {"name": "half", "shares": "a", "at": 0.5}
+    flags = dataclasses.replace(flags, config=flags.config | {"arms": [{"name": "a"}, half], "only_arms": ["a"]})
     played('[ "$command" = pretrain ]')
     with pytest.raises(UserError, match=r"^a, seed 3, own failed with status 1; "):
         command.study(one_arm, flags, run)
@@ -50,6 +52,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
         (local / name).unlink()
     ran = played("")
     assert command.study(one_arm, flags, run) == 0
+    assert (flags.workdir / "a" / "seed-3" / "pretraining" / "checkpoints").is_dir(), "for the arm that is not run now"
     assert [line.partition(" ")[0] for line in ran.read_text().splitlines()] == ["pretrain", "finetune", "finetune"]
     content = read_json(local / "table.json")
     assert content["table"]["arms"][0]["scores"]["own"]["mean"] == 0.75
