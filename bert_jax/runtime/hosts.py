@@ -70,7 +70,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
         names = tuple(f"process {i}" for i in range(count))
         remedy = f"start one process for each of --process=0 to --process={count - 1}, with the same other flags"
         return Hosts(coordinator, count, index, names, remedy) if count > 1 else None
-    if os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu":
+    if (os.environ.get("JAX_PLATFORMS") or "tpu").split(",")[0] != "tpu":
         return None
     slice_ = slice_variables()
     return _tpu_hosts(slice_) if slice_ else None

@@ -314,3 +314,12 @@ def test_a_single_process_is_not_a_group(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     assert hosts.find_hosts() is None  # the user asked for the CPU
+
+
+def test_an_empty_list_of_platforms_is_no_choice_of_a_platform(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    found = hosts.find_hosts()
+    assert found is not None
+    assert (found.count, found.index) == (2, 1)
