@@ -63,7 +63,10 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     def trace_steps(self, batches: Iterator[Made], step: int, wait: Callable[[int], object]) -> Iterator[Made]:
         """Yields `batches`, starting with the batch after `step`, and profiles them. `wait(step)` waits until the devices have
-        finished `step`."""
+        finished `step`. If the steps to profile were done in an earlier start, this is logged."""
+        if self.steps is not None and step >= self.steps.stop and not self.was_taken:
+            log.warning("no profile: this start continues after step %s; name later steps than %s", f"{step:,}", str(self))
+            self.steps = None
         return batches if self.steps is None or step >= self.steps.stop else self._of_steps(batches, step, self.steps, wait)
 
     def _of_steps(

@@ -74,11 +74,23 @@ def test_a_loop_is_profiled_in_its_part_of_the_range(
     assert profiler == (["begin", *profiled, "end"] if profiled else [])
 
 
-def test_a_profile_continues_into_the_next_phase(tmp_path: pathlib.Path, profiler: list[Any]):
+def test_a_start_after_the_steps_of_its_profile_says_so_once(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    told = "no profile: this start continues after step 5; name later steps than --profile=2:5"
+    with Profile(range(2, 5), tmp_path) as profile:
+        loop(profile, 5, 8)
+        loop(profile, 8, 9)
+    assert caplog.messages == [told]
+
+
+def test_a_profile_continues_into_the_next_phase(
+    tmp_path: pathlib.Path, profiler: list[Any], caplog: pytest.LogCaptureFixture
+):
     with Profile(range(2, 5), tmp_path) as profile:
         loop(profile, 0, 3)
         loop(profile, 3, 8)
+        loop(profile, 8, 9)
     assert profiler == ["begin", 2, 3, 4, "end"]
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
 
 def test_a_profile_is_written_when_the_loop_fails(tmp_path: pathlib.Path, profiler: list[Any]):
