@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the other scripts: creates .venv with the pinned requirements for this machine at the first start; then uses it.
 #
-#   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
+#   BERT_JAX_PYTHON=PATH      the Python of a new .venv    (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
 # `aot` has an environment of its own, .venv-tpu: if the TPU compiler is installed, JAX looks for a TPU in every program.
@@ -177,6 +177,15 @@ packages() {
     "$venv/bin/python" -m pip --python "$python" install --disable-pip-version-check --no-input "$@"
 }
 
+# report_other_python: prints a line if BERT_JAX_PYTHON is not the Python of the environment, which is kept.
+report_other_python() {
+    local base='import os, sys; print(os.path.realpath(sys._base_executable))' has
+    [[ -n "${BERT_JAX_PYTHON:-}" ]] || return 0
+    has="$("$venv/bin/python" -c "$base")"
+    [[ "$("$BERT_JAX_PYTHON" -c "$base" 2>/dev/null)" == "$has" ]] ||
+        say "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is not used: ${venv##*/} was made with $has; remove ${venv##*/} to make it anew"
+}
+
 # choose_tpu_compiler: makes set_up prepare .venv-tpu. On a machine with a TPU, does nothing: its .venv has the compiler.
 choose_tpu_compiler() {
     local device
@@ -202,14 +211,14 @@ set_up() {
         # shellcheck disable=SC2086
         [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$venv/bin/python" -c '' 2>/dev/null
     }
-    finished && return
+    finished && report_other_python && return
 
     mkdir -p "$setup_dir" || fail "$root cannot be written"
     exec 9>"$setup_dir/lock"
     if command -v flock >/dev/null && ! flock -n 9; then # macOS has no flock: start one at a time there
         say "another process is setting up; waiting for it"
         flock 9
-        finished && exec 9>&- && return
+        finished && exec 9>&- && report_other_python && return
     fi
     if [[ -e "$venv" && ! -e "$stamp" && ! -e "$begun" ]]; then
         fail "$venv was not made by these scripts, and they would have to empty it. Move it away and start again
@@ -236,6 +245,8 @@ Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start agai
         }
         say "python: $("$python" --version 2>&1) ($python)"
         stage "making $name" make_venv "$python"
+    else
+        report_other_python
     fi
     rm -f "$stamp"
     # shellcheck disable=SC2086

@@ -19,6 +19,13 @@ def test_a_second_start_only_runs_the_command(ready: pathlib.Path):
     assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, with unchanged arguments
 
 
+def test_another_python_than_that_of_the_environment_is_reported(ready: pathlib.Path):
+    kept = script(ready, "run", "corpus", BERT_JAX_PYTHON="/no/such/python")
+    assert (kept.returncode, kept.stdout) == (0, f"corpus|{ready.parent}\n")
+    assert kept.stderr.startswith("BERT_JAX_PYTHON=/no/such/python is not used: .venv was made with /")
+    assert kept.stderr.endswith("; remove .venv to make it anew\n")
+
+
 def test_run_sh_without_a_command_runs_the_quickstart(ready: pathlib.Path):
     done = script(ready, "run")
     assert done.returncode == 0
