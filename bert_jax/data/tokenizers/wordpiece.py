@@ -28,7 +28,9 @@ WORD_START = "\u2581"
 MAX_WORD_CHARACTERS = 200  # the value of the original; transformers uses 100
 Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Span = tuple[int, int]  # characters [start, end) of a text
-_CACHED_CHUNKS = 1 << 19  # a cache takes at most about 100 MB per worker; a full cache is emptied
+# A cache takes at most about 140 MB per worker, then it is emptied. A chunk is a word in most languages, but a whole sentence in
+# Chinese.
+_CACHED_CHUNKS, _CACHED_CHARACTERS = 1 << 19, 1 << 22
 
 # `str.split` treats these characters as white space. The original treats them as control characters, so it drops them and joins
 # the characters before and after them.
@@ -216,14 +218,18 @@ class WordPiece:
 
 
 class ChunkCache(dict[str, Ids]):
-    """A cache of `compute(key)`. To bound memory, the cache is emptied when it has `_CACHED_CHUNKS` keys."""
+    """A cache of `compute(key)`. To bound memory, the cache is emptied when it has `_CACHED_CHUNKS` keys or
+    `_CACHED_CHARACTERS` characters."""
 
     def __init__(self, compute: Callable[[str], Ids]):
         self._compute: Callable[[str], Ids] = compute
+        self._characters = 0  # the number of characters of the keys
 
     def __missing__(self, key: str) -> Ids:
-        if len(self) >= _CACHED_CHUNKS:
+        self._characters += len(key)
+        if len(self) >= _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
             self.clear()
+            self._characters = len(key)
         value = self[key] = self._compute(key)
         return value
 

@@ -185,6 +185,7 @@ def test_a_full_cache_does_not_change_tokens(monkeypatch, tiny_vocabulary, hosti
 
 def test_a_cache_computes_a_key_once_and_is_emptied_when_it_is_full(monkeypatch):
     monkeypatch.setattr(wordpiece, "_CACHED_CHUNKS", 3)
+    monkeypatch.setattr(wordpiece, "_CACHED_CHARACTERS", 10)
     computed = []
 
     def compute(key: str) -> tuple[int, ...]:
@@ -196,6 +197,11 @@ def test_a_cache_computes_a_key_once_and_is_emptied_when_it_is_full(monkeypatch)
     assert computed == ["a", "bb", "ccc"]
     assert cache["d"] == (1,)
     assert cache == {"d": (1,)}
+    monkeypatch.setattr(wordpiece, "_CACHED_CHARACTERS", 6)
+    assert [cache[key] for key in ("eeeee", "f", "gg")] == [(5,), (1,), (2,)]
+    assert cache == {"f": (1,), "gg": (2,)}
+    assert [cache["hhhh"], cache["iiiiiii"], cache["j"]] == [(4,), (7,), (1,)]
+    assert cache == {"j": (1,)}
 
 
 def test_the_defaults_are_cased_with_separate_ideographs():
