@@ -9,6 +9,7 @@ from scipy import stats
 from bert_jax.data import MASKING
 from bert_jax.data import rows as rows_module
 from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import TokenStore
 from bert_jax.data.masking import MaskingTables
 from bert_jax.data.plan import EpochPlan, Pairs, plan_epoch
 from bert_jax.data.rows import assemble_rows
@@ -307,6 +308,13 @@ def test_a_window_has_the_tokens_of_its_shard_around_its_start(shards):
     token = starts[:, np.newaxis] + np.arange(12) - columns[:, np.newaxis]
     inside = (token >= store.bounds[shard][:, np.newaxis]) & (token < store.bounds[shard + 1][:, np.newaxis])
     assert (found[inside] == FIRST + token[inside]).all()
+
+
+def test_windows_are_found_among_more_than_65536_shards():
+    count = 70_000
+    store = TokenStore(tuple(np.arange(count, dtype=np.uint32).reshape(count, 1)), np.arange(count + 1))
+    found = rows_module._windows(store, np.array([count - 1, 3]), np.zeros(2, np.int64), 1)
+    assert found.tolist() == [[count - 1], [3]]
 
 
 def test_batches_of_no_rows_and_of_empty_rows_are_well_formed():
