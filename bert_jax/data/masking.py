@@ -55,7 +55,7 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
-        illegal |= {i for i, piece in pieces if _PLACEHOLDER.fullmatch(piece) or piece in tokenizer.added}
+        illegal |= {i for i, piece in pieces if tokenizer.is_added(piece) or _PLACEHOLDER.fullmatch(piece)}
     legal = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), np.array(sorted(illegal), np.int32))
     if tokenizer is None:
         return MaskingTables(vocabulary.mask_id, legal)

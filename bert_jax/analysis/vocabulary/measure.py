@@ -188,7 +188,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
     """Returns piece `i` with its kind and script."""
     piece = tokenizer.pieces[i]
     continues = bool(tokenizer.continuation_table[i])
-    reserved = not piece or i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
+    reserved = not piece or i in tokenizer.special_ids or tokenizer.is_added(piece) or _RESERVED.fullmatch(piece) is not None
     shown = piece if reserved else tokenizer.tokens([i])[0]
     text = piece if reserved else (shown.removeprefix("##") if continues else shown).removeprefix(_SPACE) or shown
     if reserved:

@@ -135,6 +135,11 @@ class Tokenizer:
         longest_first = sorted(self._special_pieces, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, longest_first)))
 
+    def is_added(self, piece: str) -> bool:
+        """Returns whether a piece is in `added`, which may be long."""
+        found = self._special_pieces.get(piece)
+        return found is not None and found not in self.special_ids
+
     @functools.cached_property
     def continuation_table(self) -> np.ndarray:
         """Whether each piece continues a word, bool [V]. With `marks_words`, whether it usually continues a word."""

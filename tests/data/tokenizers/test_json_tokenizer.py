@@ -16,6 +16,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bert_jax.data.masking import masking_tables
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, GPT2_SPLIT
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer, with_added_tokens
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
@@ -278,6 +279,9 @@ def test_added_tokens_take_the_ids_of_unused_ones(tmp_path):
     assert again.tokens(again.encode("a covid1 [E1]"))[:3] == ["a", "▁", "covid1"]
     assert again.pieces.index("[E1]") in again.encode_with_specials("a [E1]")
     assert again.pieces.index("[E1]") not in again.encode("a [E1]")
+    legal = [again.pieces[i] for i in masking_tables(again.vocabulary, again).legal_ids]
+    assert ("[E1]" in legal, again.is_added("[E1]")) == (False, True)
+    assert ("a" in legal, again.is_added("a"), again.is_added("[MASK]")) == (True, False, False)
 
 
 # ---- special tokens
