@@ -316,10 +316,10 @@ class AnswerQuestion:
         return answer
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns the question, followed by lines with the answers and their probabilities."""
-        lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
-        lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
-        return "\n".join(lines)
+        """Returns the question, followed by lines with the answer, the other answers of `n_best`, and their probabilities."""
+        others = [span for span in answer.get("n_best", []) if (span["start"], span["end"]) != (answer["start"], answer["end"])]
+        lines = [f"  {span['probability']:7.2%}  {span['answer'] or '(no answer)'}" for span in (answer, *others)]
+        return "\n".join([answer["question"], *lines])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
         """Returns the answer itself."""

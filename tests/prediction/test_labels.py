@@ -272,6 +272,8 @@ def test_more_answers_are_shown_below_the_best():
     two = AnswerQuestion(n_best=2, may_be_unanswerable=True)._as_dict({"question": "who?"}, found)
     assert (two["no_answer_margin"], [span["answer"] for span in two["n_best"]]) == (None, ["a", ""])
     assert AnswerQuestion().as_text(two) == "who?\n   50.00%  a\n   25.00%  (no answer)"
+    other = two | AnswerQuestion()._as_dict({"question": "who?"}, dataclasses.replace(found, best=spans[1]))
+    assert AnswerQuestion().as_text(other) == "who?\n   25.00%  (no answer)\n   50.00%  a", "chosen by the threshold"
     one = AnswerQuestion()._as_dict({"question": "who?"}, found)
     assert not {"no_answer_margin", "n_best"} & one.keys()
     found = dataclasses.replace(found, no_answer_margin=1.5)
