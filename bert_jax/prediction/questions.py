@@ -85,17 +85,17 @@ def encoded(
     text: str,
     text_b: str | None = None,
     *,
-    truncate: bool = False,
+    truncate: bool | None = None,
     longest: int | None = None,
     with_specials: bool = False,
 ) -> Item:
     """Tokenises `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
     longest: the maximum number of tokens (default: the length of the position table, which is also the upper limit). truncate:
-    whether to cut longer texts. As in the original, tokens are removed from a pair one at a time, from the end of the longer
-    part. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
+    whether to cut longer texts; None if the command has no such flag. As in the original, tokens are removed from a pair one at a
+    time, from the end of the longer part. with_specials: whether to recognise special tokens such as "[MASK]" in the text.
 
-    Raises UserError if a text has no tokens, or if a text is too long and `truncate` is False.
+    Raises UserError if a text has no tokens, or if a text is too long and `truncate` is not True.
     """
     tokenizer = engine.model.tokenizer
     encode = tokenizer.encode_with_specials if with_specials else tokenizer.encode
@@ -111,7 +111,7 @@ def encoded(
     if total > room and not truncate:
         raise UserError(
             f"{shortened(text)} is {counted(total + 1 + len(parts), 'token')} with its [CLS] and [SEP], more than the "
-            f"{longest} of {limit}; shorten it, or pass --truncate"
+            f"{longest} of {limit}; shorten it" + (", or pass --truncate" if truncate is False else "")
         )
     second = parts[1] if text_b is not None else []
     cut_a, cut_b = truncation(len(parts[0]), len(second), room)

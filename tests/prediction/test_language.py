@@ -225,7 +225,7 @@ def test_too_long_pairs_are_truncated_at_the_end_of_the_longer_text(predictor):
     [
         (lambda p: p.fill_mask(["no blank"]), r"no \[MASK\] in 'no blank'; write \[MASK\] in place of a word"),
         (lambda p: p.fill_mask(["a [mask]"]), r"no \[MASK\] in 'a \[mask\]'; write it in capitals"),
-        (lambda p: p.fill_mask(["[MASK] " * 39]), r"is 41 tokens with its \[CLS\] and \[SEP\], more than the 40 of the model's"),
+        (lambda p: p.fill_mask(["[MASK] " * 39]), r"is 41 tokens with its \[CLS\] .* than the 40 of .* table; shorten it$"),
         (lambda p: p.fill_mask(["[MASK] " * 37], pieces=3), "leaves no room for 3 pieces in a mask; shorten it, or lower"),
         (lambda p: p.fill_mask(["[MASK]"], top_k=0), "--top-k=0 must be between 1 and the vocabulary's"),
         (lambda p: p.fill_mask(["[MASK]"], pieces=9), "--pieces=9 must be between 1 and 8"),
