@@ -30,7 +30,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     Raises UserError if the file does not exist, has no get_config, or raises an exception (with the file's part of the
     traceback).
     """
-    file, argument = _find(given, flag)
+    file, argument = find_file(given, flag)
     module = _module(file, flag, "an experiment file is a Python file with a function get_config()")
     get_config = getattr(module, "get_config", None)
     if not callable(get_config):
@@ -165,7 +165,7 @@ class _CompiledAnew(importlib.machinery.SourceFileLoader):
         raise OSError("this loader does not cache bytecode")
 
 
-def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
+def find_file(given: str, flag: str = "--config") -> tuple[pathlib.Path, str | None]:
     """Splits FILE[:ARG] into (path, argument). A relative FILE is looked up in the current directory, then in the checkout.
 
     Raises UserError if the file does not exist. The message names the most similar experiment.

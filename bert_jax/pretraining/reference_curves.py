@@ -19,6 +19,7 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
+from bert_jax.interface.python_files import find_file
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Objective
@@ -29,6 +30,7 @@ FOLDER = "curves"
 WITHOUT_EFFECT = (
     "seed",
     "log_every",
+    "log.*",
     "abort_after_skipped",
     "checkpoints.*",
     "corpus.*",
@@ -158,8 +160,7 @@ def find_curve(
 ) -> tuple[ReferenceCurve | None, str]:
     """Returns (the curve for a run of `--config=config`, a log line). If the settings or the corpus of the run differ from the
     curve's, returns (None, a log line with the reason). If the experiment has no curve, returns (None, "")."""
-    file, _, argument = config.partition(":")
-    path = pathlib.Path(file)
+    path, argument = find_file(config)
     path = path.parent.parent / FOLDER / ("-".join(filter(None, (path.stem, argument))) + ".json")
     if not path.is_file():
         return None, ""

@@ -94,6 +94,8 @@ def banded(tmp_path: pathlib.Path) -> str:
     curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLITS.train.num_tokens, corpus, bands)
     (tmp_path / "curves").mkdir()
     (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "mine.py").touch()
     return str(tmp_path / "pretrain" / "mine.py")
 
 

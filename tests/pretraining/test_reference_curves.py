@@ -26,6 +26,7 @@ from bert_jax.pretraining.reference_curves import (
     reference_curve,
     usual_causes,
 )
+from bert_jax.training.config import LogConfig
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -63,6 +64,8 @@ def shipped(tmp_path: pathlib.Path, runs: list[pathlib.Path]) -> str:
     (tmp_path / "curves").mkdir()
     curve = reference_curve(runs, "mine", 1_000, PRINT)
     (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "mine.py").touch()
     return str(tmp_path / "pretrain" / "mine.py")
 
 
@@ -134,12 +137,27 @@ def test_unrelated_runs_make_no_curve(runs, tmp_path):
 
 
 def test_seed_mesh_and_paths_do_not_prevent_a_comparison(shipped):
-    like = dataclasses.replace(EXPERIMENT, seed=9, log_every=3, corpus=CorpusConfig(directory="elsewhere"))
+    settings = {"seed": 9, "log_every": 3, "log": LogConfig(sinks=()), "corpus": CorpusConfig(directory="elsewhere")}
+    like = dataclasses.replace(EXPERIMENT, **settings)
     curve, line = find_curve(shipped, like, 1_000, "a")
     assert curve is not None
     assert line == "compared with the reference curve of mine (3 seeds, the same corpus)"
     assert "another corpus of about the same size" in find_curve(shipped, like, 1_050, "b")[1]
     assert "another corpus of about the same size" in find_curve(shipped, like, 905, "b")[1]
+
+
+@pytest.mark.parametrize(("directory", "file"), [(".", "pretrain/mine.py"), ("pretrain", "mine.py")])
+def test_the_curve_is_next_to_the_folder_of_the_file_wherever_the_run_starts(
+    directory: str, file: str, shipped: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path / directory)
+    assert find_curve(file, EXPERIMENT, 1_000, "a")[0] is not None
+
+
+def test_the_curve_of_a_shipped_experiment_is_found_from_every_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    says = "not compared with the reference curve of quickstart: "
+    assert find_curve("experiments/pretrain/quickstart.py", EXPERIMENT, 1_000, "a")[1].startswith(says)
 
 
 def test_other_settings_or_amounts_of_text_prevent_a_comparison(shipped):
