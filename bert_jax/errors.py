@@ -27,7 +27,7 @@ MENDED_BY_RESTART: Mapping[int, str] = {
     128 + signal.SIGBUS: "crash: bus error",
     128 + signal.SIGKILL: "killed: host memory ran out, or the machine is being shut down",
     128 + signal.SIGSEGV: "crash: segmentation fault",
-    STOPPED: "stopped by SIGTERM on this machine or on another one",
+    STOPPED: "stopped by SIGTERM on this machine, or by SIGTERM or Ctrl-C on another one",
 }
 """Exit status -> cause, for the exit statuses of `pretrain` and `finetune` after which the same command may succeed. A restart
 does not help after any other status: 1 is a bug, 2 is a `UserError`, and 130 is Ctrl-C."""

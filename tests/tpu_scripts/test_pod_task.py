@@ -54,6 +54,8 @@ def test_only_statuses_that_a_restart_can_fix_are_restarted(task: dict[str, Any]
     assert recovery["recover_on_exit_codes"] == sorted(set(MENDED_BY_RESTART) - {ENDED_BY_SKYPILOT})
     assert recovery["max_restarts_on_errors"] == 0  # would restart after every status
     assert HUNG in recovery["recover_on_exit_codes"]  # the status of run.sh when its own restarts are used up
+    (file,) = re.findall(r"bert_jax/[\w/]+\.py", TASK.read_text())
+    assert "MENDED_BY_RESTART" in (REPOSITORY / file).read_text(), "the comment names the file with the statuses"
 
 
 def test_the_commands_keep_the_quoting_of_arguments(task: dict[str, Any]):
