@@ -153,7 +153,7 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     a checkpoint.
     """
 
-    def chosen(there: Sequence[int]) -> Sequence[int]:
+    def chosen(there: Sequence[int], every: int) -> Sequence[int]:
         if step in there:
             return [step]
         others = f" (it has steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
@@ -168,15 +168,22 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     """Returns (a model, a list of steps). The model has the mean weights of the last `count` checkpoints of the pretraining run
     in `workdir`, and the list has the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and
-    `load_checkpointed_model`."""
+    `load_checkpointed_model`. Raises UserError if the run has fewer checkpoints, or if checkpoints in between no longer
+    exist."""
 
-    def chosen(there: Sequence[int]) -> Sequence[int]:
-        if len(there) >= count:
-            return there[-count:]
-        raise UserError(
-            f"--last={count}: {workdir} only has {counted(len(there), 'checkpoint')}; average fewer, or train with "
-            f"--config.checkpoints.keep={count}"
-        )
+    def chosen(there: Sequence[int], every: int) -> Sequence[int]:
+        there, remedy = there[-count:], f"or train with --config.checkpoints.keep={count}"
+        if len(there) < count:
+            raise UserError(
+                f"--last={count}: {workdir} only has {counted(len(there), 'checkpoint')}; average fewer, {remedy}"
+            )
+        if gaps := [i for i in range(1, count) if there[i] - there[i - 1] > every]:
+            before, after = there[gaps[-1] - 1], there[gaps[-1]]
+            raise UserError(
+                f"--last={count}: {workdir} no longer has the checkpoints between steps {before:,} and {after:,}, so the mean "
+                f"would include a much earlier state; give --last={count - gaps[-1]}, {remedy}"
+            )
+        return there
 
     steps: list[int] = []
 
@@ -190,17 +197,18 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     return average(models()), steps
 
 
-def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
-    """Yields (step, model) for the `chosen` checkpoints of a run. Only one model is in memory at a time."""
+def _models(workdir: AnyPath, chosen: Callable[[Sequence[int], int], Sequence[int]]) -> Iterator[tuple[int, Model]]:
+    """Yields (step, model) for the checkpoints of a run that `chosen` returns. It gets the steps of all checkpoints, and
+    `checkpoints.every`. Only one model is in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), extra_key=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
-    directory = workdir / "checkpoints"
+    directory, every = workdir / "checkpoints", experiment.checkpoints.every
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
     if not directory.is_dir():
-        chosen([])
+        chosen([], every)
     with Checkpoints(directory, read_only=True) as checkpoints:
-        steps = chosen(checkpoints.steps)
+        steps = chosen(checkpoints.steps, every)
         program, tokenizer = pretraining_program(experiment, mesh), _tokenizer(workdir, experiment)
         for step in steps:
             params = on_host(checkpoints.restore(step, program.state).params, mesh)

@@ -23,7 +23,14 @@ from bert_jax.model.config import published
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.pretraining.results import exported_parts, load_checkpointed_model, results, trained_model, training_section
+from bert_jax.pretraining.results import (
+    exported_parts,
+    load_checkpointed_model,
+    model_of_last,
+    results,
+    trained_model,
+    training_section,
+)
 from bert_jax.pretraining.splits import Splits
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
@@ -146,3 +153,14 @@ def test_a_run_without_checkpoints_has_no_model_of_a_step_on_any_number_of_devic
     with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step; .*keep_at='\[7\]'"):
         load_checkpointed_model(tmp_path, 7)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_mean_of_checkpoints_does_not_include_states_that_were_kept_on_their_own(tmp_path: pathlib.Path):
+    """The steps 10 and 20 are from `checkpoints.keep_at`, and 47 was saved at a stop."""
+    values = {"model": published("tiny"), "phases": [{"steps": 60}], "checkpoints": {"every": 10, "keep_at": [10, 20]}}
+    config = PretrainingExperiment.from_dict(values).to_dict() | {"written_by": "bert_jax 1 pretrain"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for step in (10, 20, 40, 47, 50):
+        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"--last=4: .* between steps 20 and 40, .*; give --last=3, or .*checkpoints.keep=4"):
+        model_of_last(tmp_path, 4)
