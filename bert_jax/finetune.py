@@ -39,10 +39,11 @@ from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.finetuning.program import teaching
+from bert_jax.finetuning.program import check_label_loss, teaching
 from bert_jax.finetuning.start import labelled_start, load_teacher, with_pooling
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.interface.words import counted
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
@@ -51,7 +52,7 @@ from bert_jax.runtime.workdir import MODEL, RESULTS, recorded_files_named
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.published import published
-from bert_jax.tasks.registry import load_task
+from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
@@ -233,7 +234,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _start(flags: Flags) -> int:
     """Starts or resumes the run of `flags`. Returns the exit status."""
     experiment = FinetuningExperiment.from_dict(flags.config)
+    task_head_class(experiment.task)  # an unknown task is reported before a model is downloaded
+    for name in filter(None, (experiment.init_from, experiment.distillation.teacher)):
+        find_model_directory(name)  # a mistyped name is reported before the data is read
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
+    check_label_loss(experiment, task)
     experiment, note = with_pooling(experiment, task.head, flags.given)
     load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}

@@ -120,22 +120,20 @@ def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.g
     }
 
 
-def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
-    """Returns the experiment's loss settings for these training `features`. Raises UserError if class weights or label
-    smoothing are set for a head that does not support them, or if the number of class weights differs from the number of
-    labels."""
-    weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
-    takes = task.head.outputs.takes_class_weights and bool(labels)
-    if takes and weights == (0.0,):
-        targets = np.concatenate([np.ravel(one.target) for one in features if one.target is not None])
-        counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
-        weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
-    if weights and not takes:
+BALANCED = (0.0,)
+"""The value of `class_weights` that balances the labels."""
+
+
+def check_label_loss(experiment: FinetuningExperiment, task: Task) -> None:
+    """Raises UserError if class weights or label smoothing are set for a head that does not support them, or if the number of
+    class weights differs from the number of labels."""
+    weights, labels = experiment.training.class_weights, task.head.labels
+    if weights and not (task.head.outputs.takes_class_weights and labels):
         raise UserError(
             f"config.training.class_weights is for tasks that choose one of several labels, but {task.name} does not; "
             "leave it out"
         )
-    if weights and len(weights) != len(labels):
+    if weights and weights != BALANCED and len(weights) != len(labels):
         raise UserError(
             f"config.training.class_weights has {counted(len(weights), 'number')}, but {task.name} has "
             f"{counted(len(labels), 'label')} "
@@ -143,6 +141,16 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         )
     if experiment.training.label_smoothing and not task.head.outputs.takes_smoothing:
         raise UserError(f"config.training.label_smoothing is for classification, but {task.name} is a regression; set it to 0")
+
+
+def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
+    """Returns the experiment's loss settings for these training `features`. Raises UserError like `check_label_loss`."""
+    check_label_loss(experiment, task)
+    weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
+    if weights == BALANCED:
+        targets = np.concatenate([np.ravel(one.target) for one in features if one.target is not None])
+        counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
+        weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     distilled = bool(d.teacher)
     return LabelLoss(
         label_smoothing=experiment.training.label_smoothing,

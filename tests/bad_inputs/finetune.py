@@ -52,14 +52,14 @@ CASES = [
         "config.task.name='squad/v3' is not a task; did you mean 'squad/v2.0'?",
     ),
     Case(
-        "a glue task that is none",
-        "--config=$repository/experiments/finetune/glue.py:mrcp",
+        "a glue task that is none, reported before the model is looked for",
+        "--config=$repository/experiments/finetune/glue.py:mrcp --config.init_from=no_such_model",
         "config.task.name='glue/mrcp' is not a task; did you mean 'glue/mrpc'?",
     ),
     # -------------------------------------------------------------------------------------------------- the initial model
     Case(
-        "a model that does not exist",
-        "--config.init_from=no_such_model",
+        "a model that does not exist, reported before the data is read",
+        "--config.init_from=no_such_model --config.task.own.train=nowhere.csv",
         "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a",
     ),
     Case(
@@ -230,8 +230,8 @@ CASES = [
     ),
     Case("a negative LSTM", "--config.head.lstm=-1", "config.head.lstm=-1 must be at least 0"),
     Case(
-        "weights for other labels",
-        "--config.training.class_weights='[1, 2, 3]'",
+        "weights for other labels, reported before the model is loaded",
+        "--config.training.class_weights='[1, 2, 3]' --config.init_from=$tagger",
         "config.training.class_weights has 3 numbers, but own/sequence has ... give one for each, or a single 0 to balance them",
     ),
     Case(
@@ -269,8 +269,8 @@ CASES = [
         devices=8,
     ),
     Case(
-        "a teacher that is not there",
-        "--config.distillation.teacher=no_such_model",
+        "a teacher that is not there, reported before the data is read",
+        "--config.distillation.teacher=no_such_model --config.task.own.train=nowhere.csv",
         "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a",
     ),
     Case(
