@@ -27,7 +27,16 @@ from collections.abc import Iterator, Sequence
 
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.conversion import changed, check_sources, check_target, model_lines, part_lines, read_all, written
+from bert_jax.interop.conversion import (
+    changed,
+    check_sources,
+    check_target,
+    check_words,
+    model_lines,
+    part_lines,
+    read_all,
+    written,
+)
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
@@ -43,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_flags(__doc__, argv)
     flags.remote = checked(flags.to, "--to")
     check_sources(flags)
+    check_words(flags)
     given = flags.source
     read = at_step(flags.source, flags.step, flags.last)
     with uploaded(flags.to, "--to", is_input) as flags.to:

@@ -20,7 +20,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, read_training
-from bert_jax.interop.directory import aside, exported_formats
+from bert_jax.interop.directory import aside, check_replaceable, exported_formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN
@@ -304,19 +304,34 @@ def _shape(array: JsonObject) -> str:
 
 
 def check_target(flags: argparse.Namespace) -> None:
-    """Raises UserError if --to is a directory in a bucket with files that are not from an export of this package. The local
-    copy of the directory lacks some of its files, so the export itself cannot find them."""
-    if is_remote(flags.remote) and not exported_formats(pathlib.Path(flags.to)) and (files := sorted(listed(flags.remote))):
+    """Raises UserError if the output directory is the current directory, contains it, or has files that are not from an export
+    of this package in the same format. The export checks the files again, but only after a model was downloaded or restored."""
+    target = pathlib.Path(flags.to)
+    if pathlib.Path.cwd().is_relative_to(os.path.realpath(target)):  # the user's shell would remain in the replaced directory
+        raise UserError(
+            f"--to={flags.to} is the current directory or a directory above it, and would be replaced; name another directory"
+        )
+    # the local copy of a directory in a bucket lacks some of its files, such as weights
+    if is_remote(flags.remote) and not exported_formats(target) and (files := sorted(listed(flags.remote))):
         raise UserError(
             f"--to={flags.remote} holds files that bert_jax did not export ({files[0]}), so it is not overwritten; name another "
             "directory"
         )
+    check_replaceable(target, "huggingface" if flags.format == "bert_jax" else flags.format, f"--to={flags.remote}")
+
+
+def check_words(flags: argparse.Namespace) -> None:
+    """Raises UserError if the file of --add-tokens, or a vocabulary, does not exist."""
+    if flags.add_tokens:
+        read_tokens(pathlib.Path(flags.add_tokens))
+    for name in filter(None, (flags.vocab, flags.replace_vocab)):
+        find_vocabulary(name)
 
 
 def check_sources(flags: argparse.Namespace) -> None:
     """Raises UserError if the output directory is one of the sources, as far as the paths show this. `read_all` compares the
-    output directory with the local directories that were read. It cannot do this if a source is in a bucket, or if its weights
-    come from a checkpoint, because both are read from a temporary copy."""
+    output directory with the local directories that were read, such as the model of a run. It cannot do this if a source is in a
+    bucket, or if its weights come from a checkpoint, because both are read from a temporary copy."""
     of_checkpoint = flags.step is not None or flags.last is not None
     for path in (flags.source, *flags.average):
         source = checked(path, "--from")
@@ -324,26 +339,22 @@ def check_sources(flags: argparse.Namespace) -> None:
         if is_remote(source):
             same = flags.remote in (*near, source.rpartition("/")[0])  # the last is the directory of a checkpoint's files
         else:
-            same = of_checkpoint and os.path.realpath(flags.remote) in map(os.path.realpath, near)
+            place = pathlib.Path(source)
+            near = near if of_checkpoint else [str(place.parent if _is_file_or_prefix(place) else place)]
+            same = os.path.realpath(flags.remote) in map(os.path.realpath, near)
         if same:
             raise UserError(f"--to={flags.remote} is the directory of the source {path}; name another directory")
 
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
     """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
-    UserError if the output directory is one of the sources, is the current directory, or contains the current directory. Also
-    raises UserError if a head reads the pooler and the model has no pooler."""
+    UserError if the output directory is one of the sources. Also raises UserError if a head reads the pooler and the model has
+    no pooler."""
     target = os.path.realpath(flags.to)
-    if pathlib.Path.cwd().is_relative_to(target):  # the user's shell would remain in the replaced directory
-        raise UserError(
-            f"--to={flags.to} is the current directory or a directory above it, and would be replaced; name another directory"
-        )
     for path in sources:
         model = read(path, flags)
         source = pathlib.Path(model.source)
-        # `source` is a file of a checkpoint, or the prefix of its files
-        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())
-        if target == os.path.realpath(source.parent if is_prefix else source):
+        if target == os.path.realpath(source.parent if _is_file_or_prefix(source) else source):
             raise UserError(f"--to={flags.to} is the directory of the source {path}; name another directory")
         reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
@@ -353,6 +364,11 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
                 remedy = f"--drop={','.join(lacking)} or {remedy}"
             raise UserError(f"{' and '.join(lacking)} reads the pooler, but the model has none; add {remedy}")
         yield model
+
+
+def _is_file_or_prefix(source: pathlib.Path) -> bool:
+    """Returns whether `source` is a file, or the common prefix of the files of a checkpoint."""
+    return source.is_file() or (bool(source.name) and index_path(source).is_file())
 
 
 def _is_tf1(path: pathlib.Path) -> bool:

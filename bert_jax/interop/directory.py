@@ -82,12 +82,7 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
                         f"or choose a directory other than {directory}"
                     )
             recover(directory)
-            if directory.exists() and not _is_ours(directory):
-                reason = "holds files that bert_jax did not export, so it is not overwritten"
-                raise Unwritable(f"{directory} {reason}; name another directory")
-            if others := [other for other in exported_formats(directory) if other != form]:
-                reason = f"holds a model that bert_jax exported in the format {others[0]}, so it is not overwritten in {form}"
-                raise Unwritable(f"{directory} {reason}; name another directory, or remove that model")
+            check_replaceable(directory, form, str(directory))
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.rmdir()  # this only succeeds if the directory is empty
@@ -118,6 +113,19 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
             if files.is_still(temporary, descriptor):
                 _remove(temporary)
             raise
+
+
+def check_replaceable(directory: pathlib.Path, form: str, shown: str) -> None:
+    """Raises Unwritable if `replaced_when_complete` may not replace `directory`, because its files are not from an export of this
+    package in the format `form`. Messages call the directory `shown`."""
+    directory = _resolved(directory)
+    with _as_unwritable(directory):
+        if directory.exists() and not _is_ours(directory):
+            reason = "holds files that bert_jax did not export, so it is not overwritten"
+            raise Unwritable(f"{shown} {reason}; name another directory")
+        if others := [other for other in exported_formats(directory) if other != form]:
+            reason = f"holds a model that bert_jax exported in the format {others[0]}, so it is not overwritten in {form}"
+            raise Unwritable(f"{shown} {reason}; name another directory, or remove that model")
 
 
 def _resolved(directory: pathlib.Path) -> pathlib.Path:

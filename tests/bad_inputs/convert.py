@@ -33,31 +33,31 @@ CASES = [
     ),
     Case(
         "an unknown type of rotary positions",
-        "--from=m",
+        "--from=m --to=n",
         "m/config.json: rope_type='yarn' in rope_parameters.full_attention cannot be represented; only rope_type='default' is",
         files=modern(rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 9.0}}),
     ),
     Case(
         "types of another number of layers",
-        "--from=m",
+        "--from=m --to=n",
         "m/config.json: layer_types names 1 layer, but num_hidden_layers=5; correct one of them",
         files=modern(layer_types=["full_attention"]),
     ),
     Case(
         "a layer of an unknown type",
-        "--from=m",
+        "--from=m --to=n",
         "m/config.json: layer_types=['chunked', 'chunked' ... must be a list of full_attention and sliding_attention",
         files=modern(layer_types=["chunked"] * 5),
     ),
     Case(
         "a window that sees nothing",
-        "--from=m",
+        "--from=m --to=n",
         "m/config.json: ... with model.sliding_radius=0 a token sees no other token; set",
         files=modern(local_attention=1),
     ),
     Case(
         "partly rotated heads",
-        "--from=m",
+        "--from=m --to=n",
         "m/config.json: partial_rotary_factor=0.5 in ... only 1.0 is supported",
         files=modern(rope_parameters={"full_attention": {"rope_theta": 9.0, "partial_rotary_factor": 0.5}}),
     ),
@@ -344,7 +344,7 @@ CASES = [
     ),
     Case(
         "tokens that are not there",
-        "--add-tokens=nowhere.txt",
+        "--from=nowhere --add-tokens=nowhere.txt",
         "there is no nowhere.txt (looked for in ... give a file with one token per line",
     ),
     Case(
@@ -386,7 +386,7 @@ CASES = [
     ),
     Case(
         "a vocabulary that is not there",
-        "--replace-vocab=nowhere.txt",
+        "--from=nowhere --replace-vocab=nowhere.txt",
         "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
         "them, or a model of the hub as OWNER/NAME",
     ),
@@ -506,20 +506,20 @@ CASES = [
         )
     ),
     Case(
-        "a foreign directory",
-        "--to=thesis",
+        "a foreign directory, before the source is read",
+        "--from=nowhere --to=thesis",
         "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
         files={"thesis/chapter.tex": "years"},
     ),
     Case(
         "a foreign directory for the original",
-        "--from=$tf1 --to=thesis --format=tf1",
+        "--from=nowhere --to=thesis --format=tf1",
         "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
         files={"thesis/chapter.tex": "years"},
     ),
     Case(
         "a foreign directory for programs",
-        "--to=thesis --format=stablehlo --platforms=cpu",
+        "--from=nowhere --to=thesis --format=stablehlo --platforms=cpu",
         "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
         files={"thesis/chapter.tex": "years"},
     ),
@@ -533,7 +533,6 @@ CASES = [
         )
         for name, flags, files in (
             ("no export", "", {"shared/other": ""}),
-            ("a foreign directory", "", {"shared/m/notes": "mine"}),
             ("for the original", "--from=$tf1 --format=tf1", {"shared/other": ""}),
             ("for programs", "--format=stablehlo --platforms=cpu", {"shared/other": ""}),
         )
@@ -544,15 +543,15 @@ CASES = [
             "--to=shared/m",
             f"shared/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
             "or choose a directory other than",
-            files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
+            files={f"shared/{name}/thesis.tex": "years"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
     ),
     Case("a link that leads to itself", "--to=m", "m is a circular symbolic link; name another directory", spoil=link("m", "m")),
     Case(
         "an export in another format",
-        "--to=old",
-        "old holds a model that bert_jax exported in the format tf1, so it is not overwritten in huggingface; name another",
+        "--from=nowhere --to=old",
+        "--to=old holds a model that bert_jax exported in the format tf1, so it is not overwritten in huggingface; name another",
         files={"old/bert_config.json": '{"bert_jax": {}}', "old/vocab.txt": "a"},
     ),
     Case(
@@ -690,7 +689,7 @@ CASES = [
     ),
     Case(
         "the current directory as output",
-        "--to=.",
+        "--from=nowhere --to=.",
         "--to=. is the current directory or a directory above it, and would be replaced; name another directory",
     ),
     *(

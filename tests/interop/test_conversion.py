@@ -292,6 +292,8 @@ def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path
     for path in (tmp_path / "m").iterdir():
         objects.upload(path, f"{bucket}/ours/{path.name}")
     before = objects.listed(f"{bucket}/ours")
+    with pytest.raises(UserError, match=rf"^--to={bucket}/ours holds a model that bert_jax exported in the format huggingface"):
+        convert.main(["--from=nowhere", f"--to={bucket}/ours", "--format=tf1"])
     convert.main([f"--from={tmp_path / 'm'}", f"--to={bucket}/ours", "--drop=mlm_head,nsp_head"])
     after = objects.listed(f"{bucket}/ours")
     assert after.keys() == before.keys()
