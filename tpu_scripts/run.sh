@@ -16,7 +16,7 @@
 # On a TPU pod slice, run the same command on every worker (tpu_scripts/pod.sh, tpu_scripts/pod.yaml).
 #
 # BERT_JAX_DEVICE=cpu|tpu|cuda13|cuda12     the accelerator to install for (default: the one found)
-# BERT_JAX_PYTHON=PATH                      the Python of a new .venv (default: the first of 3.11 to 3.14)
+# BERT_JAX_PYTHON=PATH                      Python of a new .venv, 3.11 to 3.14 (default: first found)
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
