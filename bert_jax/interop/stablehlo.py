@@ -24,6 +24,7 @@ from jax import export
 from bert_jax import __version__
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject, write_json
+from bert_jax.interface.words import prefixed
 from bert_jax.interop import FUNCTIONS, PLATFORMS
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
@@ -41,6 +42,8 @@ INPUTS = {
     "attention_mask": "1 on tokens, 0 on padding",
     "token_type_ids": "0 on the first text, 1 on the second",
 }
+LARGEST = 2**31 - 2**24
+"""The most bytes of parameters in a file. `jax.export` cannot write more than 2 GiB, of which the program itself needs some."""
 HOW = """import jax, numpy
 forward = jax.export.deserialize(open("forward.stablehlo", "rb").read())
 outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy arrays [batch, length] -> a dict of arrays"""
@@ -97,7 +100,7 @@ def export_stablehlo(
     `function` is one of FUNCTIONS. The default is `natural_function(model)`. The function can be called with any batch size. If
     `length` is given, texts must have this length. Otherwise, any length up to the size of the position table is possible. The
     function computes in float32. `card` is the text of the model card. Raises UserError if a part that the function uses was
-    never trained, if a platform is unknown, or if `length` exceeds the position table."""
+    never trained, if a platform is unknown, if `length` exceeds the position table, or if the parameters exceed LARGEST."""
     function = function or natural_function(model)
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
@@ -143,6 +146,11 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
 
     kept = {part: tree for part, tree in model.params.items() if part in ("embeddings", "encoder", *used)}
     params = jax.tree_util.tree_map_with_path(unpadded, kept)
+    if (size := sum(x.nbytes for x in jax.tree.leaves(params))) > LARGEST:
+        raise UserError(
+            f"the parameters take {prefixed(size, 'B')} in float32, but a StableHLO file holds at most {prefixed(LARGEST, 'B')}; "
+            "choose another --format, or make the model smaller (--layers or --replace-vocab)"
+        )
     config = resolve(config, jax.local_devices()[0])
     module: Bert = Bert(config)
     if function == "pretraining":

@@ -16,6 +16,7 @@ import pytest
 from bert_jax.data import INPUTS
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import stablehlo
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
@@ -228,6 +229,19 @@ def test_unsupported_exports_are_refused_without_writing(model, tmp_path, argume
     with pytest.raises(UserError, match=message):
         export_stablehlo(tmp_path / "m", model, **arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_beyond_the_largest_file_is_refused_before_it_is_lowered(model, tmp_path, monkeypatch):
+    size = 4 * without_parts(model, ["mlm_head", "nsp_head"]).counts.trained
+    monkeypatch.setattr(stablehlo, "LARGEST", size - 1)
+    monkeypatch.setattr(stablehlo, "_exported", None)
+    message = r"the parameters take 28\.6 kB in float32, but .* at most 28\.6 kB; choose another --format, or make the model sm"
+    with pytest.raises(UserError, match=message):
+        export_stablehlo(tmp_path / "m", model, function="encode")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(stablehlo, "LARGEST", size)
+    with pytest.raises(TypeError, match="not callable"):
+        export_stablehlo(tmp_path / "m", model, function="encode")
 
 
 def test_untrained_parts_are_refused_if_used(models, tmp_path):
