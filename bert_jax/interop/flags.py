@@ -22,8 +22,8 @@ WRITTEN = (*FORMATS, "bert_jax")
 """The formats of exports. "bert_jax" writes the same directory as "huggingface", but it also accepts encoder-decoders that
 transformers does not support."""
 FORMATS_OF_FLAG = {
-    "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"), "function": ("stablehlo",),
-    "length": ("stablehlo",), "platforms": ("stablehlo",),
+    "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"),
+    "normalise": ("huggingface", "bert_jax"), "function": ("stablehlo",), "length": ("stablehlo",), "platforms": ("stablehlo",),
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def _check_values(flags: argparse.Namespace) -> None:
         if value is not None and value not in known:
             raise UserError(f"--{name.replace('_', '-')}={value} is unknown: {nearest(value, known)}")
     for name, forms in FORMATS_OF_FLAG.items():
-        if getattr(flags, name) is not None and flags.format not in forms:
+        if getattr(flags, name) not in (None, False) and flags.format not in forms:
             raise UserError(f"--{name} is for --format={forms[0]}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
         raise UserError("--new-positions only applies to a larger position table; add --max-position=N, or leave this flag out")

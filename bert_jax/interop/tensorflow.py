@@ -55,6 +55,8 @@ CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+"""The activations that both the original and this package have."""
 TYPES_BY_DEFAULT = 16  # the default of type_vocab_size in the original, while ours is 2
 
 RULES = (
@@ -396,6 +398,10 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
         raise UserError(
             f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented, because the original always uses "
             f"{EPSILON}; choose another format"
+        )
+    if config.activation not in ACTIVATIONS:
+        raise UserError(
+            f"{where}: the original has no activation {config.activation} (only {', '.join(ACTIVATIONS)}); choose another format"
         )
     if head is not None and not head.original_variable:
         raise UserError(f"{where}: the original has no {head.kind} head; drop the head, or choose another format")

@@ -189,6 +189,14 @@ CASES = [
         "--format=tf1 --dtype=float16",
         "--dtype is for --format=huggingface, not for tf1; leave it out",
     ),
+    *(
+        Case(
+            f"text vectors for {form}: {flag}",
+            f"--format={form} {flag}",
+            f"{flag.partition('=')[0]} is for --format=huggingface, not for {form}; leave it out",
+        )
+        for form, flag in (("tf1", "--pooling=mean"), ("stablehlo", "--normalise"))
+    ),
     Case(
         "a function that is none",
         "--format=stablehlo --function=guess",

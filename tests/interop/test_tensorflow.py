@@ -327,10 +327,11 @@ def test_models_that_the_original_cannot_represent_are_refused(vocabulary, tmp_p
     token = make_labelled_model(vocabulary, TokenHead(labels=("O", "PER")), **ORIGINAL)
     other = extended(tokenizer, ["rivers"])
     white = Tokenizer(WordPiece(["c " if piece == "Paris" else piece for piece in tokenizer.pieces]))
-    wide = dataclasses.replace(config, layer_norm_epsilon=1e-6)
+    wide, swish = dataclasses.replace(config, layer_norm_epsilon=1e-6), dataclasses.replace(config, activation="silu")
     cases = [
         (untied, untied_config, tokenizer, None, "no separate decoder"),
         (params, wide, tokenizer, None, "layer_norm_epsilon=1e-06 cannot be represented"),
+        (params, swish, tokenizer, None, r"has no activation silu \(only gelu, gelu_tanh, relu\); choose another format"),
         (token.params, token.config, tokenizer, token.head, "has no token head; drop the head"),
         (params, config, other, None, "use the vocabulary that the model was trained with"),
         (
