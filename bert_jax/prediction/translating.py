@@ -31,6 +31,8 @@ from bert_jax.tasks.published import Published, published, score_lines
 
 log = logging.getLogger(__name__)
 
+BEAMS = 4
+"""The number of hypotheses per source in the paper (arXiv:1706.03762, section 6.1), and the default."""
 BEYOND = 50
 """By default, a translation has at most this many more tokens than its source (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
@@ -55,7 +57,7 @@ class Translation:
 def translate(
     engine: Engine,
     sources: Sequence[Sequence[int]],
-    beams: int = 4,
+    beams: int = BEAMS,
     length_penalty: float = 0.6,
     penalty: str = "gnmt",
     early_stopping: bool = False,
@@ -102,7 +104,8 @@ def translate(
     while order:
         length = row_length(len(sources[order[-1]]))
         room = row_length(max(limits[i] for i in order))
-        rows = engine.mesh.size * max(1, engine.tokens // length)
+        # with more beams, a batch has fewer sources, because its memory grows with the number of hypotheses
+        rows = engine.mesh.size * max(1, BEAMS * engine.tokens // (length * max(BEAMS, beams)))
         some, order = order[-rows:], order[:-rows]
         width = engine.mesh.size * power_of_two(-(-len(some) // engine.mesh.size))
         ids, real = np.zeros((width, length), np.int32), np.zeros((width, length), np.int32)
@@ -137,7 +140,7 @@ class Translate:
     n^length_penalty (penalty="transformers").
     """
 
-    beams: int = 4
+    beams: int = BEAMS
     length_penalty: float | None = None
     penalty: str = PENALTIES[1]
     early_stopping: bool = False
@@ -286,7 +289,7 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
         found = translate(engine, sources[first : first + AT_A_TIME])
         translations += [tokenizer.decode(best.ids, target=True) for best in found]
         alive()
-    return {"pairs": len(sources), "beams": 4, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
+    return {"pairs": len(sources), "beams": BEAMS, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
 
 
 def translation_results(

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,8 +19,10 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.tokens import Tokens
 from bert_jax.prediction import translating
 from bert_jax.prediction.commands import COMMANDS
+from bert_jax.prediction.decoding import Continued
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.language import FillMask, Score
@@ -65,6 +68,21 @@ def test_translations_keep_the_order_and_do_not_depend_on_other_texts(engine: En
     for one, alone in zip(together, ask_each(one_by_one, question, records(TEXTS)), strict=True):
         assert (one["text"], one["translation"]) == (alone["text"], alone["translation"])
         assert one["score"] == pytest.approx(alone["score"], rel=1e-4)
+
+
+def test_a_batch_has_as_many_hypotheses_with_more_beams(engine: Engine, monkeypatch):
+    counts: list[int] = []
+
+    def translated(params: Any, source: Tokens, knobs: Any, *, room: int, **settings: Any) -> Continued:
+        counts.append(len(source.ids) * settings["decoding"].beams)
+        nothing = np.zeros(len(source.ids))
+        return Continued(np.full((len(nothing), room), engine.model.tokenizer.sep_id), nothing, nothing)
+
+    monkeypatch.setattr(translating, "translated", translated)
+    for beams in (1, 4, 64):
+        assert len(translating.translate(engine, [[7, 3]] * 64, beams)) == 64
+        assert max(counts) == min(4, beams) * engine.tokens // 64
+        counts.clear()
 
 
 def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine):
