@@ -51,7 +51,7 @@ class Translation:
     log_probability: float
     """The natural logarithm of the translation's probability. In beam search, an end token forced by the limit adds nothing."""
     score: float
-    """The score of the translation in beam search: the log-probability divided by the length penalty."""
+    """The log-probability divided by the length penalty, by which beam search ranks translations."""
 
 
 def translate(
@@ -127,7 +127,9 @@ def translate(
             ends_at = np.flatnonzero(tokens == decoding.end_id)  # empty if logits are NaN, which `ask_each` reports
             end = int(ends_at[0]) if len(ends_at) else len(tokens)
             total = float(chosen.log_probability[row])
-            score = total if chosen.score is None else float(chosen.score[row])
+            length = end + 1  # with the end token
+            divisor = ((5 + length) / 6 if decoding.gnmt_penalty else length) ** length_penalty
+            score = total / divisor if chosen.score is None else float(chosen.score[row])
             found[i] = Translation(tuple(tokens[:end].tolist()), total, score)
     return found
 
@@ -187,6 +189,8 @@ class Translate:
                 f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
                 "token; lower it"
             )
+        if self.early_stopping and self.beams == 1:
+            raise UserError("--early-stopping ends a beam search, but --beams=1 does not search; leave one of the two out")
         from bert_jax.interop.families.marian import unapplied_settings  # loads Marian's tables of tensors
 
         for clause in unapplied_settings(engine.model.generation, engine.model.tokenizer.pad_id):

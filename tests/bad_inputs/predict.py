@@ -57,6 +57,11 @@ CASES = [
         "--references=ref.txt has 1 line, but the input has 2 texts; give one reference for each text",
         files={"in.txt": "the house\nthe river\n\n", "ref.txt": "das Haus\n"},
     ),
+    Case(
+        "the end of a search without a search",
+        "translate --model=$translator --beams=1 --early-stopping the",
+        "--early-stopping ends a beam search, but --beams=1 does not search; leave one of the two out",
+    ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case(

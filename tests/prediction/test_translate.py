@@ -176,6 +176,7 @@ def test_a_translation_is_decoded_with_the_target_vocabulary(tmp_path: pathlib.P
     own = {i: piece for piece, i in pieces.items()}
     assert spelt.replace(" ", "") == "".join(own[i] for i in best.ids if i != pieces["<unk>"]).replace("\u2581", "")
     assert spelt != tokenizer.decode(best.ids)
+    assert best.score == pytest.approx(best.log_probability / ((5 + len(best.ids) + 1) / 6) ** 0.6), "without a search too"
 
 
 def corpus_of_sides(sides: list[list[int]], tokenizer: Tokenizer) -> Corpus:
