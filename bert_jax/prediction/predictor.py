@@ -67,8 +67,10 @@ class Predictor:
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
         """Returns a vector for each text."""
-        vectors = [answer["embedding"] for answer in self.ask(Embed(**options), _each("text", texts))]
-        return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
+        question = Embed(**options)
+        vectors = [answer["embedding"] for answer in self.ask(question, _each("text", texts))]
+        width = self.engine.config.hidden_size * (len(question.layers) if question.combine == "concat" else 1)
+        return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
 
     def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[JsonObject]]:
         """Returns, for each text, a list of its words: {"word", "start", "end", "embedding" float32 [I]}."""

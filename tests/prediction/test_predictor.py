@@ -40,6 +40,7 @@ def test_every_question_answers_in_order_and_returns_nothing_for_no_input(predic
         assert ask([]) == []
     assert labelled(TOKENS)[1].tag([]) == []
     assert predictor.embed([]).shape == (0, 16)
+    assert predictor.embed([], layers=(-2, -1), combine="concat").shape == (0, 32)
 
 
 def test_layers_may_be_a_python_list(predictor):
