@@ -26,6 +26,7 @@ from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
+from bert_jax.tasks.registry import ENGLISH
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
@@ -139,7 +140,7 @@ def training_section(experiment: FinetuningExperiment, task: str, start: Model, 
         data=f"Fine-tuned on the task {task}{f', starting from {pathlib.PurePath(name).name}' if name else ''}.",
         steps=f"{steps}{counted(experiment.training.batch_size, 'example')} at a rate of {rate}{taken}.",
         scores=scores,
-        language=before.language if task.startswith("own/") else "en",
+        language="en" if task in ENGLISH else before.language,
         license=before.license,
         base_model=name if name and is_hub_name(name) else before.base_model,
     )

@@ -29,6 +29,8 @@ _MODULES = tuple(
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_TASKS)
 """The values of `TaskConfig.name`, except FILE.py:NAME."""
+ENGLISH = tuple(name for name in NAMES if name != "pos" and not name.startswith("own/"))
+"""The tasks whose data is English. Treebanks (pos) and the user's own data may be in any language."""
 EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
 """Each task's experiment in experiments/finetune/, with its argument."""
 KEY = "config.task.name"
