@@ -133,6 +133,17 @@ def test_a_damaged_file_is_explained(tmp_path, ending, spoil):
     assert fault.startswith(f"not a whole {compression(path.name)} file (")
 
 
+def test_a_zstd_file_with_a_window_above_the_limit_is_explained(tmp_path):
+    path = tmp_path / "a.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd\x00\x90\x19\x00\x00abc")  # a whole frame of "abc" with a window of 256 MiB
+    with pytest.raises(UNREADABLE) as raised, open_packed(path) as file:
+        file.read()
+    assert damage(path.name, raised.value) == (
+        "compressed by zstd with a window of more than 128 MiB (--long), which is not supported (unpack it with "
+        "zstd -d --long=31)"
+    )
+
+
 def test_a_missing_file_is_not_reported_as_damaged(tmp_path):
     for ending in ("", *PACK):
         with pytest.raises(FileNotFoundError) as raised:
