@@ -60,12 +60,14 @@ def test_a_directory_without_a_vocabulary_uses_the_given_one(bare, vocabulary, t
     assert load_tokenizer(tmp_path / "m").vocabulary == load_tokenizer(vocabulary).vocabulary
 
 
-def test_the_casing_of_another_vocabulary_is_inferred_or_stated(model, tmp_path):
+def test_the_casing_of_another_vocabulary_is_inferred_or_stated(model, tmp_path, capsys):
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="give --lowercase or --cased"):
         convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}")
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
     convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}", "--lowercase")
+    assert "has strip_accents=false, which is not used, because the vocabulary is given as a file" in capsys.readouterr().out
     read = import_model(tmp_path / "m")
     assert read.tokenizer.vocabulary.lowercase
     assert read.tokenizer.tokens(read.tokenizer.encode("Paris")) == ["paris"]

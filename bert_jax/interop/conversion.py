@@ -200,8 +200,9 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         grown = " (new types: copies of type 0)" if flags.token_types > old.type_vocab_size else ""
         notes.append(f"token types: {old.type_vocab_size} -> {flags.token_types}{grown}")
     if flags.replace_vocab:
-        model, note = _with_words(model, load_tokenizer(find_vocabulary(flags.replace_vocab), lowercase=flags.lowercase))
-        notes.append(note)
+        tokenizer = load_tokenizer(find_vocabulary(flags.replace_vocab), lowercase=flags.lowercase)
+        model, note = _with_words(model, tokenizer)
+        notes += [note, *tokenizer.notes]
     if flags.add_tokens:
         tokens = read_tokens(pathlib.Path(flags.add_tokens))
         there = set(model.tokenizer.pieces)

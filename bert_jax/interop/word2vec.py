@@ -134,6 +134,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
         mean = table.mean(0, dtype=np.float64).astype(np.float32)
         rows = iter(table)  # the rows are in the order of the pieces
         table = np.stack([next(rows) if piece in there else mean for piece in tokenizer.pieces])
+        notes = (*tokenizer.notes, *notes)
     return Model(
         params={"embeddings": {"word_embeddings": {"embedding": table}}},
         config=ModelConfig(encoder="static", num_layers=0, vocab_size=tokenizer.size, hidden_size=table.shape[1]),

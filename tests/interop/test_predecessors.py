@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
-from bert_jax.interop.word2vec import export_word2vec
+from bert_jax.interop.word2vec import export_word2vec, import_word2vec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import make_head
 from bert_jax.model.pretraining import pretraining_model
@@ -97,6 +97,10 @@ def test_vectors_without_a_vocabulary_use_the_given_one_and_may_get_new_parts(vo
     assert back.tokenizer.vocabulary == model.tokenizer.vocabulary
     convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}", "--drop=skip_gram_head"])
     assert import_model(tmp_path / "m").parts == ()
+    (alone / "vocab.txt").write_bytes((vocabulary / "vocab.txt").read_bytes())
+    (alone / "tokenizer_config.json").write_text('{"strip_accents": false}')
+    found = import_word2vec(alone / "vectors.txt", vocabulary=alone / "vocab.txt", lowercase=True)
+    assert "has strip_accents=false, which is not used" in found.notes[0]
     with pytest.raises(UserError, match="--drop=mine: word vectors have no such part; leave it out"):
         convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}", "--drop=mine"])
 

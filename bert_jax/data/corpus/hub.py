@@ -9,11 +9,11 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator
 
-from bert_jax.data.tokenizers.tokenizer_files import VOCAB_FILE, VOCABULARY_FILES, vocabulary_files
+from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, VOCAB_FILE, VOCABULARY_FILES, vocabulary_files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.objects import listed
-from bert_jax.storage.paths import checked, is_remote
+from bert_jax.storage.paths import checked, is_remote, split
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model", "*.spm")
@@ -52,7 +52,10 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
     """Returns a local copy of the vocabulary at `name` in a bucket. `name` is a file, or a directory that `find_vocabulary`
-    accepts."""
+    accepts. The tokenizer_config.json next to a file is copied too, since `load_tokenizer` compares it with the vocabulary."""
+    above, _, last = name.rpartition("/")
+    if last in VOCABULARY_FILES and split(above)[1] and last in listed(above, deep=False):
+        return fetched(above, "--vocab", deep=False, wanted=lambda file: file in (last, CONFIG_FILE)) / last
     places = (name, f"{name}/model", f"{name}/tokenizer")
     name = next((place for place in places if any(file in VOCABULARY_FILES for file in listed(place, deep=False))), name)
     return fetched(name, "--vocab", deep=False, wanted=lambda file: any(fnmatch.fnmatch(file, one) for one in HUB_FILES))

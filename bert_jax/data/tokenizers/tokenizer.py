@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import pathlib
 import re
 from array import array
@@ -24,6 +25,7 @@ from bert_jax.data.tokenizers.tokenizer_files import (
     MODEL_FILES,
     SPECIAL_NAMES,
     VOCAB_FILE,
+    VOCABULARY_FILES,
     VOCABULARY_REMEDY,
     TokenizerDescription,
     check_not_fairseqs,
@@ -33,7 +35,7 @@ from bert_jax.data.tokenizers.tokenizer_files import (
 )
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
-from bert_jax.files import Json, JsonObject, refuse_pointer, write_json
+from bert_jax.files import Json, JsonObject, read_object, refuse_pointer, write_json
 from bert_jax.interface.words import counted
 
 if TYPE_CHECKING:  # imported where a tokenizer of this kind is loaded
@@ -389,7 +391,8 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of these files (a published
     model, or `tokenizer/` of a corpus). Other files in the directory define how accents, ideographs and special tokens are
-    treated (`tokenizer_files`).
+    treated (`tokenizer_files`). If `path` is a file, the files next to it are not used. A note then names the text rules in
+    tokenizer_config.json that differ.
 
     The casing is read from the files of the directory. If the files do not state the casing, it is inferred from the
     vocabulary. If the casing is still unclear, or if the files contradict each other, `lowercase` decides. Raises UserError if
@@ -435,8 +438,32 @@ def load_tokenizer(
         specials=described.specials,
         added=described.added,
         max_length=described.max_length,
-        notes=described.notes if lowercase is None or not described.disputed else (),
+        notes=(
+            *(described.notes if lowercase is None or not described.disputed else ()),
+            *_unused_rules(pathlib.Path(path), model),
+        ),
     )
+
+
+def _unused_rules(path: pathlib.Path, model: WordPiece | SentencePiece | JsonTokenizer) -> list[str]:
+    """Returns a note if the vocabulary was given as a file, and the tokenizer_config.json next to it states other text rules."""
+    beside = path.with_name(CONFIG_FILE)
+    if path.name not in VOCABULARY_FILES or isinstance(model, JsonTokenizer) or not beside.is_file():
+        return []
+    try:
+        config = read_object(beside)
+    except UserError:  # the file is not used, so it may be damaged
+        return []
+    rules: dict[str, bool] = {"do_lower_case": model.lowercase}
+    if model.kind == "sentencepiece":
+        rules["keep_accents"] = not model.strips
+    else:
+        rules |= {"strip_accents": model.strips, "tokenize_chinese_chars": model.split_cjk}
+    differing = [f"{name}={json.dumps(config[name])}" for name, rule in rules.items() if config.get(name) is (not rule)]
+    return differing and [
+        f"the {CONFIG_FILE} next to {path} has {' and '.join(differing)}, which is not used, because the vocabulary is given as "
+        "a file; give its directory to use all files"
+    ]
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
@@ -445,9 +472,10 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
+        write = f', or write {{"do_lower_case": true}} (or false) to {CONFIG_FILE} next to the vocabulary, and give the directory'
         raise UserError(
-            f"the casing of the vocabulary {described.path} is unclear, because {why}; give --lowercase or --cased, or write "
-            f'{{"do_lower_case": true}} (or false) to {CONFIG_FILE} next to the vocabulary'
+            f"the casing of the vocabulary {described.path} is unclear, because {why}; give --lowercase or --cased"
+            f"{write if described.path.name in VOCABULARY_FILES else ''}"
         )
     if stated is not None and certain is not None and stated != certain and not described.disputed:
         given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")

@@ -68,6 +68,17 @@ def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(
     assert {path.name: path.read_bytes() for path in found.iterdir()} == {name: name.encode() for name in there}
 
 
+def test_the_settings_next_to_a_vocabulary_file_in_a_bucket_are_fetched_to_compare_them(bucket: str):
+    for name in ("vocab.txt", "tokenizer_config.json", "large.json", "other.txt"):
+        objects.write(f"{bucket}/m/{name}", name.encode())
+    found = find_vocabulary(f"{bucket}/m/vocab.txt")
+    assert found.read_bytes() == b"vocab.txt"
+    assert {path.name for path in found.parent.iterdir()} == {"vocab.txt", "tokenizer_config.json"}
+    assert find_vocabulary(f"{bucket}/m/other.txt").read_bytes() == b"other.txt"
+    with pytest.raises(UserError, match="does not exist in the bucket"):
+        find_vocabulary(f"{bucket}/n/vocab.txt")
+
+
 def test_a_hub_that_does_not_answer_is_asked_once_and_cached_files_are_used(monkeypatch: pytest.MonkeyPatch):
     import httpx2
     import huggingface_hub

@@ -495,6 +495,36 @@ def test_a_file_given_by_its_path_is_read_without_its_neighbours(tmp_path):
         assert (tokenizer.size, tokenizer.mask_id, tokenizer.added) == (len(PIECES), 4, ())
 
 
+@pytest.mark.parametrize(
+    ("config", "differs"),
+    [
+        ({"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": True}, ""),
+        ({"strip_accents": True, "model_max_length": 64}, "strip_accents=true"),
+        ({"do_lower_case": True, "tokenize_chinese_chars": False}, "do_lower_case=true and tokenize_chinese_chars=false"),
+        (["damaged"], ""),
+    ],
+)
+def test_text_rules_next_to_a_file_that_are_not_used_are_reported(tmp_path, config, differs):
+    write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json(), tokenizer_config=config)
+    for name in ("vocab.txt", "tokenizer.json"):
+        note = f"the tokenizer_config.json next to {tmp_path / name} has {differs}, which is not used, because the vocabulary "
+        notes = load_tokenizer(tmp_path / name, lowercase=False).notes
+        assert notes == ((f"{note}is given as a file; give its directory to use all files",) if differs else ())
+    (tmp_path / "vocab.txt").rename(tmp_path / "other.txt")  # these settings are not of this vocabulary
+    assert load_tokenizer(tmp_path / "other.txt", lowercase=False).notes == ()
+
+
+@pytest.mark.parametrize(("name", "settles"), [("vocab.txt", True), ("other.txt", False)])
+def test_an_unclear_casing_can_be_written_to_the_settings_of_a_directory(tmp_path, name, settles):
+    (tmp_path / name).write_text("\n".join([*SPECIALS, "the", "cat"]))
+    with pytest.raises(UserError, match=r"is unclear.* give --lowercase or --cased") as raised:
+        load_tokenizer(tmp_path / name)
+    assert str(raised.value).endswith("next to the vocabulary, and give the directory") is settles
+    write(tmp_path, tokenizer_config={"do_lower_case": True})
+    if settles:
+        assert load_tokenizer(tmp_path).vocabulary.lowercase
+
+
 @pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
 def test_limits_on_texts_and_words_are_read_and_may_be_absent(tmp_path, unlimited):
     config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
