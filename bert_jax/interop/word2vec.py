@@ -53,6 +53,7 @@ with this ratio."""
 WIDEST = 1 << 16
 _LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_LINE_ENDS = re.compile(rb"\n*+\Z")
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2}")
 _AGAIN = "copy the whole file again"
 _UNCOUNTED = "<unk>"
@@ -314,7 +315,7 @@ def _binary_rows(
     for number in itertools.count(1):
         while len(buffer) - at < _LONGEST_WORD + size and (block := next(blocks, b"")):
             buffer, at = buffer[at:] + block, 0
-        if not buffer[at:].strip(b"\n"):
+        if _LINE_ENDS.match(buffer, at):  # a slice would copy the rest of the buffer for each word
             return
         end = buffer.find(b" ", at, at + _LONGEST_WORD)
         if end < 0 or end + 1 + size > len(buffer):

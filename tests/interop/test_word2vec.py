@@ -244,3 +244,18 @@ def test_a_file_is_streamed_in_memory_for_the_wanted_words_only(tmp_path, make: 
     tracemalloc.stop()
     assert (sorted(found), kept.shape) == (["w3999", "w7"], (2, 100))
     assert peak < 3 * 2**20 + table.nbytes / 4 + word2vec._BLOCK
+
+
+def test_a_word_of_a_binary_file_is_read_without_copying_the_block(tmp_path):
+    words = [f"w{n}" for n in range(2000)]
+    (tmp_path / "v.bin").write_bytes(binary(words, np.ones((2000, 100), np.float32)))
+    rows = word2vec._rows(tmp_path / "v.bin", word2vec._read_form(tmp_path / "v.bin"))
+    tracemalloc.start()
+    assert [next(rows)[1], next(rows)[1]] == ["w0", "w1"]
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    assert next(rows)[1] == "w2"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < 50_000 < (tmp_path / "v.bin").stat().st_size
+    assert sum(1 for _ in rows) == 1997
