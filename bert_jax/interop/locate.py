@@ -7,15 +7,17 @@ import os
 import pathlib
 import re
 import shlex
+from collections.abc import Sequence
 
 from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, broken_link, missing_path
 from bert_jax.files import read_json
 from bert_jax.interop.directory import CARD, CONFIG, MODULES, aside
+from bert_jax.interop.tensor_bundle import STATE, newest_bundle, prefix_name
 from bert_jax.interop.weights import NOT_READ, PYTORCH, READ, SAFETENSORS_INDEX, WEIGHTS, read_start, weights_file
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import COMPRESSIONS, recognise
-from bert_jax.storage.objects import listed
+from bert_jax.storage.objects import listed, read_bytes
 from bert_jax.storage.paths import checked, is_remote
 
 VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", *COMPRESSIONS))
@@ -26,8 +28,8 @@ _SHARDS = ("model-*.safetensors", "pytorch_model-*.bin")
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. If `path` is a workdir, only its
-    model is copied. If `path` is a model directory, only the files that are read are copied. Raises UserError like
-    `storage.fetching.fetched`."""
+    model is copied. If `path` is a model directory, only the files that are read are copied. Of several TensorFlow checkpoints,
+    only one is copied. Raises UserError like `storage.fetching.fetched` and `tensor_bundle.newest_bundle`."""
     if not is_remote(text := checked(os.fspath(path), "MODEL")):
         return path
     for place in (f"{text}/model", text):
@@ -35,10 +37,16 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         if MODULES in names:  # the files of its modules are in subfolders
             return fetched(place, "MODEL", wanted=lambda name: _is_read(name.rpartition("/")[2]))
         if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
-            patterns = (*HUB_FILES, CARD)
-            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns))}
+            files = {*weights, *(name for name in names if _matches(name, (*HUB_FILES, CARD)))}
             return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
-    if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
+    patterns = (*HUB_FILES, CARD, STATE)
+    if not names:  # a file, or the common prefix of the files of a checkpoint
+        return fetched(prefix_name(text), "MODEL", deep=False, wanted=lambda name: _matches(name, patterns))
+    if any(name.endswith(".index") for name in names) and not {*READ, *VECTORS} & names.keys():
+        state = read_bytes(f"{text}/{STATE}").decode("utf-8", "replace") if STATE in names else None
+        start = f"{newest_bundle(text, names, state)}."
+        return fetched(text, "MODEL", deep=False, wanted=lambda name: name.startswith(start) or _matches(name, patterns))
+    if not names.keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
         return fetched(text, "MODEL", deep=False)
     raise UserError(
         f"{text} is a workdir that has no exported model yet; to complete the run, repeat the command that started it"
@@ -48,7 +56,11 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def _is_read(name: str) -> bool:
     """Returns whether a file of this name in a model directory is read."""
     weights = f"{WEIGHTS[:5]}*.safetensors", f"{PYTORCH[:-4]}*.bin"
-    return any(fnmatch.fnmatch(name, pattern) for pattern in (*HUB_FILES, CARD, *weights))
+    return _matches(name, (*HUB_FILES, CARD, *weights))
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import ml_dtypes
 import numpy as np
@@ -118,7 +118,7 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     if not path.exists() and path.name and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
     if not path.is_dir():
-        prefix = path.with_name(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path.name)) if path.name else path
+        prefix = path.with_name(prefix_name(path.name)) if path.name else path
         if index_path(prefix).is_file():
             return prefix
         if path.is_file():
@@ -129,22 +129,35 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
             f"there is no {missing_path(path)}, nor {path}.index; name the directory of a checkpoint, or the common prefix "
             "of its files"
         )
-    found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
     state = path / STATE
-    if state.is_file():
-        text = state.read_text(encoding="utf-8", errors="replace")
-        named = re.search(r'^model_checkpoint_path:\s*"(.*)"\s*$', text, re.MULTILINE)
+    text = state.read_text(encoding="utf-8", errors="replace") if state.is_file() else None
+    return path / newest_bundle(path, [file.name for file in path.iterdir()], text)
+
+
+def prefix_name(name: str) -> str:
+    """Returns the common prefix of the files of a checkpoint, one of which is called `name`. Other names are returned
+    unchanged."""
+    return re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", name)
+
+
+def newest_bundle(directory: str | os.PathLike[str], names: Iterable[str], state: str | None) -> str:
+    """Returns the common prefix of the newest checkpoint in a directory with the files `names`. `state` is the text of its file
+    `checkpoint`, or None if it has no such file. Raises UserError as `find_bundle` does."""
+    path, found = os.fspath(directory), sorted(name.removesuffix(".index") for name in names if name.endswith(".index"))
+    choices = f"name one of these: {', '.join(f'{path}/{name}' for name in found)}"
+    if state is not None:
+        named = re.search(r'^model_checkpoint_path:\s*"(.*)"\s*$', state, re.MULTILINE)
         # the directory is ignored, since it may be on another machine
         newest = re.split(r"[/\\]", named[1])[-1] if named else ""
         if newest in found:
-            return path / newest
-        others = f"; name one of these: {', '.join(str(path / name) for name in found)}" if found else ""
-        raise UserError(f"{state} names {newest!r} as the newest checkpoint, but {path} has no {newest}.index{others}")
+            return newest
+        others = f"; {choices}" if found else ""
+        raise UserError(f"{path}/{STATE} names {newest!r} as the newest checkpoint, but {path} has no {newest}.index{others}")
     if not found:
         raise UserError(f"{path} holds no TensorFlow checkpoint, because it has no file *.index; name another directory")
     if len(found) > 1:
-        raise UserError(f"{path} has several checkpoints; name one of these: {', '.join(str(path / name) for name in found)}")
-    return path / found[0]
+        raise UserError(f"{path} has several checkpoints; {choices}")
+    return found[0]
 
 
 def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:

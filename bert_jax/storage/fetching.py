@@ -114,13 +114,14 @@ def forget(directory: pathlib.Path) -> None:
 
 
 def fetched(
-    path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
+    path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] | None = None
 ) -> pathlib.Path:
     """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is the flag or key
-    of the path. If the path is a directory, its files with `wanted` names are copied. With `deep`, files in subdirectories are
-    copied too.
+    of the path. If the path is a directory, its files with `wanted` names are copied (default: all). With `deep`, files in
+    subdirectories are copied too.
 
-    The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
+    The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. The `wanted` files next to these files
+    are then copied too (default: none). Raises UserError if a path in a bucket
     is mistyped, does not exist, cannot be read, or does not fit on the local disk.
     """
     text = checked(os.fspath(path), name)
@@ -128,16 +129,19 @@ def fetched(
         return pathlib.Path(text)
     copy = cached_path(text)
     if objects := listed(text, deep=deep):
-        fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep, there=objects)
+        files = {other: item for other, item in objects.items() if wanted is None or wanted(other)}
+        fetch(text, copy, files, keep=not deep, there=objects)
         return copy
     above, last = text.rpartition("/")[::2]
-    there = siblings = listed(above, deep=False) if split(above)[1] else {}
+    there = listed(above, deep=False) if split(above)[1] else {}
     if item := object_at(text):
-        siblings = {last: item}
-    elif not any(other.startswith(f"{last}.") for other in siblings):
+        files = {last: item}
+    elif files := {other: item for other, item in there.items() if other.startswith(f"{last}.")}:
+        files |= {other: item for other, item in there.items() if wanted is not None and wanted(other)}
+    else:
         given = name_and_value(name, text)
         raise UserError(f"{given} does not exist in the bucket; to see what exists, run `gcloud storage ls {above}`")
-    fetch(above, copy.parent, siblings, keep=True, there=there)
+    fetch(above, copy.parent, files, keep=True, there=there)
     return copy
 
 

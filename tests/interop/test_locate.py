@@ -280,6 +280,32 @@ def test_only_the_needed_files_of_a_bucket_model_are_copied(bucket, names, copie
         assert set(files_of(pathlib.Path(local_model(bucket)))) == copied
 
 
+def test_only_one_checkpoint_of_a_bucket_is_copied(bucket, tmp_path, monkeypatch):
+    of_model = {"bert_config.json", "vocab.txt", "README.md"}
+    steps = {step: {f"model.ckpt-{step}.{end}" for end in ("index", "meta", "data-00000-of-00001")} for step in (0, 1000)}
+    for name in (*of_model, *steps[0], *steps[1000], "events.out", "model.ckpt-00.index.old"):
+        objects.write(f"{bucket}/{name}", b"x")
+
+    def copied(path: str) -> tuple[str, set[str]]:
+        monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / str(next(NUMBERS))))
+        copy = pathlib.Path(local_model(path))
+        return copy.name, set(files_of(copy if copy.is_dir() else copy.parent))
+
+    for name in ("model.ckpt-0", *steps[0]):
+        assert copied(f"{bucket}/{name}") == ("model.ckpt-0", steps[0] | of_model)
+    assert copied(f"{bucket}/vocab.txt") == ("vocab.txt", {"vocab.txt"})
+    choices = f"name one of these: {bucket}/model.ckpt-0, {bucket}/model.ckpt-1000"
+    with pytest.raises(UserError, match=f"^{bucket} has several checkpoints; {choices}$"):
+        local_model(bucket)
+    objects.write(f"{bucket}/checkpoint", b'model_checkpoint_path: "model.ckpt-900"\n')
+    with pytest.raises(UserError, match=f"^{bucket}/checkpoint names 'model.ckpt-900' .* no model.ckpt-900.index; {choices}$"):
+        local_model(bucket)
+    objects.write(f"{bucket}/checkpoint", b'model_checkpoint_path: "/old/model.ckpt-1000"\n')
+    assert copied(bucket)[1] == {*steps[1000], *of_model, "checkpoint"}
+    objects.write(f"{bucket}/vectors.txt", b"x")  # has precedence over a checkpoint
+    assert "vectors.txt" in copied(bucket)[1]
+
+
 @pytest.mark.parametrize("name", ["absent", "./a/b", "../a", "a/b/c", "/a/b", "-x/y", "~/a b", "a/", "..", "a//b"])
 def test_invalid_hub_names_are_not_requested(name, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
