@@ -136,7 +136,7 @@ class Rollback:
         state = self._checkpoints.restore_latest(self._layout, until=until, or_earliest=True)
         if state is None:
             state = self._begin()
-        elif state.step > until:
+        elif int(state.step) > until:
             log.warning(
                 "there is no checkpoint up to step %s (config.spikes.rollback_steps=%d), so the earliest one is used; to keep "
                 "older ones, raise config.checkpoints.keep",
