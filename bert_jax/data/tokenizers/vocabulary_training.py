@@ -3,13 +3,15 @@ has its own library. The same text always gives the same vocabulary."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.shard import TextConfig, cleaned, is_eval
-from bert_jax.data.corpus.sources import Item, cut
+from bert_jax.data.corpus.sources import Item, Span, cut
 from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
@@ -39,9 +41,13 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     counts: Counter[str] = Counter()
     scale, unit = byte_unit(min(total, limit))
     progress = Progress("reading for the vocabulary:", total=max(1, round(min(total, limit) / scale)), unit=f"{unit} of text")
-    done = read = held_out = used = 0
-    for spans in cut(items, parts):
-        taken = 0
+    taken = read = held_out = used = 0
+    weight = 0.0
+    for spans in filter(None, _samples(items, parts, math.ceil(total / limit))):
+        weight += sum(span.weight for span in spans)
+        enough = round(limit * weight / total)
+        if taken >= enough:
+            continue
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
             sentences = cleaned(document, config.cleaning, counts)
             is_held_out = bool(sentences) and is_eval(sentences, config.eval_fraction)
@@ -53,16 +59,24 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
                 else:
                     yield sentences
                 taken += sum(map(len, sentences))
-                progress.update(round((done + taken) / scale))
-            if taken >= limit // parts:
+                progress.update(round(taken / scale))
+            if taken >= enough:
                 break
-        done += taken
     progress.close()
     if not used:
         raise UserError(
             f"there is no text to train a vocabulary on: of {counted(read, 'document')}, {held_out:,} are held out for "
             f"evaluation and {read - held_out:,} have no sentence after cleaning; give more text"
         )
+
+
+def _samples(items: Sequence[Item], parts: int, every: int) -> list[list[Span]]:
+    """Divides the items into samples. From each sample, text is taken until there is enough. A sample is one of `parts` parts of
+    the corpus, or a compressed file, which can only be read from its start. To take text from all of the file, span k of such a
+    sample has every n-th document from document k, where n is `every`, but at most `parts`."""
+    packed = [dataclasses.replace(item, length=min(every, parts)) for item in items if item.unit == "parts" and parts > 1]
+    whole = [item for item in items if item.unit != "parts" or parts == 1]
+    return [*cut(whole, parts), *([Span(item, k, k + 1) for k in range(item.length)] for item in packed)]
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:

@@ -4,6 +4,8 @@ positions."""
 from __future__ import annotations
 
 import collections
+import gzip
+import json
 import pathlib
 import subprocess
 import sys
@@ -11,9 +13,10 @@ from array import array
 
 import pytest
 
+from bert_jax.data.corpus import sources
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.shard import TextConfig, is_eval
-from bert_jax.data.corpus.sources import ReadOptions, Source, find_items
+from bert_jax.data.corpus.sources import ReadOptions, Source, find_items, parse_source
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import (
     stripped_share,
@@ -134,15 +137,44 @@ def test_training_text_is_sampled_evenly_without_held_out_documents(tmp_path):
     assert all(quarters[k] > len(some) / 8 for k in range(4))
 
 
-@pytest.mark.parametrize(("limit", "documents"), [(6_400, 2), (6_464, 3)])
+@pytest.mark.parametrize("kind", ["one file", "two files", "own", "lines"])
+def test_a_compressed_file_and_an_own_source_give_as_much_text_from_all_of_it(tmp_path, monkeypatch, kind):
+    documents = [f"Document {k} has these words in it." for k in range(2000)]
+    content = "\n".join(json.dumps({"text": text}) for text in documents).encode()
+    (tmp_path / "own.py").write_text("def texts():\n    return (f'Document {k} has these words in it.' for k in range(2000))\n")
+    if kind == "lines":
+        (tmp_path / "a.en").write_text("\n".join(documents))
+        (tmp_path / "a.de").write_text("\n".join(documents))
+        source = f"parallel:{tmp_path}/a.en:{tmp_path}/a.de"
+    elif kind == "own":
+        source = f"{tmp_path}/own.py:texts"
+    else:
+        half = content.index(b"\n", len(content) // 2) if kind == "two files" else len(content)
+        parts = [gzip.compress(part, mtime=0) for part in (content[:half], content[half:]) if part]
+        for number, part in enumerate(parts):
+            (tmp_path / f"{number}.jsonl.gz").write_bytes(part)
+        monkeypatch.setitem(sources._RATIOS, "gzip", (len(content) / sum(map(len, parts)), 16))
+        source = f"jsonl:{tmp_path}/*.gz"
+    config = TextConfig(ReadOptions(), CleaningConfig(), eval_fraction=0.0)
+    items = find_items([parse_source(source)], config.options)
+    for limit in (8_000, 60_000):
+        taken = [sentence for sentences in training_text(items, config, limit) for sentence in sentences]
+        assert sum(map(len, taken)) == pytest.approx(limit, rel=0.02)
+        eighths = collections.Counter(int(text.split()[1]) // 250 for text in taken)
+        assert max(eighths.values()) <= 2 * min(eighths[k] for k in range(8)) + 2, eighths
+
+
+@pytest.mark.parametrize(("limit", "documents"), [(6_400, 128), (6_464, 130)])
 def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsys, limit, documents):
     (tmp_path / "a.txt").write_text("\n\n".join(f"Document {k:03d} has fifty characters together, so on." for k in range(640)))
     config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.0)
     items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
     taken = list(training_text(items, config, limit))
     assert {sum(map(len, sentences)) for sentences in taken} == {50}
-    assert len(taken) == 64 * documents
-    assert capsys.readouterr().err.splitlines()[-1] == f"reading for the vocabulary: {64 * documents * 50 / 1e3:.0f}/6 kB of text"
+    assert len(taken) == documents
+    per_64th = collections.Counter(int(sentences[0].split()[1]) // 10 for sentences in taken)
+    assert (len(per_64th), set(per_64th.values())) == (64, {2, 3} if limit % 100 else {2})
+    assert capsys.readouterr().err.splitlines()[-1] == "reading for the vocabulary: 6/6 kB of text"
 
 
 def test_progress_of_less_than_a_kilobyte_has_a_total_of_one(tmp_path, capsys):
