@@ -348,6 +348,18 @@ CASES = [
         leaves="corpus*",
     ),
     Case(
+        "a field of plain text",
+        "--text-field=body",
+        "--text-field=body would have no effect, because it only applies to jsonl:, parquet: and arrow: sources (the text of "
+        "tfds:NAME is chosen by tfds:NAME@FEATURE); leave it out",
+    ),
+    Case(
+        "a layout of JSON lines",
+        "--source=jsonl:a.jsonl --layout=lines",
+        "--layout=lines would have no effect, because it only applies to text: sources; leave it out",
+        files={"a.jsonl": RECORDS},
+    ),
+    Case(
         "text in UTF-16",
         "--source=text:a.txt",
         "--source=text:a.txt: a.txt is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
@@ -805,7 +817,8 @@ CASES = [
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has one file per language, so there are no fields to choose; leave",
+        "--pair-fields=en,de would have no effect, because it only applies to files that hold both languages (parallel:GLOB.tsv "
+        "or parallel:GLOB.jsonl) and to translations in tfds:; leave it out",
         files=SIDES,
     ),
     Case(

@@ -47,6 +47,7 @@ from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import file_record
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
+from bert_jax.storage.records import KINDS as COLUMNAR
 
 REPORT = "report.json"
 RECIPE_FILE = ".vocabulary.json"
@@ -129,7 +130,8 @@ def build_corpus(
 
 def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[Item], list[Item], tuple[str, str] | None]:
     """Returns the items of the sources, the items of the held-out documents, and the two languages of a corpus of pairs. Raises
-    UserError if a source is missing or has no text, or if the sources do not fit together."""
+    UserError if a source is missing or has no text, if the sources do not fit together, or if an option applies to none of
+    them."""
     items = sources.find_items(config.sources, config.text.options, say)
     if not items:
         raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
@@ -144,7 +146,31 @@ def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[I
                 "the same kind"
             )
         languages = own if languages == UNNAMED else languages
+    _refuse_unused_options(config, [*items, *held_out])
     return items, held_out, languages
+
+
+def _refuse_unused_options(config: BuildConfig, items: Sequence[Item]) -> None:
+    """Raises UserError if an option that selects the text applies to none of the sources."""
+    options, kinds = config.text.options, {source.kind for source in (*config.sources, *config.eval_sources)}
+    has_fields = any(item.pairs and item.pairs.kind != "lines" for item in items)
+    for flag, given, is_used, where in (
+        (
+            "--text-field",
+            options.text_field,
+            kinds & {"jsonl", *COLUMNAR},
+            "jsonl:, parquet: and arrow: sources (the text of tfds:NAME is chosen by tfds:NAME@FEATURE)",
+        ),
+        ("--layout", options.layout if options.layout != "auto" else None, "text" in kinds, "text: sources"),
+        (
+            "--pair-fields",
+            options.pair_fields,
+            has_fields,
+            "files that hold both languages (parallel:GLOB.tsv or parallel:GLOB.jsonl) and to translations in tfds:",
+        ),
+    ):
+        if given and not is_used:
+            raise UserError(f"{flag}={given} would have no effect, because it only applies to {where}; leave it out")
 
 
 def _direction(languages: tuple[str, str] | None) -> str:

@@ -71,17 +71,12 @@ def parse_sides(name: str, flag: str = "--source") -> list[str]:
 
 def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
     """Returns (file, number of pairs, bytes) for every file of pairs in `paths`. `paths` has one list of files for each of the
-    one or two patterns of the source. `given` is the flag with the source, for messages.
+    one or two patterns of the source. `given` is the flag with the source, for messages. `pair_fields` is not used for two
+    patterns, since each file has one side.
 
     Raises UserError if the two sides have different numbers of files or lines, or if a side has no text."""
     if len(paths) == 1:
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
-    if pair_fields:
-        name = given.partition("=")[2]
-        raise UserError(
-            f"--pair-fields={pair_fields}: {name} has one file per language, so there are no fields to choose; leave "
-            "--pair-fields out"
-        )
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(

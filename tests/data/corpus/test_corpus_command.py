@@ -60,12 +60,15 @@ def test_several_sources_are_built_into_one_corpus_with_a_report(tmp_path, text_
         f"--source=text:{text_file}",
         f"--source=jsonl:{tmp_path}/*.jsonl.gz",
         "--text-field=body",
+        "--layout=sentences",
         f"--vocab={tiny_vocabulary}",
         f"--output={tmp_path}/corpus",
     )
     assert "read         350 documents" in printed
     assert "of the documents are held out: 1.0% would be too few to evaluate on" in printed  # the default fraction
-    command = json.loads((tmp_path / "corpus" / "settings.json").read_text())["command"]
+    settings = json.loads((tmp_path / "corpus" / "settings.json").read_text())
+    assert (settings["text_field"], settings["layout"]) == ("body", "sentences")
+    command = settings["command"]
     assert command.startswith(f"python -m bert_jax.corpus --source=text:{text_file} '--source=jsonl:{tmp_path}/*.jsonl.gz' ")
     assert printed == (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
@@ -371,14 +374,14 @@ def test_flags_that_do_not_fit_together_are_refused(tmp_path, run_corpus, monkey
 
 def test_the_flags_of_a_build_reach_its_settings(tmp_path, tiny_vocabulary, run_corpus):
     (tmp_path / "a.tsv").write_text("".join(f"{text}\tthe {text}\n" for text in ("cat sat", "dog ran", "bird flew")))
-    flags = "--text-field=body --layout=paragraphs --on-bad-bytes=replace --on-bad-records=skip --tfds-directory=there"
+    flags = "--on-bad-bytes=replace --on-bad-records=skip --tfds-directory=there"
     flags += " --pair-fields=2,1 --keep=long-pairs --keep=duplicate-documents --max-length-ratio=2.5 --max-pair-tokens=9"
     flags += " --shards=3 --max-sentence-characters=77 --min-document-characters=5 --eval-fraction=0.25"
     source = f"--source=parallel:{tmp_path}/a.tsv"
     run_corpus(source, f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags.split())
     settings = json.loads((tmp_path / "corpus" / "settings.json").read_text())
     expected = {
-        **{"text_field": "body", "layout": "paragraphs", "on_bad_bytes": "replace", "on_bad_records": "skip"},
+        **{"on_bad_bytes": "replace", "on_bad_records": "skip"},
         **{"tfds_directory": "there", "pair_fields": "2,1", "keep": ["duplicate-documents", "long-pairs"]},
         **{"max_length_ratio": 2.5, "max_pair_tokens": 9, "shards": 3, "max_sentence_characters": 77},
         **{"min_document_characters": 5, "eval_fraction": 0.25},

@@ -48,7 +48,8 @@ def test_files_of_one_corpus_have_one_direction():
 def test_two_files_have_their_lines_and_bytes_counted(tmp_path):
     source, target = write(tmp_path / "a.en", "one\n\ntwo"), write(tmp_path / "a.de", "eins\n\nzwei\n")
     file = PairFile("lines", (source, target), ("en", "de"), ("en", "de"))
-    assert find_pairs(GIVEN, [[source], [target]], None) == [(file, 3, 8 + 11)]
+    for fields in (None, "2,1"):  # of another source
+        assert find_pairs(GIVEN, [[source], [target]], fields) == [(file, 3, 8 + 11)]
     assert str(file) == target
 
 
@@ -109,11 +110,6 @@ def test_a_table_with_column_names_or_quotes_is_refused(tmp_path, table, says):
 def test_fields_that_are_no_pair_are_refused(tmp_path, name, content, fields, says):
     with pytest.raises(UserError, match=f"^{says}"):
         find_pairs(GIVEN, [[write(tmp_path / name, content)]], fields)
-
-
-def test_one_file_per_language_has_no_fields():
-    with pytest.raises(UserError, match=r"^--pair-fields=1,2: parallel:x has one file per language, so there are no fields"):
-        find_pairs(GIVEN, [["a"], ["b"]], "1,2")
 
 
 def test_a_source_has_one_or_two_patterns():

@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax import files
 from bert_jax.data.corpus import tfds_text
-from bert_jax.data.corpus.build import BuildConfig, build_corpus
+from bert_jax.data.corpus.build import BuildConfig, build_corpus, find_text
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.shard import TextConfig
@@ -297,6 +297,29 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
             host=(0, 1),
             command="",
         )
+
+
+def test_options_of_one_source_do_not_concern_the_others(tmp_path):
+    table, options = given("columns", tmp_path)
+    lines = write_lines(tmp_path, "dev", PAIRS[:9])
+    text = TextConfig(ReadOptions(**options), CleaningConfig(), 0.0)
+
+    def find(*names: str, options: ReadOptions = text.options, held_out: str = lines):
+        sources = tuple(map(parse_source, names))
+        changed = dataclasses.replace(text, options=options)
+        return find_text(BuildConfig(sources, changed, 1, enough_eval=False, eval_sources=(parse_source(held_out),)), print)
+
+    (item,), (other,), languages = find(table)
+    assert (item.pairs.fields, other.pairs.fields, languages) == (("3", "2"), ("en", "de"), ("en", "de"))
+    find(lines, held_out=table)
+    with pytest.raises(UserError, match=r"^--pair-fields=3,2 would have no effect"):
+        find(lines)
+    (tmp_path / "a.jsonl").write_text('{"body": "A cat sat."}\n')
+    (tmp_path / "a.txt").write_text("A dog ran.\n")
+    records, prose = f"jsonl:{tmp_path}/a.jsonl", f"text:{tmp_path}/a.txt"
+    for option in (ReadOptions(text_field="body"), ReadOptions(layout="lines")):
+        find(records, options=option, held_out=prose)
+        find(prose, options=option, held_out=records)
 
 
 @pytest.mark.parametrize(
