@@ -53,6 +53,7 @@ from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
 _TRAINERS = ("wordpiece", "sentencepiece", "bpe", "characters")
+_OF_A_NEW_VOCABULARY = ("vocab_size", "vocab_megabytes", "alphabet", "splitting", "nfc", "unused_tokens")
 _RULES_OF_TOKENS = {"duplicate-documents", "unlike-lengths", "long-pairs"}
 """The cleaning rules that are applied to tokens. They do not change the text on which a vocabulary is trained."""
 
@@ -64,6 +65,7 @@ _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
 _RATIO = Interval(ge=1, le=1_000)
 _DEFAULT_FRACTION = 0.01
+_DEFAULT_PIECES, _DEFAULT_MEGABYTES = 30522, 200
 
 _EXAMPLES = r"""examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --output=corpora/embedded
@@ -174,16 +176,16 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary.add_argument(
         "--vocab-size",
         type=InRange(int, _PIECES),
-        default=30522,
         metavar="N",
-        help="the number of pieces of a new vocabulary, including special tokens; bpe rounds the number up to a multiple of 64",
+        help="the number of pieces of a new vocabulary, including special tokens; bpe rounds the number up to a multiple of 64 "
+        f"(default: {_DEFAULT_PIECES})",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
         type=InRange(int, _MEGABYTES),
-        default=200,
         metavar="N",
-        help="megabytes of text to train a new vocabulary on, sampled evenly over the sources",
+        help="megabytes of text to train a new vocabulary on, sampled evenly over the sources "
+        f"(default: {_DEFAULT_MEGABYTES})",
     )
     vocabulary.add_argument(
         "--alphabet",
@@ -381,6 +383,12 @@ def _verify(flags: argparse.Namespace) -> None:
     print(f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and its vocabulary")
 
 
+def _first_given(flags: argparse.Namespace, names: Sequence[str]) -> str | None:
+    """Returns the first flag of `names` that was given, e.g. "--vocab-size" for "vocab_size", or None."""
+    given = (name for name in names if getattr(flags, name) is not None and getattr(flags, name) is not False)
+    return next((f"--{name.replace('_', '-')}" for name in given), None)
+
+
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[str], None]) -> Tokenizer:
     """Returns the vocabulary of --vocab, or a new vocabulary. A new vocabulary is trained once, and then read from the output
     directory."""
@@ -389,6 +397,11 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
     if flags.vocab is not None:
         if flags.vocab_only:
             raise UserError("--vocab-only trains a new vocabulary; give --train-vocab instead of --vocab")
+        if given := _first_given(flags, _OF_A_NEW_VOCABULARY):
+            raise UserError(
+                f"{given} is a setting of a new vocabulary, but --vocab={flags.vocab} gives an existing one; "
+                "leave it out, or train a new vocabulary (--train-vocab)"
+            )
         tokenizer = load_tokenizer(
             find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
         )
@@ -400,8 +413,9 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
             "--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give all hosts "
             f"--vocab={flags.output / TOKENIZER}"
         )
-    recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
-    recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
+    size, megabytes = flags.vocab_size or _DEFAULT_PIECES, flags.vocab_megabytes or _DEFAULT_MEGABYTES
+    recipe = {"kind": flags.train_vocab, "size": size, "lowercase": flags.lowercase is not False}
+    recipe |= {"megabytes": megabytes, "max_word_characters": flags.max_word_characters}
     recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
     recipe |= {"text_field": flags.text_field or "text", "pair_fields": flags.pair_fields, "layout": flags.layout}
     recipe |= dataclasses.asdict(config.text.cleaning) | {"keep": sorted(config.text.cleaning.keep - _RULES_OF_TOKENS)}
@@ -413,8 +427,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
             raise UserError(f"{name} applies to WordPiece, but byte-level BPE {why}; leave it out")
         recipe |= {"lowercase": bool(flags.lowercase), "splitting": flags.splitting or training.SPLITTINGS[0]}
         recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
-    elif given := [name for name in ("splitting", "nfc", "unused_tokens") if getattr(flags, name) not in (None, False)]:
-        raise UserError(f"--{given[0].replace('_', '-')} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
+    elif given := _first_given(flags, ("splitting", "nfc", "unused_tokens")):
+        raise UserError(f"{given} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
@@ -428,15 +442,15 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
     if not flags.vocab_only:
         refuse_other_files(flags.output)
     items, _, _ = find_text(config, say)
-    documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
+    documents = training.training_text(items, config.text, megabytes * 1_000_000)
     if is_bpe:
         settings = {name: recipe[name] for name in ("lowercase", "splitting", "nfc", "unused")}
-        trained = training.train_bpe(documents, flags.vocab_size, **settings)
+        trained = training.train_bpe(documents, size, **settings)
     else:
         train = training.train_wordpiece if flags.train_vocab == "wordpiece" else training.train_sentencepiece
         if are_characters:
             train = functools.partial(training.train_sentencepiece, characters=True)
-        trained = train(documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet)
+        trained = train(documents, size, flags.lowercase, flags.max_word_characters, flags.alphabet)
     flags.output.mkdir(parents=True, exist_ok=True)
     if not (directory / CONFIG_FILE).is_file():  # another process may have written it first
         files.write_json(path, recipe, indent=1)

@@ -173,6 +173,21 @@ CASES = [
         "argument --train-vocab: invalid choice: 'bytes' (choose from 'wordpiece', 'sentencepiece', 'bpe', 'characters')",
         without=NO_VOCAB,
     ),
+    *(
+        Case(
+            f"a setting of a new vocabulary for one that is there already, {flag}",
+            flag,
+            f"{flag.partition('=')[0]} is a setting of a new vocabulary, but --vocab=$vocabulary gives an existing one; leave",
+        )
+        for flag in ("--vocab-size=100", "--vocab-megabytes=9", "--alphabet=9", "--splitting=gpt2", "--nfc", "--unused-tokens=0")
+    ),
+    Case(
+        "long words of a tokenizer.json",
+        "--vocab=tokenizer.json --max-word-characters=9",
+        "--max-word-characters=9 sets the limit of a WordPiece vocabulary, but tokenizer.json (bpe) has rules of its own; leave",
+        files={"tokenizer.json": bytes_vocabulary()},
+        without="--lowercase",
+    ),
     Case(
         "a splitting that is none",
         "--train-vocab=bpe --splitting=gpt5",

@@ -397,11 +397,14 @@ def load_tokenizer(
     The casing is read from the files of the directory. If the files do not state the casing, it is inferred from the
     vocabulary. If the casing is still unclear, or if the files contradict each other, `lowercase` decides. Raises UserError if
     the casing cannot be determined, or if `lowercase` contradicts it, because every capitalised word could then become
-    [UNK]."""
+    [UNK]. Also raises UserError if `max_word_characters` is given for a vocabulary that is not WordPiece."""
     if (pathlib.Path(path) / MARIAN_FILES[0]).is_file():
         from bert_jax.data.tokenizers.marian import SPECIALS, read_marian
 
         marian = read_marian(pathlib.Path(path))
+        if lowercase:
+            raise UserError(f"--lowercase does not fit the vocabulary {path}, because Marian keeps capitals; leave it out")
+        _refuse_word_limit(max_word_characters, path, marian.kind)
         length = marian.settings.get("model_max_length")
         return Tokenizer(marian, specials=SPECIALS, max_length=length if isinstance(length, int) else None)
     described = read_description(pathlib.Path(path))
@@ -433,6 +436,8 @@ def load_tokenizer(
             max_word_characters=max_word_characters or described.max_word_characters or MAX_WORD_CHARACTERS,
             unknown=described.specials.get("unk") or next((n for n in SPECIAL_NAMES["unk"] if n in described.pieces), ""),
         )
+    if not isinstance(model, WordPiece):
+        _refuse_word_limit(max_word_characters, described.path, model.kind)
     return Tokenizer(
         model,
         specials=described.specials,
@@ -443,6 +448,14 @@ def load_tokenizer(
             *_unused_rules(pathlib.Path(path), model),
         ),
     )
+
+
+def _refuse_word_limit(limit: int | None, path: pathlib.Path | str, kind: str) -> None:
+    if limit is not None:
+        raise UserError(
+            f"--max-word-characters={limit} sets the limit of a WordPiece vocabulary, but {path} ({kind}) has rules of its own; "
+            "leave it out"
+        )
 
 
 def _unused_rules(path: pathlib.Path, model: WordPiece | SentencePiece | JsonTokenizer) -> list[str]:

@@ -145,3 +145,10 @@ def test_missing_or_damaged_files_are_refused(directory, tmp_path: pathlib.Path,
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=says):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(("options", "says"), [({"lowercase": True}, "--lowercase"), ({"max_word_characters": 9}, "--max-word")])
+def test_rules_that_marian_does_not_have_are_refused(directory, options, says):
+    with pytest.raises(UserError, match=f"^{says}.*; leave it out"):
+        load_tokenizer(directory, **options)
+    assert not load_tokenizer(directory, lowercase=False).vocabulary.lowercase

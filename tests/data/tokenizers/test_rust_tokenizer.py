@@ -87,6 +87,8 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
     with pytest.raises(UserError, match=r"holds a WordPiece model, but spiece.model next to it holds a SentencePiece model"):
         _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}})
     assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # named by its path
+    with pytest.raises(UserError, match=r"--max-word-characters=9 .* but .*spiece\.model \(sentencepiece\) has rules of its own"):
+        load_tokenizer(tmp_path / "spiece.model", max_word_characters=9)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "keep_accents": false}')
     (note,) = load_tokenizer(tmp_path / "spiece.model").notes
     assert "has keep_accents=false, which is not used, because the vocabulary is given as a file" in note
