@@ -159,10 +159,10 @@ def corpus_report(
     """Returns the content of report.json.
 
     sampled: the number of hash classes. Repeated lines were counted in one of the classes. fractions: the held-out fractions
-    "asked" (requested), "used", and "least" (the requested fraction, raised if necessary to hold out enough documents to
-    evaluate on). token_counts: int64 [V], the count of each token id in the train split. letters: the counts of the characters
-    in a sample of the text, if the vocabulary drops marks. given_twice: the files that several sources name. sides: the numbers
-    of characters, tokens and unknown tokens on each side of the pairs."""
+    "asked" (requested), "used", and "least" (the requested fraction, raised if necessary to hold out enough documents to evaluate
+    on). All are 0 if the held-out documents come from --eval-source. token_counts: int64 [V], the count of each token id in the
+    train split. letters: the counts of the characters in a sample of the text, if the vocabulary drops marks. given_twice: the
+    files that several sources name. sides: the numbers of characters, tokens and unknown tokens on each side of the pairs."""
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -302,8 +302,12 @@ def _warnings(report: JsonObject) -> list[str]:
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
         least = report["eval_fractions"]["least"]
         found.append(
-            f"{held} held out, too few to evaluate on; run the same command with --eval-fraction={least:.3g} (no text is "
-            "tokenised again)."
+            f"{held} held out, too few to evaluate on; "
+            + (
+                f"run the same command with --eval-fraction={least:.3g} (no text is tokenised again)."
+                if least
+                else "give more text with --eval-source, and another --output."
+            )
         )
     return found
 

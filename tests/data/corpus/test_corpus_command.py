@@ -402,7 +402,8 @@ def test_documents_are_held_out_by_a_default_or_given_fraction_or_from_a_source(
     (tmp_path / "b.txt").write_text("The bird was not there then.\nIt flew.\n")
     for flags, fraction in ([], 0.049), (["--eval-fraction=0.02"], 0.02), ([f"--eval-source=text:{tmp_path}/b.txt"], 0.0):
         output = tmp_path / str(fraction)
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={output}", *flags)
+        printed = run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={output}", *flags)
         assert json.loads((output / "manifest.json").read_text())["eval_fraction"] == fraction
+    assert "WARNING: 1 document is held out, too few to evaluate on; give more text with --eval-source, and another" in printed
     assert open_corpus(tmp_path / "0.0", "eval").num_documents == 1
     assert open_corpus(tmp_path / "0.0").num_documents == 300

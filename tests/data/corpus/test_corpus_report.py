@@ -173,6 +173,9 @@ def sides(*counts: tuple[int, int], lowercase: bool = False) -> dict[str, Any]:
     return {"sides": found, "vocabulary": a_report()["vocabulary"] | {"lowercase": lowercase}}
 
 
+FROM_A_SOURCE = {"eval_fractions": {"asked": 0.0, "used": 0.0, "least": 0.0}}
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
@@ -190,6 +193,11 @@ def sides(*counts: tuple[int, int], lowercase: bool = False) -> dict[str, Any]:
             splits(),
             splits({"documents": 91}, {"documents": 9}),
             r"^9 documents are held out, too few .*--eval-fraction=0\.01 .no text",
+        ),
+        (
+            FROM_A_SOURCE,
+            splits({"documents": 91}, {"documents": 9}) | FROM_A_SOURCE,
+            "^9 documents are held out, too few to evaluate on; give more text with --eval-source, and another --output.$",
         ),
         (splits({"documents": 14}), splits({"documents": 14}, {"documents": 1}), "^1 document is held out, too few"),
         (splits(), splits(eval_split={"documents": 0}), "^no document is held out, too few"),
