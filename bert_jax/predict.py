@@ -108,9 +108,10 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
             print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.place, engine)
     given: Iterable[Record] = records
-    if getattr(question, "references", None) and records.file:  # a pipe may still be written
+    check_count = getattr(question, "check_count", None)
+    if check_count and flags.references and records.file:  # a pipe may still be written
         given = list(records)
-        question.check_count(sum(record.problem is None for record in given))
+        check_count(sum(record.problem is None for record in given))
     engine.profile = Profile(flags.profile, _directory(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(given, engine.group_size, answer, writer)

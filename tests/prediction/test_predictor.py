@@ -135,7 +135,7 @@ def test_an_item_has_the_layout_cls_text_sep_text_b_sep(predictor):
 )
 def test_the_smaller_of_two_limits_is_named(predictor, longest, limit):
     with pytest.raises(UserError, match=f"is 41 tokens with its .CLS. and .SEP., more than the {limit}; shorten it, or pass"):
-        encoded(predictor.engine, "the " * 39, longest=longest)
+        encoded(predictor.engine, "the " * 39, truncate=False, longest=longest)
 
 
 def test_a_text_of_sixty_characters_is_shown_in_full():
