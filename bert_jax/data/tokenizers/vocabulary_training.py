@@ -214,9 +214,20 @@ def train_sentencepiece(
     if max_word_characters:
         raise UserError("--max-word-characters is a limit of WordPiece, but SentencePiece has no such limit; leave it out")
     model = io.BytesIO()
+    failure: BaseException | None = None
+
+    def read_sentences() -> Iterator[str]:
+        nonlocal failure
+        try:
+            for sentences in documents:
+                yield from sentences
+        except (Exception, KeyboardInterrupt) as error:  # the library would turn it into a RuntimeError
+            failure = error
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(sentence for sentences in documents for sentence in sentences),
+            sentence_iterator=read_sentences(),
             model_writer=model,
             vocab_size=size,
             hard_vocab_limit=False,
@@ -229,6 +240,8 @@ def train_sentencepiece(
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
+        if failure is not None:
+            raise failure from None
         raise UserError(f"SentencePiece cannot make {counted(size, 'piece')} from this text: {error}") from error
     return Tokenizer(SentencePiece(model.getvalue(), lowercase=lowercase))
 

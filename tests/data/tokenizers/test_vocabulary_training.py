@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 from array import array
+from collections.abc import Iterator
 
 import pytest
 
@@ -262,6 +263,18 @@ def test_the_share_of_changed_letters_is_shown_with_three_examples():
     assert stripped_share({}) == (0.0, "")
     assert stripped_share({"é": 1}) == (1.0, "é → e")
     assert stripped_share({"a": 4, "é": 1, "ö": 3, "ñ": 2, "å": 2, ".": 50}) == (8 / 12, "ö → o, å → a, ñ → n")
+
+
+@pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece, train_bpe])
+@pytest.mark.parametrize("failure", [UserError("bad record"), KeyboardInterrupt()])
+def test_an_error_while_the_text_is_read_is_passed_on(train, failure):
+    def documents() -> Iterator[list[str]]:
+        yield ["The cat sat."]
+        raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        train(documents(), 300, True)
+    assert raised.value is failure
 
 
 def test_sentencepiece_refuses_the_settings_of_wordpiece():
