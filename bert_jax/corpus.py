@@ -27,10 +27,10 @@ from annotated_types import Interval
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import (
-    RECIPE_FILE,
     BuildConfig,
     build_corpus,
     find_text,
+    recipe_path,
     refuse_other_files,
     write_or_check_tokenizer,
 )
@@ -429,7 +429,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
         recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
     elif given := _first_given(flags, ("splitting", "nfc", "unused_tokens")):
         raise UserError(f"{given} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
-    path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
+    path, directory = recipe_path(flags.output), flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:

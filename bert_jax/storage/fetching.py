@@ -25,7 +25,7 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit
 from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
-from bert_jax.storage.paths import cache_directory, checked, is_plain, is_remote, name_and_value, split
+from bert_jax.storage.paths import SCHEME, cache_directory, checked, is_plain, is_remote, name_and_value, split
 
 COPIES = "buckets"
 _AT_ONCE = 8
@@ -100,6 +100,12 @@ def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path at which the copy of `path`, a path in a bucket, is cached."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
+
+
+def name_in_bucket(path: str) -> str:
+    """Returns the path in a bucket whose local copy is at `path`. Other paths are returned unchanged."""
+    copies = f"{cache_directory() / COPIES}/"
+    return SCHEME + path.removeprefix(copies) if path.startswith(copies) else path
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -25,6 +25,8 @@ from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import MAX_COUNT
+from bert_jax.storage import objects
+from bert_jax.storage.fetching import cached_path
 from tests.data.conftest import english
 
 
@@ -113,6 +115,33 @@ def test_the_column_of_the_text_is_printed_once_before_a_vocabulary_is_trained(t
     assert first not in others
 
 
+def test_another_machine_continues_a_corpus_in_a_bucket(bucket, tmp_path, run_corpus, monkeypatch):
+    for seed, language in enumerate(("en", "de")):
+        lines = (text.replace("\n", " ") for text in english(60, seed=seed))
+        objects.write(f"{bucket}/text/a.{language}", "\n".join(lines).encode())
+    source = f"--source=parallel:{bucket}/text/*.en:{bucket}/text/*.de"
+    flags = [source, "--train-vocab=wordpiece", "--vocab-size=120", f"--output={bucket}/corpus", "--keep=long-pairs"]
+    run_corpus(*flags)
+    settings = objects.read(f"{bucket}/corpus/settings.json").data.decode()
+    (file,) = json.loads(settings)["files"]
+    assert (file[0], file[-1]) == (f"{bucket}/text/a.en", f"{bucket}/text/a.de")
+    local = cached_path(f"{bucket}/text")  # older settings have the paths of local copies
+    objects.write(f"{bucket}/corpus/settings.json", settings.replace(f'"{bucket}/text/a.', f'"{local}/a.').encode())
+    moved = "documents move between the splits without being tokenised again"
+    assert moved in run_corpus(*flags, "--eval-fraction=0.2")
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "other"))
+    assert moved in run_corpus(*flags, "--eval-fraction=0.3")
+
+
+def test_the_recipe_of_an_older_vocabulary_is_found(tmp_path, text_file, run_corpus):
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", f"--output={tmp_path}/corpus", "--vocab-only"]
+    run_corpus(*flags)
+    (tmp_path / "corpus" / "vocabulary_recipe.json").rename(tmp_path / "corpus" / ".vocabulary.json")
+    run_corpus(*flags)
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3"):
+        run_corpus(*flags, "--vocab-megabytes=3")
+
+
 def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, text_file, run_corpus, monkeypatch):
     def interrupted(**settings):
         raise KeyboardInterrupt
@@ -126,7 +155,7 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
     with pytest.raises(UserError, match=r"was trained with other settings: megabytes was 200, and now is 3\. Choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
-    (tmp_path / "corpus" / ".vocabulary.json").unlink()
+    (tmp_path / "corpus" / "vocabulary_recipe.json").unlink()
     with pytest.raises(
         UserError, match=r"was trained with other settings: kind was set by another command, and now is wordpiece\. Choose"
     ):
@@ -327,7 +356,7 @@ def test_each_kind_of_vocabulary_is_trained_and_recorded_with_its_settings(tmp_p
         assert tokenizer.max_word_characters == recipe.get("max_word_characters", 200)
     plain = {"megabytes": 200, "max_word_characters": None, "alphabet": None, "sources": [source]}
     plain |= {"text_field": "text", "pair_fields": None, "layout": "auto", **dataclasses.asdict(CleaningConfig()), "keep": []}
-    assert json.loads((tmp_path / "new" / ".vocabulary.json").read_text()) == {"kind": kind, **plain, **recipe}
+    assert json.loads((tmp_path / "new" / "vocabulary_recipe.json").read_text()) == {"kind": kind, **plain, **recipe}
 
 
 def test_a_vocabulary_is_trained_on_the_given_megabytes(tmp_path, capsys):
