@@ -194,7 +194,8 @@ def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) ->
 
 
 def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
-    """Writes one shard. `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
+    """Writes one shard. `progress(fraction of the spans' weight, tokens so far)` is called first and for every document."""
+    progress(0.0, 0)  # ends a worker whose parent was killed before it creates a directory that the next build has to remove
     part = work.store / temporary_name(work.index, work.shards)
     files.remove_tree(part)
     part.mkdir()

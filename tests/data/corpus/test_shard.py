@@ -66,7 +66,7 @@ def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_
     (store / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
     told = []
     write_shard(work, Letters(), lambda *progress: told.append(progress))
-    assert told == [(0.0, 3), (30 / 50, 6), (30 / 50, 9), (35 / 50, 12), (40 / 50, 15)]
+    assert told == [(0.0, 0), (0.0, 3), (30 / 50, 6), (30 / 50, 9), (35 / 50, 12), (40 / 50, 15)]
     assert [path.name for path in store.iterdir()] == ["shard-00001-of-00003"]
     content = files.read_json(store / "shard-00001-of-00003" / "shard.json")
     assert content["read"] == {"documents": 5, "characters": 20}
@@ -80,6 +80,17 @@ def test_a_shard_that_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError, match="is not UTF-8"):
         write_shard(work, Letters(), lambda *_: None)
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_worker_that_is_stopped_at_its_start_writes_nothing(tmp_path):
+    work = work_in(tmp_path / "store", (b"abc.\n", 5, 1.0))
+
+    def stop(fraction: float, tokens: int) -> None:
+        assert list((tmp_path / "store").iterdir()) == []
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        write_shard(work, Letters(), stop)
 
 
 def test_a_shard_finished_by_another_process_is_kept(tmp_path):
