@@ -30,8 +30,8 @@ class _Pending:
         self.files: dict[pathlib.Path, PartialFile] = {}
         self._locks: dict[pathlib.Path, PartialFile] = {}
         self._made: list[pathlib.Path] = []
-        self.usual: set[pathlib.Path] = set()
-        """The files that the command can write; a run may leave some of them out."""
+        self.usual: dict[pathlib.Path, str] = {}
+        """The files that the command can write, by their paths; a run may leave some of them out."""
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
         """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is already
@@ -54,9 +54,8 @@ class _Pending:
             file.flush_to_disk()
         for file in self.files.values():
             file.complete()
-        earlier = sorted(path for path in self.usual - self.files.keys() if path.exists())
-        if earlier:
-            note(f"not of this run, but there before it: {', '.join(map(str, earlier))}")
+        if earlier := sorted(self.usual[path] for path in self.usual.keys() - self.files.keys() if path.exists()):
+            note(f"not of this run, but in the folder before it: {', '.join(earlier)}")
 
     def close(self) -> None:
         """Removes unfinished files, locks, and the directories that were made for them."""
@@ -73,8 +72,8 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
     """Makes the files of every `Folder` appear together at the end of the block. If the block fails, no file appears. Files of
-    an earlier run that this run has no successor for stay, and are named on standard error. During the block, no other process
-    can write to the same folders."""
+    an earlier run that this run does not replace stay, and are named on standard error (in a bucket, they only stay). During
+    the block, no other process can write to the same folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:
@@ -120,7 +119,7 @@ class Folder:
         if pending := _pending.get():
             with writing(self._name):
                 pending.lock(self.path, self._name)
-            pending.usual.update(self.path / written for name in names for written in in_formats(name, FIGURE_FORMATS))
+            pending.usual |= {self.path / written: written for name in names for written in in_formats(name, FIGURE_FORMATS)}
         self.written: list[pathlib.Path] = []
         self.caption = ""
         """The caption printed below every figure."""

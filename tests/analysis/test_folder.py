@@ -73,7 +73,7 @@ def test_files_of_an_earlier_run_without_a_successor_are_named(tmp_path, capsys)
         (tmp_path / name).write_text("old")
     with appearing_together():
         Folder(tmp_path, ("a.tsv", "b.tsv", "b.png", "c.png")).write("a.tsv", b"new")
-    assert capsys.readouterr().err == f"not of this run, but there before it: {tmp_path}/b.pdf, {tmp_path}/b.tsv\n"
+    assert capsys.readouterr().err == "not of this run, but in the folder before it: b.pdf, b.tsv\n"
 
 
 def test_every_file_is_on_the_disk_before_the_first_gets_its_name(tmp_path, monkeypatch):

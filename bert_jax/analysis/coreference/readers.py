@@ -232,9 +232,10 @@ class CorefudFile(TextFile):
             for comment in sentence.comments:
                 if match := _GLOBAL.match(comment):
                     fields = tuple(match[1].split("-"))
-            self._split += sum("SplitAnte=" in misc for misc in sentence.misc)
+            notes = (*sentence.misc, *(node.misc for node in sentence.empty_nodes))
+            self._split += sum("SplitAnte=" in misc for misc in notes)
             if fields == _UNNAMED and not self._unnamed:
-                found = (match[0] for misc in sentence.misc if (match := _SEVERAL_FIELDS.search(misc)))
+                found = (match[0] for misc in notes if (match := _SEVERAL_FIELDS.search(misc)))
                 self._unnamed = cut(next(found, ""), 30)
             reader.read(sentence, fields)
         if reader is not None:

@@ -100,6 +100,10 @@ def test_a_mention_with_an_empty_node_has_its_words_and_one_without_words_is_lef
     text = conllu("the/DET/2 law/NOUN/0/1) holds/VERB/2/(2-abstract-1", heads=True)
     begin, law, end = text.partition("2\tlaw")
     text = begin.replace("1\tthe", f"{node(0, '(1-abstract-2')}1\tthe") + law + end.rstrip("\n")
+    path = write(tmp_path, f"{text}\n{node(3, '2)(3-person-1)|SplitAnte=1<3,2<3')}\n", "split.conllu")
+    file = CorefudFile(path)
+    assert [document.words for document in file] == [("the", "law", "holds")]
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together do not count as an antecedent",)
     (document,), problems = read(tmp_path, f"{text}\n{node(3, '2)(3-person-1)')}\n")
     assert problems == []
     assert document.words == ("the", "law", "holds")
