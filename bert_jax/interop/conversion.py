@@ -285,7 +285,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
     training, text = read_training(pathlib.Path(model.source))
     if text:
         return text
-    of_hub = is_hub_name(flags.source) and not is_remote(flags.source)
+    of_hub = _is_of_hub(flags.source)
     how = f"Converted from {flags.source if of_hub else pathlib.PurePath(flags.source).name}{': ' if changes else ''}"
     training = dataclasses.replace(
         training,
@@ -332,10 +332,13 @@ def check_words(flags: argparse.Namespace) -> None:
 def check_sources(flags: argparse.Namespace) -> None:
     """Raises UserError if the output directory is one of the sources, as far as the paths show this. `read_all` compares the
     output directory with the local directories that were read, such as the model of a run. It cannot do this if a source is in a
-    bucket, or if its weights come from a checkpoint, because both are read from a temporary copy."""
+    bucket, or if its weights come from a checkpoint, because both are read from a temporary copy. A name on the hub is not a
+    path, so the output directory may have the same name."""
     of_checkpoint = flags.step is not None or flags.last is not None
     for path in (flags.source, *flags.average):
         source = checked(path, "--from")
+        if _is_of_hub(source):
+            continue
         near = [source, f"{source}/model"]
         if is_remote(source):
             same = flags.remote in (*near, source.rpartition("/")[0])  # the last is the directory of a checkpoint's files
@@ -370,6 +373,11 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
 def _is_file_or_prefix(source: pathlib.Path) -> bool:
     """Returns whether `source` is a file, or the common prefix of the files of a checkpoint."""
     return source.is_file() or (bool(source.name) and index_path(source).is_file())
+
+
+def _is_of_hub(source: str) -> bool:
+    """Returns whether `source` is the name of a model on the hub, not a path or the common prefix of a checkpoint's files."""
+    return is_hub_name(source) and not _is_file_or_prefix(pathlib.Path(source))
 
 
 def _is_tf1(path: pathlib.Path) -> bool:

@@ -187,10 +187,17 @@ def test_a_limit_of_text_vectors_below_a_longer_position_table_is_reported(model
 
 @pytest.mark.parametrize(
     ("source", "named", "base"),
-    [("lab/name", "lab/name", "lab/name"), ("gs://bucket/run", "run", None), ("a/b/run", "run", None)],
+    [
+        ("lab/name", "lab/name", "lab/name"),
+        ("gs://bucket/run", "run", None),
+        ("a/b/run", "run", None),
+        ("tf1/bert.ckpt", "bert.ckpt", None),
+    ],
 )
 def test_the_card_names_a_model_of_the_hub_as_the_base(model, monkeypatch, tmp_path, source, named, base):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tf1").mkdir()
+    (tmp_path / "tf1" / "bert.ckpt.index").touch()
     stated = dataclasses.replace(model, source=str(tmp_path))
     for changes, told in ((["x", "y"], f"Converted from {named}: x; y."), ([], f"Converted from {named}.")):
         text = conversion._converted_card(stated, flags_of(source=source), changes)
@@ -264,7 +271,7 @@ def test_an_original_checkpoint_uses_its_own_vocabulary():
     assert (model.untrained, model.source) == ({"nsp_head"}, path)
 
 
-def test_source_and_target_must_differ(model, tmp_path):
+def test_source_and_target_must_differ(model, tmp_path, monkeypatch):
     export_model(tmp_path / "run" / "model", model)
     run, other = str(tmp_path / "run"), str(tmp_path / "m")
     assert [x.source for x in read_all([run, run], flags_of(to=other, remote=run))] == [f"{run}/model"] * 2
@@ -273,6 +280,17 @@ def test_source_and_target_must_differ(model, tmp_path):
     with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory of the source gs://bucket/b"):
         check_sources(flags_of("--average=gs://bucket/b", remote="gs://bucket/b"))
     check_sources(flags_of("--average=gs://bucket/b", remote="gs://bucket/c"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "a.index").touch()
+    with pytest.raises(UserError, match=r"^--to=lab is the directory of the source lab/a"):  # the prefix of a checkpoint's files
+        check_sources(flags_of(source="lab/a", remote="lab"))
+    (tmp_path / "lab" / "a.index").unlink()
+    for name in ("lab/a", "lab/b"):  # names on the hub as long as there are no such directories
+        check_sources(flags_of("--average=lab/b", source="lab/a", remote=name))
+        (tmp_path / name).mkdir()
+        with pytest.raises(UserError, match=rf"^--to={name} is the directory of the source {name}"):
+            check_sources(flags_of("--average=lab/b", source="lab/a", remote=name))
 
 
 # Targets
