@@ -406,12 +406,14 @@ class FileReader:
             return {name: some for name, some in there.items() if len(some) == len(names[name])}
 
         trained = places({name: some for name, some in wanted.items() if name in self.columns})
-        own = places({name: [name] for name in wanted}) if len(trained) < len(wanted) else {}
+        own = places({name: [name] for name in wanted if name not in trained})
         taken = {place for some in trained.values() for place in some}
         found = {name: some for name, some in own.items() if taken.isdisjoint(some)} | trained
         lacking = next((f.name for f in self.fields if not f.optional and f.name not in found), None)
         if lacking is None:
             return found, None
+        if len(own) + len(trained) == len(wanted):
+            own |= places({name: [name] for name in trained})
         if len(own) == len(wanted):
             return own, None
         return found, next((name for name in wanted[lacking] if find(name) is None), lacking)

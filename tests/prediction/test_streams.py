@@ -438,6 +438,15 @@ def test_the_column_with_which_the_model_was_trained_wins_over_a_column_with_the
         assert (record.values, record.rest, record.problem) == (values, rest, None), path.suffix
 
 
+def test_columns_that_are_not_read_may_have_the_same_name(tmp_path):
+    for header in ("review,text,text", "review,Text,TEXT"):
+        (record,) = read_any(tmp_path / "t.csv", f"{header}\na,b,c\n", PAIR, columns={"text": "review"})
+        assert record.values == {"text": "a", "text_b": None}
+    swapped = {"question": "context", "context": "other"}
+    with pytest.raises(UserError, match="two columns are named 'question'; give"):  # read, because there is no column "other"
+        read_any(tmp_path / "t.csv", "context,question,question\na,b,c\n", QUESTION, columns=swapped)
+
+
 def test_one_column_is_not_read_as_two_fields(tmp_path):
     for path in in_every_format(tmp_path, {"text": "b", "id": "7"}):
         try:
