@@ -111,7 +111,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
     check_count = getattr(question, "check_count", None)
     if check_count and flags.references and records.file:  # a pipe may still be written
         given = list(records)
-        check_count(sum(record.problem is None for record in given))
+        check_count(len(given))  # with the lines that cannot be read, which are reported with their numbers
     engine.profile = Profile(flags.profile, _directory(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(given, engine.group_size, answer, writer)

@@ -55,7 +55,7 @@ CASES = [
         "fewer references than texts",
         "translate --model=$translator --input=in.txt --references=ref.txt --output=out.jsonl",
         "--references=ref.txt has 1 line, but the input has 2 texts; give one reference for each text",
-        files={"in.txt": "the house\nthe river\n\n", "ref.txt": "das Haus\n"},
+        files={"in.txt": b"the house\n\xff, which is reported too\n\n", "ref.txt": "das Haus\n"},
     ),
     Case(
         "the end of a search without a search",
