@@ -87,8 +87,9 @@ def fused_attention(
         if turned:
             query, key = rotated(rotary, query, *turned[:2]), rotated(rotary, key, *turned[2:])
         first = drawn[1] + parts.index("batch") * np.uint32(len(key))
-        heads = num_heads // parts.count("heads")
-        place = Placement(drawn[0], first, parts.index("heads"), num_heads)
+        shards = parts.count("heads")
+        heads = num_heads // shards
+        place = Placement(drawn[0], first, parts.index("heads"), shards)
         plan: Plan
         if platform == "gpu":
             plan = GpuPlan.of(key.shape, heads, rate, radius, interpret=interpret)

@@ -47,8 +47,8 @@ class Placement:
     """The index of the device's first row in the whole batch."""
     heads_shard: UInt32[Array, ""]
     """The index of this device's shard of the heads. All shards have the same size."""
-    num_heads: int
-    """The number of heads of all devices together."""
+    heads_shards: int
+    """The number of shards of the heads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +109,8 @@ class TpuPlan:
 
     def seeds(self, place: Placement) -> Int[Array, " 4"]:
         """Returns the dropout seed, the index of the device's first row in the whole batch, the index of its first group, and
-        the number of groups of all devices."""
-        all_groups = -(-place.num_heads * self.head_width // self.lanes)
+        the number of groups of all devices, including the padded groups."""
+        all_groups = self.groups * place.heads_shards
         first_group = np.uint32(self.groups) * place.heads_shard
         seeds = jnp.stack([place.seed, place.first_row, first_group, jnp.uint32(all_groups)])
         return jax.lax.bitcast_convert_type(seeds, jnp.int32)

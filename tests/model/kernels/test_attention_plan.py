@@ -112,8 +112,9 @@ def test_a_dropout_rate_is_a_multiple_of_a_65536th():
 
 
 def test_a_device_gets_its_first_row_and_first_group():
-    place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), num_heads=12)
-    assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups contain three of twelve heads
+    place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), heads_shards=4)
+    # three of twelve heads need two groups, so row 5 of the last of four devices ends where row 6 of the first begins
+    assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 4 * 2]
     assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
 
 
