@@ -341,7 +341,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
     the parts."""
     names, head, config = new.names, new.head, model.config
     pretrained, written = abstract_parameters(config), {row.subtree for row in rows(config)}
-    possible = [part for part in PARTS if part in pretrained and part in written]
+    # an MLM head without parameters has no rows
+    possible = [part for part in PARTS if part in written or pretrained.get(part) == {}]
     if not config.cls_reads_text:
         possible = [part for part in possible if part not in ("pooler", "nsp_head")]
     kind = f"{'left-to-right ' * (config.direction == 'left_to_right')}{config.encoder} model"

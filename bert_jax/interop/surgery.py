@@ -317,7 +317,7 @@ def _changed(
     arrays in `names.rows`."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
-    return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
+    return model.params | unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
 
 
 def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:

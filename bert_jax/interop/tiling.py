@@ -47,7 +47,7 @@ def tiled(model: Model, wanted: Architecture) -> Model:
                 sources = centred(value.shape[axis], size)
             value = np.take(value, sources, axis=axis)
         flat[path] = value
-    return dataclasses.replace(model, params=unflatten_dict(flat, sep="/"), config=config)
+    return dataclasses.replace(model, params=model.params | unflatten_dict(flat, sep="/"), config=config)
 
 
 def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray, " _"]:

@@ -206,12 +206,13 @@ def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int
 def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:
     """Returns random initial parameters, float32, boxed with their logical axis names (`flax.linen.unbox` removes the boxes).
 
-    If `next_sentence` is False, there is no "pooler" and no "nsp_head". The other parameters have the same values.
+    If `next_sentence` is False, there is no "pooler" and no "nsp_head". The other parameters have the same values. The
+    "mlm_head" is empty if it only consists of a tied decoder without bias.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, *HEAD_INPUTS), ids)
     parameters: dict[str, Any] = pretraining_model(config, next_sentence=next_sentence).init(key, batch)["params"]
-    return parameters
+    return ({"mlm_head": {}} if config.encoder_kind == "transformer" else {}) | parameters
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
@@ -235,7 +236,7 @@ def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyT
     """Returns the random parameters `drawn`, but with the NEVER_TRAINED tables of the model's `own` parameters. These tables
     describe the words of the model's vocabulary, for example their spelling and their frequency, so they cannot be drawn at
     random."""
-    random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
+    random, known = (flatten_dict(tree, keep_empty_nodes=True, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"
     )

@@ -65,7 +65,7 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
         facts["encoder", "word_starts"] = word_starts(corpus.tokenizer, rows)
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
-    return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state
+    return dataclasses.replace(state, params={**state.params, **unflatten_dict(flat)}) if facts else state
 
 
 def initial_parameters(experiment: PretrainingExperiment) -> Params:

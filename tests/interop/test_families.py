@@ -4,6 +4,7 @@ be within 1e-6 of the largest value (at least 1) of PyTorch's float64."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -20,14 +21,17 @@ from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.family import export_family, family_named
-from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
+from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model, with_new_parts, without_parts
 from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
 from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
-from bert_jax.interop.surgery import with_window
+from bert_jax.interop.surgery import with_layers, with_window
+from bert_jax.interop.tiling import tiled
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.model import Model as Trained
+from bert_jax.objectives.objective import TEACHER_PARTS
 from tests.interop.answers import our_outputs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "families"
@@ -138,6 +142,11 @@ def test_a_masked_language_model_whose_head_has_no_parameters_of_its_own_keeps_i
     assert our_outputs(model, outputs_of("eurobert_masked_biased")[0])["logits"].shape[-1] == model.config.vocab_size
     export_model(tmp_path / "again", model)
     assert fields_of(tmp_path / "again")["architectures"] == ["EuroBertForMaskedLM"]
+    assert abstract_parameters(model.config).keys() >= {*TEACHER_PARTS}
+    with_head = with_new_parts(without_parts(model, ["mlm_head"]), NewParts(["mlm_head"]))
+    assert (with_head.params.keys(), with_head.untrained) == (model.params.keys(), {"mlm_head"})
+    larger = tiled(with_layers(model, [0]), dataclasses.replace(model.config, num_layers=3).architecture)
+    assert larger.params.keys() == model.params.keys()
     assert load_file(tmp_path / "again" / "model.safetensors").keys() == load_file(directory / "model.safetensors").keys()
     assert Trained(model.config).mlm_head(jax.random.key(0)) == {}
 
