@@ -37,7 +37,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     feed-forward layer has 3 D F instead of 2 D F, and shared key and value heads have fewer columns. In a sliding layer, only
     the keys in the window of a token are counted (129 for ModernBERT), even if the program computes more.
 
-    A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
+    A decoder of N' layers that reads the encoder's output adds 6 M N' (8 D^2 + 2 D F + 2 (L + M) D) for a translation of M
+    tokens.
 
     An LSTM with cells of width F in R directions of width W takes 6 L N R (2 W 4 F + F W) for gates and projection (no
     projection if F equals W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe,
@@ -70,7 +71,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     encoder = length * (model.num_layers * kernels + 2 * seen * width)
     if model.encoder == "encoder_decoder":
         projections = 2 * width**2 + 2 * width * shared  # the layers' attention on the encoder's output
-        decoder = length * model.decoder_layers * (kernels + projections + 4 * length * width)
+        attention = 2 * (length + predictions) * width
+        decoder = predictions * model.decoder_layers * (kernels + projections + attention)
         words = model.decoder_vocab_size or model.vocab_size
         return TRAINING * (encoder + decoder + predictions * width * words)
     return TRAINING * (encoder + head)

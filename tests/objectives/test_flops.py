@@ -32,6 +32,7 @@ ONE_LAYER = dataclasses.replace(TINY, num_layers=1)
 BILM = dataclasses.replace(ONE_LAYER, encoder="bilm", num_heads=1)
 STATIC = dataclasses.replace(TINY, encoder="static", num_layers=0)
 LAYERS = dataclasses.replace(TINY, num_layers=4, scan_layers=True)
+TRANSLATOR = dataclasses.replace(ONE_LAYER, encoder="encoder_decoder", decoder_layers=1, type_vocab_size=0)
 SHAPE = RowShape(TokenHead(labels=LABELS).layout, LENGTH, 2)
 
 
@@ -168,6 +169,7 @@ def of_task(model: ModelConfig, head: Any, traced: Callable[..., float] = of_ste
         (dataclasses.replace(ONE_LAYER, classifier_pooling="mean"), TokenHead(labels=LABELS), of_forward),
         (dataclasses.replace(ONE_LAYER, classifier_pooling="mean"), SequenceHead(labels=LABELS), of_forward),
         (dataclasses.replace(ONE_LAYER, classifier_pooling="late"), SequenceHead(labels=LABELS), of_forward),
+        (TRANSLATOR, TokenHead(labels=LABELS), of_forward),
     ],
 )
 def test_flops_of_a_task_include_its_head(model: ModelConfig, head: Any, traced: Callable[..., float]):
