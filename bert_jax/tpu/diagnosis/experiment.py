@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax.configs.memory_advice import pretraining_advice
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.corpus.verification import KEY
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
 from bert_jax.hardware import find_chip
@@ -27,7 +28,7 @@ from bert_jax.runtime.processes import Processes, require_shared_directory
 from bert_jax.sharding.device_errors import DoesNotFit, memory_shortage
 from bert_jax.storage.checks import require_capable, require_room
 from bert_jax.storage.objects import read, remove, require_bucket, write
-from bert_jax.storage.paths import AnyPath, is_remote
+from bert_jax.storage.paths import AnyPath, checked, is_remote
 from bert_jax.tpu.costs.memory import Statistics, used_bytes
 from bert_jax.tpu.diagnosis.judgement import Check
 from bert_jax.tpu.diagnosis.machine import host_memory
@@ -56,15 +57,16 @@ def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
 
 
 def corpus_check(processes: Processes, directory: str) -> Check:
-    """Checks that every process finds the corpus."""
+    """Checks that every process finds the corpus in `directory`, the value of an experiment's key."""
 
     def look() -> None:
-        if is_remote(directory):
-            require_bucket(directory)
-        elif not pathlib.Path(directory).is_dir():
+        path = checked(directory, KEY)
+        if is_remote(path):
+            require_bucket(path)
+        elif not pathlib.Path(path).is_dir():
             raise UserError(
-                f"config.corpus.directory={missing_path(directory)} does not exist; build the corpus with `tpu_scripts/run.sh "
-                "corpus`, or give a directory that all hosts can read, such as gs://BUCKET/PATH"
+                f"{KEY}={missing_path(path)} does not exist; build the corpus with `tpu_scripts/run.sh corpus`, or give a "
+                "directory that all hosts can read, such as gs://BUCKET/PATH"
             )
 
     faults = _everywhere(processes, look)

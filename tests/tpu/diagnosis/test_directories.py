@@ -109,8 +109,11 @@ def test_several_processes_must_see_the_same_directory(tmp_path: pathlib.Path, m
     assert ["is not the directory that process 1 sees" in " ".join(check.faults) for check in found] == [True, True]
 
 
-def test_a_corpus_must_be_a_directory(tmp_path: pathlib.Path):
-    assert corpus_check(ALONE, str(tmp_path)).faults == ()
+def test_a_corpus_must_be_a_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    for given in (str(tmp_path), f"~/{tmp_path.name}"):
+        assert corpus_check(ALONE, given).faults == ()
+    assert "a path in a bucket starts with gs://" in corpus_check(ALONE, "gs:/bucket/corpus").faults[0]
     (tmp_path / "file").touch()
     (fault,) = corpus_check(ALONE, str(tmp_path / "file")).faults
     assert fault.startswith(f"config.corpus.directory={tmp_path / 'file'}")
