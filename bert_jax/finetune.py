@@ -209,6 +209,7 @@ def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, 
         if run.is_first:
             remove_tree(written)
             remove_tree(partial)
+            partial.mkdir()  # a task may write no files
         for split in job.data.features:
             if split != "train":
                 logits = best.logits(split)

@@ -261,3 +261,15 @@ def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
     finetune.finish(ended, run, inputs, {})
     assert finetune.is_done(run)
     assert {path.name for path in (tmp_path / "predictions").iterdir()} == {"dev.tsv", "dev_other.tsv", "test.tsv"}
+
+
+def test_a_run_of_a_task_that_writes_no_predictions_can_be_done(
+    start: Model, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(finetune, "BestWeights", Exported)
+    monkeypatch.setattr(TextTask, "write_predictions", lambda *_: [])
+    run = run_in(tmp_path)
+    inputs = Inputs(read_features(toy(), start), start, lambda mesh: lambda batch: batch)
+    (tmp_path / "results.json").touch()
+    finetune.finish(RunResult(job_in(tmp_path, run=run).experiment, tmp_path, {}), run, inputs, {})
+    assert finetune.is_done(run)
