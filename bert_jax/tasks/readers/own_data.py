@@ -316,7 +316,7 @@ def read_own_data(
     found: list[tuple[Location, Example]] = []
     documents: dict[str, int] = {}
     states_impossible = False
-    for path in data_files(given, split):
+    for path in data_files(given, split, say):
         whole = form.read_whole(config, path, split, say)
         if whole is not None:
             start = len(found)

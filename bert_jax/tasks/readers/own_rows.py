@@ -6,8 +6,8 @@ Parquet and Arrow files are found in the layouts of the Hugging Face hub and `da
     DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
     DIR                                     a Dataset or a DatasetDict, written by `save_to_disk`
 
-In a directory, the split named "train" is read, even if there is also "train_unlabeled". If only longer names fit, such as
-"train_r1" and "train_r2", the directory is refused. The same holds for dev and test.
+In a directory, the split named "train" is read, even if there is also "train_unlabeled". A line then names the split that is
+left out. If only longer names fit, such as "train_r1" and "train_r2", the directory is refused. The same holds for dev and test.
 
 A column of type ClassLabel, or of lists of ClassLabel, holds numbers. The class names are in the schema of the file. The rows
 returned here hold these names instead of the numbers."""
@@ -53,13 +53,14 @@ _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 
 
-def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+def data_files(path: pathlib.Path, split: str, say: Say = lambda text: None) -> list[pathlib.Path]:
     """Expands a path to data files. These are the file itself, the files that match a pattern, or the files of `split` in a
-    directory. `split` is "train", "dev" or "test". Raises UserError if there are no files."""
+    directory. `split` is "train", "dev" or "test". Reports other splits of the directory with similar names. Raises UserError
+    if there are no files."""
     found: list[pathlib.Path] = []
     try:
         if path.is_dir():
-            return _files_in(path, split)
+            return _files_in(path, split, say)
         if path.exists() or not any(sign in str(path) for sign in "*?["):
             return [path]
         above = pathlib.Path(path.anchor)
@@ -75,18 +76,20 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     return found
 
 
-def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
+def _files_in(directory: pathlib.Path, split: str, say: Say) -> list[pathlib.Path]:
     if (state := directory / "state.json").is_file():
         return _saved(directory, state)
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
         known = [name for name in names or () if isinstance(name, str)]
-        if chosen := _best_fitting([name for name in known if split_name(name) == _SPLITS[split]], split):
+        fitting = [name for name in known if split_name(name) == _SPLITS[split]]
+        if chosen := _best_fitting(fitting, split):
             if len(chosen) > 1:
                 raise UserError(
                     f"{directory} has {counted(len(chosen), f'{split} split')} ({_some(chosen)}); give the directory of one, "
                     f"such as {directory / chosen[0]}"
                 )
+            _report_left_out(directory, split, chosen[0], fitting, say)
             return _saved(directory / chosen[0], directory / chosen[0] / "state.json")
         raise UserError(
             f"{directory} has no {split} split (splits: {', '.join(known) or 'none'}); give the directory of one split"
@@ -102,13 +105,15 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         raise UserError(
             f"{directory} has no file for the {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
         )
-    best = _best_fitting(dict.fromkeys(map(full_split_name, found)), split)
+    fitting = list(dict.fromkeys(map(full_split_name, found)))
+    best = _best_fitting(fitting, split)
     found = [name for name in found if full_split_name(name) in best]
     if len(best) > 1:
         raise UserError(
             f"{directory} has {counted(len(best), f'{split} split')} ({_some(best)}); give the file or the directory of one, or "
             "a pattern of its files"
         )
+    _report_left_out(directory, split, best[0], fitting, say)
     sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one data set")
@@ -126,6 +131,11 @@ def _best_fitting(names: Iterable[str], split: str) -> list[str]:
     another word, such as "val", and a word is better than a longer name, such as "train_unlabeled"."""
     rank = {name: (name.lower() not in (split, _SPLITS[split]), not name.isalpha()) for name in names}
     return [name for name in rank if rank[name] == min(rank.values())]
+
+
+def _report_left_out(directory: pathlib.Path, split: str, chosen: str, fitting: Sequence[str], say: Say) -> None:
+    if others := [name for name in fitting if name != chosen]:
+        say(f"{directory}: the {split} split is {chosen}, without {_some(others)}; for all of them, give a pattern of files")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -159,6 +159,7 @@ def test_a_folder_of_several_splits_without_the_wanted_one_is_refused(tmp_path: 
     ("splits", "chosen"),
     [
         ({"train_unlabeled": "train", "train": "train", "test": "test"}, "train"),
+        ({"train": "train", "train_b": "train", "train_extra": "train"}, "train"),
         ({"validation_unlabeled": "dev", "val": "dev", "train": "train"}, "val"),
         ({"test_large": "test", "eval": "test", "test": "test"}, "test"),
         ({"sst2_train": "train", "sst2_test": "test"}, "sst2_train"),
@@ -181,10 +182,14 @@ def test_a_split_with_the_exact_name_is_preferred_and_several_others_are_refused
         (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
     split = splits.get(chosen) or next(iter(splits.values()))
     config = OwnDataConfig(**{split: str(tmp_path)})
-    if chosen:
-        assert read_own_data(config, "sequence", split) == EXAMPLES
-        return
     candidates = [name for name, its_split in splits.items() if its_split == split]
+    if chosen:
+        said: list[str] = []
+        assert read_own_data(config, "sequence", split, say=said.append) == EXAMPLES
+        others = [name for name in (candidates if saved else sorted(candidates)) if name != chosen]
+        left_out = f"{tmp_path}: the {split} split is {chosen}, without {', '.join(others)}; for all of them, give a"
+        assert said == ([f"{left_out} pattern of files"] if others else [])
+        return
     with pytest.raises(UserError, match=rf" has {len(candidates)} {split} splits \({', '.join(candidates)}\); give the "):
         read_own_data(config, "sequence", split)
 
