@@ -132,8 +132,9 @@ class Planned:
             if part.name == STATE:
                 self._require_state(part)
             return False
-        values = self.values(part)
-        if record.get("part") not in (digest(values), digest(values, states=True)):  # older versions included the states
+        # older versions included the states, those of all arms or only those of `only_arms`
+        older = (digest(one.values(part), states=True) for one in (self, dataclasses.replace(self, everything=None)))
+        if record.get("part") not in (digest(self.values(part)), *older):
             raise UserError(
                 f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
                 f"study, or remove {part.directory(self.root)} to run these parts again"
