@@ -65,8 +65,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since the
-        recorded files may be deleted later."""
+        """Returns the recorded copies. Invalid lines are skipped. Names that are not `is_plain` are skipped too, since they could
+        be outside of the directory, and the recorded files may be deleted later."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -75,8 +75,7 @@ class Record:
         for line in lines:
             generation, *rest = line.split("\t", 3)
             size, modified = (whole_number(text) for text in (*rest, "", "")[:2])
-            is_inside = bool(rest) and not rest[-1].startswith("/") and ".." not in rest[-1].split("/")
-            if len(rest) == 3 and size is not None and modified is not None and is_inside:
+            if len(rest) == 3 and size is not None and modified is not None and is_plain(rest[2]):
                 copies[rest[2]] = Copy(generation, size, modified)
         return copies
 

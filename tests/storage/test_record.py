@@ -22,7 +22,8 @@ def test_copies_of_any_name_are_read_back_and_invalid_lines_skipped(tmp_path: pa
         assert record.read() == copies
     (file,) = (tmp_path / "new").iterdir()
     assert file.name == ".copies.copies"
-    other = ["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", "g\t5\t6\t../a", "g\t5\t6\t/a", "g\t5\t6\tname"]
+    odd = [f"g\t5\t6\t{name}" for name in ("", ".", "..", "../a", "/a", "a//b", "a/./b", "a/")]
+    other = ["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", *odd, "g\t5\t6\tname"]
     file.write_text("\n".join(other))
     assert record.read() == {"name": Copy("g", 5, 6)}
 
