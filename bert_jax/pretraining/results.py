@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.files import with_defaults
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import CheckpointConfig, PretrainingExperiment
 from bert_jax.data.corpus.store import corpus_sources, open_splits
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -153,7 +153,7 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     a checkpoint.
     """
 
-    def chosen(there: Sequence[int], every: int) -> Sequence[int]:
+    def chosen(there: Sequence[int], kept: CheckpointConfig) -> Sequence[int]:
         if step in there:
             return [step]
         others = f" (it has steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
@@ -168,19 +168,20 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     """Returns (a model, a list of steps). The model has the mean weights of the last `count` checkpoints of the pretraining run
     in `workdir`, and the list has the steps of these checkpoints. See arXiv:1706.03762, section 6.1, and
-    `load_checkpointed_model`. Raises UserError if the run has fewer checkpoints, or if checkpoints in between no longer
-    exist."""
+    `load_checkpointed_model`. Raises UserError if the run has fewer checkpoints, or if checkpoints after a step of
+    `checkpoints.keep_at` no longer exist."""
 
-    def chosen(there: Sequence[int], every: int) -> Sequence[int]:
+    def chosen(there: Sequence[int], kept: CheckpointConfig) -> Sequence[int]:
         there, remedy = there[-count:], f"or train with --config.checkpoints.keep={count}"
         if len(there) < count:
             raise UserError(
                 f"--last={count}: {workdir} only has {counted(len(there), 'checkpoint')}; average fewer, {remedy}"
             )
-        if gaps := [i for i in range(1, count) if there[i] - there[i - 1] > every]:
+        # Other gaps are short: `checkpoints.every` was changed, or a save failed.
+        if gaps := [i for i in range(1, count) if there[i - 1] in kept.keep_at and there[i] - there[i - 1] > kept.every]:
             before, after = there[gaps[-1] - 1], there[gaps[-1]]
             raise UserError(
-                f"--last={count}: {workdir} no longer has the checkpoints between steps {before:,} and {after:,}, so the mean "
+                f"--last={count}: {workdir} has no checkpoints between steps {before:,} and {after:,}, so the mean "
                 f"would include a much earlier state; give --last={count - gaps[-1]}, {remedy}"
             )
         return there
@@ -197,18 +198,18 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     return average(models()), steps
 
 
-def _models(workdir: AnyPath, chosen: Callable[[Sequence[int], int], Sequence[int]]) -> Iterator[tuple[int, Model]]:
+def _models(workdir: AnyPath, chosen: Callable[[Sequence[int], CheckpointConfig], Sequence[int]]) -> Iterator[tuple[int, Model]]:
     """Yields (step, model) for the checkpoints of a run that `chosen` returns. It gets the steps of all checkpoints, and
-    `checkpoints.every`. Only one model is in memory at a time."""
+    the `checkpoints` section of the configuration. Only one model is in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), extra_key=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
-    directory, every = workdir / "checkpoints", experiment.checkpoints.every
+    directory, kept = workdir / "checkpoints", experiment.checkpoints
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
     if not directory.is_dir():
-        chosen([], every)
+        chosen([], kept)
     with Checkpoints(directory, read_only=True) as checkpoints:
-        steps = chosen(checkpoints.steps, every)
+        steps = chosen(checkpoints.steps, kept)
         program, tokenizer = pretraining_program(experiment, mesh), _tokenizer(workdir, experiment)
         for step in steps:
             params = on_host(checkpoints.restore(step, program.state).params, mesh)

@@ -155,12 +155,17 @@ def test_a_run_without_checkpoints_has_no_model_of_a_step_on_any_number_of_devic
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_mean_of_checkpoints_does_not_include_states_that_were_kept_on_their_own(tmp_path: pathlib.Path):
-    """The steps 10 and 20 are from `checkpoints.keep_at`, and 47 was saved at a stop."""
-    values = {"model": published("tiny"), "phases": [{"steps": 60}], "checkpoints": {"every": 10, "keep_at": [10, 20]}}
+def test_a_mean_of_checkpoints_does_not_include_states_that_were_kept_on_their_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The steps 10 and 20 are from `checkpoints.keep_at`, and 47 was saved at a stop. The saves of steps 60 and 70 failed."""
+    values = {"model": published("tiny"), "phases": [{"steps": 80}], "checkpoints": {"every": 10, "keep_at": [10, 20]}}
     config = PretrainingExperiment.from_dict(values).to_dict() | {"written_by": "bert_jax 1 pretrain"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for step in (10, 20, 40, 47, 50):
+    for step in (10, 20, 40, 47, 50, 80):
         (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-    with pytest.raises(UserError, match=r"--last=4: .* between steps 20 and 40, .*; give --last=3, or .*checkpoints.keep=4"):
+    with pytest.raises(UserError, match=r"--last=5: .* between steps 20 and 40, .*; give --last=4, or .*checkpoints.keep=5"):
+        model_of_last(tmp_path, 5)
+    monkeypatch.setattr("bert_jax.pretraining.results.pretraining_program", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # these checkpoints are accepted, and the program would restore them
         model_of_last(tmp_path, 4)
