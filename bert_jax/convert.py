@@ -37,6 +37,7 @@ from bert_jax.interop.conversion import (
     read_all,
     written,
 )
+from bert_jax.interop.directory import is_replaced
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_words(flags)
     given = flags.source
     read = at_step(flags.source, flags.step, flags.last)
-    with uploaded(flags.to, "--to", is_input) as flags.to:
+    with uploaded(flags.to, "--to", lambda name: is_input(name) and is_replaced(name)) as flags.to:
         check_target(flags)
         with read as flags.source:
             lines = convert(flags)

@@ -128,6 +128,12 @@ def check_replaceable(directory: pathlib.Path, form: str, shown: str) -> None:
             raise Unwritable(f"{shown} {reason}; name another directory, or remove that model")
 
 
+def is_replaced(name: str) -> bool:
+    """Returns whether an export may replace the file `name` (relative to the directory) of an older export. All other files are
+    kept."""
+    return name == CARD or any(name.partition("/")[0] in files for _, files in FORMATS.values())
+
+
 def _resolved(directory: pathlib.Path) -> pathlib.Path:
     """Resolves the symbolic links of `directory`. Raises Unwritable for circular links."""
     resolved = pathlib.Path(os.path.realpath(directory))

@@ -23,6 +23,7 @@ from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.model.heads import make_head
 from bert_jax.storage import objects
+from bert_jax.storage.paths import cache_directory
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -298,7 +299,7 @@ def test_source_and_target_must_differ(model, tmp_path, monkeypatch):
 
 def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path):
     export_model(tmp_path / "m", model)
-    others = {"checkpoints/50000/state", "best/2/state", "adapter.safetensors", ".gitattributes"}
+    others = {"checkpoints/50000/state", "best/2/state", "adapter.safetensors", ".gitattributes", "data/large.txt", "large.txt"}
     for name in others:
         objects.write(f"{bucket}/foreign/{name}", b"x")
         objects.write(f"{bucket}/ours/{name}", b"x")
@@ -316,6 +317,7 @@ def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path
     after = objects.listed(f"{bucket}/ours")
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] == before[name]} == others
+    assert not [*cache_directory().rglob("large.txt")]
 
 
 def test_weights_may_be_as_large_as_the_float16_maximum(model, tmp_path):
