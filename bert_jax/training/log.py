@@ -70,6 +70,7 @@ class RunLog(abc.ABC):
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._goodput: GoodputFile | None = None
         self._is_drawn = True
+        self._first: tuple[int, Mapping[str, float]] | None = None
         self.skipped = 0
         """The number of steps that were skipped since the run was started or resumed."""
 
@@ -105,6 +106,7 @@ class RunLog(abc.ABC):
 
     def rolled_back(self, step: int, skipped_batches: int) -> None:
         """Drops the records of the steps after `step`, which will be repeated with other batches (`SKIPPED_BATCHES`)."""
+        self._write_first()
         if self.metrics:
             self.metrics.rollback(step or -1)
         self.write(step, {SKIPPED_BATCHES: skipped_batches})
@@ -134,8 +136,19 @@ class RunLog(abc.ABC):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a record to `metrics.jsonl`."""
+        self._write_first()
         if self.metrics:
             self.metrics.write(step, values)
+
+    def write_with_next(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends a record just before the next one. A start that is rejected before its first step therefore leaves
+        `metrics.jsonl` unchanged, so that the workdir can be restored (`open_workdir`)."""
+        self._first = (step, values)
+
+    def _write_first(self) -> None:
+        if self.metrics and self._first:
+            self.metrics.write(*self._first)
+        self._first = None
 
     @abc.abstractmethod
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:

@@ -111,7 +111,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
     run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
     if parts.rollback and step:  # an earlier start may have recorded a rollback after which it saved no checkpoint
-        log.write(step, {SKIPPED_BATCHES: skipped_batches(state)})
+        log.write_with_next(step, {SKIPPED_BATCHES: skipped_batches(state)})
     while step < parts.last_step and not ended and not stopped:
         with parts.stage(state) as stage:
             sums = StepSums(parts.abort_after_skipped, parts.directory, stage.rows, parts.spikes)

@@ -191,6 +191,23 @@ def test_a_rollback_drops_the_records_of_repeated_steps(tmp_path: pathlib.Path):
     assert log.metrics._file.closed
 
 
+def test_the_first_record_of_a_start_is_written_only_with_the_next(tmp_path: pathlib.Path):
+    """A rejected start leaves no record, so that its workdir can be restored."""
+    with log_of(tmp_path, step=2) as log:
+        log.write_with_next(2, {SKIPPED_BATCHES: 7})
+    assert read_metrics(tmp_path / METRICS) == []
+    for rolled_back_to, kept in ((None, [2, 3, 3]), (2, [2, 2, 3]), (1, [1, 3])):
+        path = tmp_path / str(rolled_back_to)
+        with log_of(path, step=2) as log:
+            log.write_with_next(2, {SKIPPED_BATCHES: 7})
+            if rolled_back_to is None:
+                log.training(3, window())
+            else:
+                log.rolled_back(rolled_back_to, 9)
+            log.write(3, {SKIPPED_BATCHES: 9})
+        assert [record["step"] for record in read_metrics(path / METRICS)] == kept
+
+
 def test_a_phase_is_logged_with_its_rows_and_its_own_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         before = log.throughput

@@ -57,7 +57,7 @@ class Run:
         )
         log: Any = types.SimpleNamespace(
             pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say"),
-            write=notes.of("write"),
+            write_with_next=notes.of("write"),
         )  # fmt: skip
         saver: Any = types.SimpleNamespace(
             save=lambda step, state: notes.of("save")(step, state.params), finish=lambda step: self.unsaved
