@@ -260,14 +260,6 @@ class PretrainingExperiment:
                 "set original or paper, or name an objective of your own (config.objective=FILE.py:NAME)"
             )
         self._validate_distillation()
-        of_phases = [phase.schedule or self.optimizer.schedule for phase in self.phases if not phase.continue_schedule]
-        if not any(name == "original" or is_in_file(name) for name in of_phases):  # the schedules that may use the keys
-            for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
-                if (value := getattr(self.optimizer, name)) != default:
-                    raise UserError(
-                        f"config.optimizer.{name}={value} is not used by the schedules of the phases "
-                        f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"
-                    )
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no embedding for the second text of a pair; "

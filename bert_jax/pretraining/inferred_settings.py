@@ -4,7 +4,7 @@ not learn from them, and shortens warmups that are too long.
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
 A key that is set on the command line is never changed. If its value contradicts the corpus or `init_from`, a later check raises
-a UserError with the right value. A key that would have no effect is refused.
+a UserError with the right value. A key that would have no effect is refused, unless the run has already started with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.model.config import SIZES, Architecture
-from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
+from bert_jax.runtime.workdir import CONFIG, METRICS, flatten, stored_config
 from bert_jax.storage.objects import explained
 from bert_jax.storage.paths import AnyPath
 
@@ -45,7 +45,7 @@ def infer_settings(
     the vocabulary size is inferred, and it is read from the corpus. `given` are the dotted keys that are set on the command
     line. With `download`, a model may be downloaded from the hub to read its configuration. Without it, a note reports a model
     that is not on this machine. Raises UserError if `init_from` is
-    not a model, or if a key in `given` has no effect.
+    not a model, or if a key has no effect (`_require_effect`).
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []
@@ -107,7 +107,7 @@ def infer_settings(
         experiment = PretrainingExperiment.from_dict(settled)
     except UserError:  # this error is reported when the experiment is made
         return settled, notes
-    _require_effect(experiment, phases, given)
+    _require_effect(experiment, phases, given, workdir)
     return settled, notes + _advice(experiment)
 
 
@@ -116,14 +116,32 @@ def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _require_effect(experiment: PretrainingExperiment, phases: Sequence[JsonObject], given: Collection[str]) -> None:
-    """Raises UserError if one of the keys `given` has no effect. `phases` are the phases as the experiment file and the command
-    line set them."""
+def _require_effect(
+    experiment: PretrainingExperiment, phases: Sequence[JsonObject], given: Collection[str], workdir: AnyPath | None
+) -> None:
+    """Raises UserError if one of the keys `given` has no effect, or if a setting of the polynomial decay is set and no schedule
+    uses it. `phases` are the phases as the experiment file and the command line set them.
+
+    If the run in `workdir` has started with the same value, the key is accepted, so that a run of an earlier version, which did
+    not refuse it, can resume."""
+    values = dict(flatten(experiment.to_dict()))
+
+    def is_as_started(key: str) -> bool:
+        return values.get(key) == dict(flatten(_started(workdir))).get(key, "(absent)")
 
     def refuse(key: str, reason: str, remedy: str = "leave it out") -> None:
-        if key in given:
+        if key in given and not is_as_started(key):
             raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
 
+    of_phases = [phase.schedule or experiment.optimizer.schedule for phase in experiment.phases if not phase.continue_schedule]
+    if not any(name == "original" or is_in_file(name) for name in of_phases):  # the schedules that may use the keys
+        for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
+            value = getattr(experiment.optimizer, name)
+            if value != default and not is_as_started(f"optimizer.{name}"):
+                raise UserError(
+                    f"config.optimizer.{name}={value} is not used by the schedules of the phases "
+                    f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"
+                )
     rows = experiment.examples.targets
     for group in ("examples", "evaluation", *(f"phases.{i}" for i in range(len(phases)))):
         if rows != "masked":
@@ -169,20 +187,25 @@ def _advice(experiment: PretrainingExperiment) -> list[str]:
     return notes
 
 
+def _started(workdir: AnyPath | None) -> JsonObject:
+    """Returns the configuration of the run that has started in `workdir`, or {} if there is none."""
+    if workdir is not None:
+        with explained(workdir):
+            if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
+                return stored_config(workdir)
+    return {}
+
+
 def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
     """Returns (the architecture fields of the model `init_from`, the model's name for messages). Returns ({}, "") if
     `init_from` is not set, or if the model would have to be downloaded and `download` is False."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):
         return {}, ""
-    stored: JsonObject = {}
-    if workdir is not None:
-        with explained(workdir):
-            if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-                stored = stored_config(workdir)  # a resumed run does not need the model, which may be gone
-        if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
-            fields = {field.name for field in dataclasses.fields(Architecture)}
-            return {field: value for field, value in stored["model"].items() if field in fields}, name
+    stored = _started(workdir)  # a resumed run does not need the model, which may be gone
+    if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
+        fields = {field.name for field in dataclasses.fields(Architecture)}
+        return {field: value for field, value in stored["model"].items() if field in fields}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
     from bert_jax.interop.huggingface import read_model_config

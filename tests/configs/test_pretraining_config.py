@@ -117,27 +117,6 @@ def test_values_at_their_limits_are_accepted(path, value):
     assert found == (tuple(value) if isinstance(value, list) else value)
 
 
-@pytest.mark.parametrize(
-    ("default", "of_phases", "used"),
-    [
-        ("linear", ["", "warmup"], False),
-        ("original", ["linear", "cosine"], False),
-        ("linear", ["cosine", "original"], True),
-        ("original", ["linear", ""], True),
-        ("mine.py:decay", ["linear", ""], True),
-    ],
-)
-def test_a_decay_power_and_an_end_rate_need_a_phase_that_uses_them(default: str, of_phases: list[str], used: bool):
-    phases = [{"steps": 1, "schedule": name} for name in of_phases] + [{"steps": 1, "continue_schedule": True}]
-    for name, value in (("decay_power", 0.5), ("end_learning_rate", 0.25)):
-        values = {"phases": phases, "optimizer": {"schedule": default, name: value}}
-        if used:
-            assert getattr(PretrainingExperiment.from_dict(values).optimizer, name) == value
-        else:
-            with pytest.raises(UserError, match=rf"^config\.optimizer\.{name}={value} is not used by .* leave it out, or set "):
-                PretrainingExperiment.from_dict(values)
-
-
 def test_a_value_in_place_of_a_group_is_refused():
     with pytest.raises(UserError, match=r"^config must be a group of keys, not 3"):
         PretrainingExperiment.from_dict(3)  # type: ignore[arg-type]
