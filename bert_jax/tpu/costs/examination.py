@@ -37,8 +37,7 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
     except DoesNotFit as error:
 
         def measure(changes: JsonObject) -> tuple[bool, int]:
-            changed = {"model.scan_layers": True} | changes
-            return attempt(compiler, lambda: case.changed(changed).lower(compiler.devices).lowered)
+            return attempt(compiler, lambda: case.changed(changes).lower(compiler.devices).lowered)
 
         found = [] if options.no_remedies else remedies(case, program, error, topology, measure)
         return refused(step, topology, error, {name: local_bytes(tree) for name, tree in arguments.items()}, found)
@@ -60,8 +59,14 @@ Measure = Callable[[JsonObject], tuple[bool, int]]
 
 def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topology, measure: Measure) -> list[str]:
     """Returns settings with which the step `program` of `case` fits. To verify a setting, `measure` compiles the step with it.
-    In these compilations, the loop over layers has one layer per iteration, which compiles fast."""
+    In these compilations, the loop over layers has one layer per iteration, which compiles fast. If the experiment does not
+    allow a loop, the layers stay as they are."""
     given, mesh = case.experiment, program.mesh.shape
+    loop: JsonObject = {"model.scan_layers": True}
+    try:
+        case.changed(loop)
+    except UserError:
+        loop = {}
     parts = row_multiple(program.mesh)
     trains = case.kind != "eval"
     k = case.accumulation
@@ -73,7 +78,7 @@ def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topo
 
     say("it does not fit; searching for the largest batch ...")
     most = largest(
-        lambda n: measure(case.batch_override(n * k * parts)), Size(0, kept), Size(per_device // k, error.needs), limit
+        lambda n: measure(loop | case.batch_override(n * k * parts)), Size(0, kept), Size(per_device // k, error.needs), limit
     )
     recomputing = [{"model.remat": how} for how in REMAT if trains and how not in ("none", given.model.remat)]
     accumulating = [
@@ -93,7 +98,7 @@ def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topo
         if trials:
             say(f"it does not fit; trying {title} ...")
         for changes in trials:  # in order of preference
-            fits, size = measure(changes)
+            fits, size = measure(loop | changes)
             if fits:
                 found.append(f"{as_flags(changes)} ({size / GIB:.1f} GiB)")
                 break

@@ -285,7 +285,7 @@ def refusal(found: JsonObject) -> str:
     if arguments := _listed(found["memory"]["arguments"]):
         lines.append(f"The arguments of the step take, in GiB: {arguments}; temporaries and program code take the rest.")
     if found["remedies"]:
-        lines.append("It fits with any one of these changes (compiled with model.scan_layers=true):")
+        lines.append("It fits with any one of these changes (compiled with model.scan_layers=true, where it is allowed):")
         lines += [f"    {remedy}" for remedy in found["remedies"]]
     else:
         lines.append("Use more chips, chips with more memory, or fewer rows.")

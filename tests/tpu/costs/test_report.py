@@ -272,7 +272,8 @@ def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
     assert f"does not fit. It {needs}, with 4,096 rows of 512 tokens per step, 256 per chip." in said
     assert "The arguments of the step take, in GiB: parameters 1.50, optimizer 2.00; temporaries" in said
     assert said.endswith(
-        "\nIt fits with any one of these changes (compiled with model.scan_layers=true):\n    --config.mesh.fsdp=2 (9.0 GiB)"
+        "\nIt fits with any one of these changes (compiled with model.scan_layers=true, where it is allowed):\n"
+        "    --config.mesh.fsdp=2 (9.0 GiB)"
     )
     assert (found["needs_bytes"], found["has_bytes"], found["steps"]) == (20 * 2**30, 16 * 2**30, 5)
     assert refusal(unfit()).endswith("Use more chips, chips with more memory, or fewer rows.")
