@@ -58,7 +58,8 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
         for size, axis, logical in zip(shape.shape, spec, named, strict=False):
             if axis is not None and size % mesh.shape[axis]:
                 name = "/".join(key.key for key in path)
-                remedy = "set model.vocab_multiple=128" if logical == "vocab" else f"choose a mesh.{axis} that divides it"
+                multiple = math.lcm(128, mesh.shape[axis])
+                remedy = f"set model.vocab_multiple={multiple}" if logical == "vocab" else f"choose a mesh.{axis} that divides it"
                 raise UserError(
                     f"parameter {name} has a dimension of {size}, which is not divisible by mesh.{axis}={mesh.shape[axis]}; "
                     f"{remedy}"

@@ -103,6 +103,14 @@ def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[s
     assert message in str(error.value)
 
 
+def test_the_remedy_for_a_vocabulary_also_divides_over_an_odd_number_of_devices():
+    mesh = make_mesh(MeshConfig(tensor=3), jax.devices()[:3])
+    padded = dataclasses.replace(TINY, hidden_size=12, num_heads=3, intermediate_size=24, vocab_size=128, vocab_multiple=128)
+    with pytest.raises(UserError, match=r"a dimension of 128, .*; set model\.vocab_multiple=384$"):
+        parameter_shardings(abstract_parameters(padded), mesh)
+    parameter_shardings(abstract_parameters(dataclasses.replace(padded, vocab_multiple=384)), mesh)
+
+
 def test_a_padded_vocabulary_divides_and_unsplit_dimensions_may_be_odd():
     boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16, num_layers=3, max_position=33))
     shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
