@@ -28,6 +28,7 @@ PEAKS = {
     "NVIDIA H100 NVL": 835e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H200": 989e12,
+    "NVIDIA H200 NVL": 835e12,
     "NVIDIA L4": 121e12,
     "NVIDIA L40S": 362e12,
     "NVIDIA A10": 125e12,
@@ -35,7 +36,9 @@ PEAKS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the bf16 peak of one device in FLOP/s, or None if the device is not listed."""
+    """Returns the bf16 peak of one device in FLOP/s, or None if the device is not listed or is a part of a GPU (MIG)."""
+    if " MIG " in device_kind:
+        return None
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
 
@@ -124,6 +127,7 @@ GPU_BANDWIDTH = {
     "NVIDIA H100 PCIe": 2.0e12,
     "NVIDIA H100 NVL": 3.9e12,
     "NVIDIA H200": 4.8e12,
+    "NVIDIA H200 NVL": 4.8e12,
     "NVIDIA L4": 0.3e12,
     "NVIDIA L40S": 0.864e12,
     "NVIDIA A10": 0.6e12,

@@ -19,6 +19,7 @@ from bert_jax import hardware
         ("NVIDIA H100 PCIe", 2000),
         ("NVIDIA H100 NVL", 3900),
         ("NVIDIA H200", 4800),
+        ("NVIDIA H200 NVL", 4800),
         ("NVIDIA L4", 300),
         ("NVIDIA L40S", 864),
         ("NVIDIA A10", 600),

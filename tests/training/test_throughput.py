@@ -36,6 +36,9 @@ class Clock:
         ("NVIDIA H100 PCIe", 756),
         ("NVIDIA H100 NVL", 835),
         ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),  # a part of a GPU
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA L4", 121),
         ("NVIDIA L40S", 362),
         ("NVIDIA L40", None),  # neither an L4 nor an L40S
