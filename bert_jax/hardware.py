@@ -9,6 +9,9 @@ import re
 
 GB, GIB = 10**9, 2**30
 
+OTHER_NAMES = {"TPU v5e": "TPU v5 lite", "TPU v5p": "TPU v5", "TPU v6e": "TPU v6 lite"}
+"""Other names that JAX accepts for a `device_kind` -> the name in the tables of this module."""
+
 # Peak bf16 FLOP/s of one JAX device, from the manufacturers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x, each
 # of the two cores of a chip is a device. A name matches if `jax.Device.device_kind` starts with it and the match ends at the
 # end of a word. The longest match is used.
@@ -18,10 +21,7 @@ PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
     "TPU v5": 459e12,  # v5p
-    "TPU v5p": 459e12,
-    "TPU v5e": 197e12,
     "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
     "TPU7x": 2307e12 / 2,
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,
@@ -39,12 +39,18 @@ def peak_flops(device_kind: str) -> float | None:
     """Returns the bf16 peak of one device in FLOP/s, or None if the device is not listed or is a part of a GPU (MIG)."""
     if " MIG " in device_kind:
         return None
-    known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
+    kind = OTHER_NAMES.get(device_kind, device_kind)
+    known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", kind)]
     return PEAKS[max(known, key=len)] if known else None
 
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
-"""The vector memory of a core in MiB, by `device_kind`. For unknown kinds, the smallest value is used."""
+"""The vector memory of a core in MiB, by `device_kind`."""
+
+
+def vector_memory(device_kind: str) -> int:
+    """Returns the vector memory of a core in MiB. For unknown kinds, this is the smallest value in `VMEM`."""
+    return VMEM.get(OTHER_NAMES.get(device_kind, device_kind), min(VMEM.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +143,8 @@ GPU_BANDWIDTH = {
 
 def find_chip(device_kind: str) -> Chip | None:
     """Returns the TPU generation of a `device_kind`, or None for other devices."""
-    return next((chip for chip in CHIPS.values() if chip.kind == device_kind), None)
+    kind = OTHER_NAMES.get(device_kind, device_kind)
+    return next((chip for chip in CHIPS.values() if chip.kind == kind), None)
 
 
 def memory_bandwidth(device_kind: str) -> float | None:

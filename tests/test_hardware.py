@@ -54,3 +54,9 @@ def test_each_core_has_the_vector_memory_of_its_generation():
     """In MiB, from the compiler."""
     of_size = {16: ("TPU v2", "TPU v3", "TPU v4"), 64: ("TPU v5", "TPU7x"), 128: ("TPU v5 lite", "TPU v6 lite")}
     assert {kind: size for size, kinds in of_size.items() for kind in kinds} == hardware.VMEM
+
+
+@pytest.mark.parametrize(("other", "kind"), [("TPU v5e", "TPU v5 lite"), ("TPU v5p", "TPU v5"), ("TPU v6e", "TPU v6 lite")])
+def test_all_figures_are_known_under_both_names_of_a_generation(other: str, kind: str):
+    for figure in (hardware.find_chip, hardware.peak_flops, hardware.memory_bandwidth, hardware.vector_memory):
+        assert figure(other) == figure(kind) is not None

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
-from bert_jax.hardware import VMEM
+from bert_jax.hardware import vector_memory
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
@@ -275,7 +275,7 @@ def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dt
         return f"fused attention supports lengths up to {LONGEST:,}, not {length:,}"
     from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
 
-    has = VMEM.get(kind, min(VMEM.values()))
+    has = vector_memory(kind)
     rows = 64  # enough rows to fill a grid step
     plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, radius=None, interpret=False)
     needs = vmem_bytes(plan, dtype) / 2**20

@@ -181,6 +181,7 @@ def test_unsupported_kernels_are_refused_with_the_reason(arguments: tuple, reaso
     ("kind", "mib"),
     [
         ("TPU v2", 16), ("TPU v3", 16), ("TPU v4", 16), ("TPU v5 lite", 128), ("TPU v5", 64), ("TPU v6 lite", 128), ("TPU7x", 64),
+        ("TPU v6e", 128),
     ],
 )  # fmt: skip
 def test_the_vector_memory_of_a_core_limits_the_rows_on_the_chip(kind: str, mib: int):
