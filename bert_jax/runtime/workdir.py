@@ -86,7 +86,7 @@ def open_workdir(
             written[FILES] = dict(own)
         write_json(directory / CONFIG, written | config)
         metrics = directory / METRICS
-        before = metrics.stat().st_size if metrics.exists() else None
+        recorded = metrics.read_bytes() if metrics.exists() else None
         try:
             yield lambda: require_in_place(directory, holder)
         except UserError:
@@ -94,8 +94,10 @@ def open_workdir(
                 _remove_made_anew(directory)
             elif stored is None:
                 _withdraw(directory, made)
-            elif metrics.exists() and metrics.stat().st_size == before:  # rejected before its first step
-                write_json(directory / CONFIG, stored)
+            elif metrics.exists() and (recorded or b"").startswith(metrics.read_bytes()):
+                write_json(directory / CONFIG, stored)  # no step was recorded; the resume may have dropped later records
+                if recorded is None:
+                    metrics.unlink()  # so that another configuration may start
             raise
 
 

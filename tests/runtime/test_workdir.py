@@ -174,6 +174,28 @@ def test_a_start_refused_before_training_does_not_fix_the_configuration(tmp_path
         assert stored_config(tmp_path)["seed"] == 0
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_restored"),
+    [
+        ("{1}\n{2}\n", "{1}\n{2}\n", True),
+        ("{1}\n{2}\n{3", "{1}\n", True),  # the later steps, which would have been repeated, are dropped
+        ("{1}\n{2}\n", "{1}\n{3}\n", False),
+        (None, "", True),
+        (None, "{1}\n", False),
+    ],
+)
+def test_a_resumed_run_that_is_refused_before_its_first_step_keeps_its_configuration(
+    tmp_path: pathlib.Path, before: str | None, after: str, is_restored: bool
+):
+    metrics = tmp_path / "metrics.jsonl"
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        if before is not None:
+            metrics.write_text(before)
+    refused(tmp_path, CONFIG | {"seed": 3}, **{"metrics.jsonl": after})
+    assert stored_config(tmp_path)["seed"] == (0 if is_restored else 3)
+    assert metrics.exists() == (before is not None or not is_restored), "without it, another configuration may start"
+
+
 def test_a_run_killed_before_its_first_step_may_start_with_another_configuration(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
         pass  # killed: the configuration stays, and there are no metrics
@@ -181,11 +203,11 @@ def test_a_run_killed_before_its_first_step_may_start_with_another_configuration
         assert stored_config(tmp_path)["seed"] == 0
 
 
-def refused(directory: pathlib.Path, **files: str) -> None:
+def refused(directory: pathlib.Path, config: dict[str, Any] = CONFIG, **files: str) -> None:
     """Starts a run that is refused after writing `files`; in their names, _ stands for /."""
 
     def start() -> None:
-        with open_workdir(directory, "pretrain", CONFIG):
+        with open_workdir(directory, "pretrain", config, may_change=["seed"]):
             for name, text in files.items():
                 path = directory / name.replace("_", "/")
                 path.parent.mkdir(parents=True, exist_ok=True)
