@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Protocol, Self
 
@@ -643,7 +642,8 @@ def published(name: str) -> dict[str, Any]:
     `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
     `published("transformer_base")`.
 
-    Raises UserError for an unknown name and suggests the most similar name.
+    Raises UserError for an unknown name and suggests the most similar name. A name whose number of heads (`A-4`) is not the
+    model's is unknown too.
     """
     if name in MODERN_WIDTHS:
         return _modern(name)
@@ -654,9 +654,14 @@ def published(name: str) -> dict[str, Any]:
     if name in TRANSFORMER_WIDTHS:
         return _transformer(name)
     sizes = published_sizes()
-    key = re.sub(r"_A-\d+$", "", name)
+    key, stated, heads = name.partition("_A-")
     if key not in sizes:
         known = (*sizes, *MODERN_WIDTHS, *EUROBERT_WIDTHS, "nomic-bert", *TRANSFORMER_WIDTHS)
         raise UserError(f"no published model is called {name!r}; {nearest(name, known)}")
     layers, width = sizes[key]
+    if stated and heads != str(width // 64):
+        raise UserError(
+            f"no published model is called {name!r}, because {key} has {counted(width // 64, 'head')}; write {key}, and set "
+            "config.model.num_heads for another number of heads"
+        )
     return {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "intermediate_size": 4 * width}

@@ -77,6 +77,8 @@ def test_the_table_has_the_24_miniatures_base_and_large():
     )
     assert len(MINIATURE_LAYERS) * len(MINIATURE_WIDTHS) == 24
     assert published("L-4_H-256_A-4") == published("mini")
+    with pytest.raises(UserError, match="called 'L-4_H-256_A-8', because L-4_H-256 has 4 heads; write L-4_H-256, and"):
+        published("L-4_H-256_A-8")
     with pytest.raises(UserError, match="did you mean 'small'"):
         published("smal")
 
