@@ -139,10 +139,11 @@ class Architecture:
     before it, as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model
     predicts the next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
-    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`,
-    for any number of positions. "sinusoidal_halves": the sinusoids without the division by sqrt(`hidden_size`), with all sines
-    before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys. "none": no positions. Only a
-    left-to-right mask then conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
+    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids` of
+    `max_position` rows. A larger `max_position` needs no new weights. "sinusoidal_halves": the sinusoids without the division
+    by sqrt(`hidden_size`), with all sines before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys.
+    "none": no positions. Only a left-to-right mask then conveys the order of tokens. FILE.py:NAME: your own class (see
+    `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. If False, the decoder has its
     own table."""
