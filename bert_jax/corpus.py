@@ -20,18 +20,20 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from annotated_types import Interval
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import (
+    RECIPE_FILE,
     BuildConfig,
     build_corpus,
     find_text,
     recipe_path,
     refuse_other_files,
+    refuse_other_names,
     write_or_check_tokenizer,
 )
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
@@ -40,7 +42,7 @@ from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.report import format_report
 from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
-from bert_jax.data.corpus.store import MANIFEST, TOKENIZER, open_splits
+from bert_jax.data.corpus.store import MANIFEST, SETTINGS, TOKENIZER, open_splits
 from bert_jax.data.corpus.verification import local_corpus, verify
 from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
@@ -340,7 +342,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             "build in a directory that all of them mount; give such a directory, and upload the whole corpus later: `gcloud "
             f"storage rsync --recursive DIR {output}`"
         )
-    with uploaded(output, "--output", lambda name: True, last=(MANIFEST,)) as local:
+
+    def check(local: pathlib.Path, names: Collection[str]) -> None:
+        if not flags.vocab_only and not (local / SETTINGS).is_file():  # a local file: its upload was interrupted
+            refuse_other_names(output, names)
+
+    def is_needed(name: str) -> bool:
+        return not flags.vocab_only or name.partition("/")[0] in (TOKENIZER, RECIPE_FILE)
+
+    with uploaded(output, "--output", is_needed, last=(MANIFEST,), check=check) as local:
         flags.output = pathlib.Path(local)
         _build(flags, config, shown=output)
 

@@ -201,19 +201,29 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
 @contextlib.contextmanager
 def uploaded(
-    output: str, name: str, wanted: Callable[[str], bool] | None = None, *, last: Collection[str] = ()
+    output: str,
+    name: str,
+    wanted: Callable[[str], bool] | None = None,
+    *,
+    last: Collection[str] = (),
+    check: Callable[[pathlib.Path, Collection[str]], object] | None = None,
 ) -> Iterator[str]:
     """Yields `output`, the directory given by the flag `name`. If `output` is in a bucket, yields a local directory instead.
     This directory is uploaded at the end of the `with` block if there was no error.
 
     The local directory contains the `wanted` files of the bucket. If one of them is removed there, it is removed from the bucket
-    too. All other objects in the bucket are kept. The files `last` are uploaded after all other files."""
+    too. All other objects in the bucket are kept. The files `last` are uploaded after all other files.
+
+    Before anything is downloaded, `check` receives the local directory, which may have files of an earlier start, and the
+    relative names of all objects in the directory of the bucket. It may raise UserError."""
     remote = checked(output, name)
     if not is_remote(remote):
         yield remote
         return
     require_bucket(remote)
     with Mirror(remote, f"-{name.strip('-')}", last=last) as mirror:
+        if check:
+            check(mirror.directory, mirror.listed())
         mirror.fetch(wanted or (lambda file: False))
         yield str(mirror.directory)
     print(f"uploaded to {remote}", file=sys.stderr)

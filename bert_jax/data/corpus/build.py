@@ -12,7 +12,7 @@ import functools
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -263,15 +263,20 @@ def recipe_path(directory: pathlib.Path) -> pathlib.Path:
 
 def refuse_other_files(directory: pathlib.Path) -> None:
     """Raises UserError if a directory holds files, but no corpus."""
-    if not directory.is_dir() or (directory / store.SETTINGS).is_file():
+    if directory.is_dir():
+        vocabulary = f"{store.TOKENIZER}/{CONFIG_FILE}"
+        inside = [vocabulary] if (directory / vocabulary).is_file() else []
+        refuse_other_names(str(directory), [*inside, *(entry.name for entry in directory.iterdir())])
+
+
+def refuse_other_names(directory: str, names: Collection[str]) -> None:
+    """Raises UserError if a directory that contains `names` (relative to the directory) holds files, but no corpus."""
+    if store.SETTINGS in names:
         return
-    there = [entry for entry in directory.iterdir() if not entry.name.startswith(".")]
-    ours = {RECIPE_FILE, *([store.TOKENIZER] if (directory / store.TOKENIZER / CONFIG_FILE).is_file() else [])}
-    foreign = [entry.name for entry in there if entry.name not in ours]
-    if foreign:
-        raise UserError(
-            f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
-        )
+    ours = {RECIPE_FILE, *([store.TOKENIZER] if f"{store.TOKENIZER}/{CONFIG_FILE}" in names else [])}
+    foreign = {name.partition("/")[0] for name in names} - ours
+    if shown := sorted(name for name in foreign if not name.startswith("."))[:3]:
+        raise UserError(f"{directory} holds other files ({', '.join(shown)}) and is not a corpus; choose an empty --output")
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:

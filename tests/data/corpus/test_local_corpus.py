@@ -14,6 +14,7 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
 from bert_jax.storage.fetching import measured_by
+from bert_jax.storage.paths import cache_directory
 from tests.data.conftest import english
 from tests.storage.emulator import Emulator
 
@@ -39,6 +40,17 @@ def test_the_manifest_is_uploaded_last(bucket: str, emulator: Emulator, flags: l
     after = objects.listed(f"{bucket}/corpus").keys()
     assert {*before} == after - {"manifest.json"}
     assert {TOKENS, "manifest.json", "report.txt", "tokenizer/vocab.txt"} <= after
+
+
+def test_other_files_in_the_bucket_are_refused_or_kept_without_a_download(bucket: str, flags: list[str]):
+    objects.write(f"{bucket}/corpus/large.bin", b"x")
+    says = rf"^{bucket}/corpus holds other files \(large.bin\) and is not a corpus; choose an empty --output"
+    with pytest.raises(UserError, match=says):
+        main(flags)
+    source, _, output, *_ = flags
+    main([source, output, "--train-vocab=characters", "--vocab-only"])
+    assert {"large.bin", "tokenizer/tokenizer_config.json"} <= objects.listed(f"{bucket}/corpus").keys()
+    assert not [*cache_directory().rglob("large.bin")]
 
 
 def test_a_copy_is_verified_if_anything_in_it_is_new_and_fetched_again_if_it_is_damaged(
