@@ -34,7 +34,7 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, remove_tree
+from bert_jax.files import JsonObject, read_json, remove_tree
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
@@ -83,6 +83,8 @@ and in microbatches). The paths of models and data may change, because `fingerpr
 FINGERPRINTS = "fingerprints"
 """The key of config.json under which the hashes of the examples and of the initial weights are saved."""
 PREDICTIONS = "predictions"
+PREDICTION_FILES = "prediction_files"
+"""The key of results.json with the names of the files in predictions/. It is added when all of them are written."""
 
 
 def finetune(job: Job) -> JsonObject | None:
@@ -198,8 +200,8 @@ def results(
 
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
     """Exports the best weights of a run to model/ in the workdir. Writes the predictions of these weights on every split to
-    predictions/. This directory gets its name when all of its files are written (`is_done`). Splits that have no logits in
-    `predicted` are evaluated."""
+    predictions/. This directory gets its name when all of its files are written, and results.json then lists them (`is_done`).
+    Splits that have no logits in `predicted` are evaluated."""
     written, partial = run.workdir / PREDICTIONS, run.workdir / f".{PREDICTIONS}"
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     job.predicted = dict(predicted)
@@ -216,13 +218,23 @@ def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, 
                 if run.is_first:
                     job.data.task.write_predictions(partial, split, logits)
         if run.is_first:
+            names = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
             partial.rename(written)
+            found = run.workdir / RESULTS
+            if found.exists() and (unwritten := write_results(run.workdir, {**read_json(found), PREDICTION_FILES: names})):
+                raise unwritten
 
 
 def is_done(run: Run) -> bool:
-    """Returns whether the workdir has the results, the model and the predictions, i.e. whether `finish` has returned."""
-    found, *directories = (run.durable(run.workdir / name) for name in (RESULTS, MODEL, PREDICTIONS))
-    return found.exists() and all(directory.is_dir() for directory in directories)
+    """Returns whether the workdir has the results, the model and the predictions, i.e. whether `finish` has returned. In a
+    bucket, predictions/ is not complete as soon as it exists, so it must have all files that results.json lists."""
+    found, model, predictions = (run.durable(run.workdir / name) for name in (RESULTS, MODEL, PREDICTIONS))
+    if not (found.exists() and model.is_dir()):
+        return False
+    if run.mirror is None:
+        return predictions.is_dir()
+    names = read_json(found).get(PREDICTION_FILES)
+    return names is not None and all((predictions / name).exists() for name in names)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

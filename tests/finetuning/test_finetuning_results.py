@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import pathlib
 import shutil
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -244,7 +246,7 @@ def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
     run, data = run_in(tmp_path), read_features(toy(), start)
     ended = RunResult(job_in(tmp_path, run=run).experiment, tmp_path, {})
     inputs = Inputs(data, start, lambda mesh: lambda batch: batch)
-    (tmp_path / "results.json").touch()
+    (tmp_path / "results.json").write_text("{}")
     in_the_way = tmp_path / ".predictions" / "dev_other.tsv"
 
     def blocked(self: TextTask, directory: pathlib.Path, split: str, logits: Any) -> list[pathlib.Path]:
@@ -263,13 +265,30 @@ def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
     assert {path.name for path in (tmp_path / "predictions").iterdir()} == {"dev.tsv", "dev_other.tsv", "test.tsv"}
 
 
-def test_a_run_of_a_task_that_writes_no_predictions_can_be_done(
-    start: Model, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writes", [True, False], ids=["files", "no files"])
+def test_a_run_in_a_bucket_is_done_only_when_all_of_its_predictions_are_uploaded(
+    start: Model, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, writes: bool
 ):
+    """The files are uploaded one by one, and there are no empty directories. A task may write no files."""
     monkeypatch.setattr(finetune, "BestWeights", Exported)
-    monkeypatch.setattr(TextTask, "write_predictions", lambda *_: [])
-    run = run_in(tmp_path)
-    inputs = Inputs(read_features(toy(), start), start, lambda mesh: lambda batch: batch)
-    (tmp_path / "results.json").touch()
-    finetune.finish(RunResult(job_in(tmp_path, run=run).experiment, tmp_path, {}), run, inputs, {})
+    if not writes:
+        monkeypatch.setattr(TextTask, "write_predictions", lambda *_: [])
+    workdir, bucket = tmp_path / "run", tmp_path / "bucket"
+    workdir.mkdir()
+    mirror = types.SimpleNamespace(durable=lambda path: bucket / path.relative_to(workdir))
+    run, inputs = run_in(workdir), Inputs(read_features(toy(), start), start, lambda mesh: lambda batch: batch)
+    (workdir / "results.json").write_text('{"seed": 3}')
+    shutil.copytree(workdir, bucket)
+    finetune.finish(RunResult(job_in(workdir, run=run).experiment, workdir, {}), run, inputs, {})
     assert finetune.is_done(run)
+    (bucket / "model").mkdir()
+    names = ["dev.tsv", "dev_other.tsv", "test.tsv"] if writes else []
+    for name in [*names, "results.json"]:
+        assert not finetune.is_done(dataclasses.replace(run, mirror=mirror))
+        copied = pathlib.Path("predictions" if name in names else "", name)
+        (bucket / copied).parent.mkdir(exist_ok=True)
+        shutil.copy(workdir / copied, bucket / copied)
+    assert finetune.is_done(dataclasses.replace(run, mirror=mirror))
+    (bucket / "predictions" / "test.tsv").unlink(missing_ok=True)
+    assert finetune.is_done(dataclasses.replace(run, mirror=mirror)) != writes
+    assert json.loads((workdir / "results.json").read_text()) == {"seed": 3, "prediction_files": names}
