@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
@@ -142,6 +142,7 @@ def _require_effect(
                     f"config.optimizer.{name}={value} is not used by the schedules of the phases "
                     f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"
                 )
+    _require_effect_on_model(experiment, refuse)
     rows = experiment.examples.targets
     for group in ("examples", "evaluation", *(f"phases.{i}" for i in range(len(phases)))):
         if rows != "masked":
@@ -164,6 +165,25 @@ def _require_effect(
             for name in ("learning_rate", "warmup_steps"):
                 remedy = f"set config.phases.{first}.{name}, or config.phases.{i}.continue_schedule=false"
                 refuse(f"phases.{i}.{name}", f"phase {i} continues the schedule of phase {first}", remedy)
+
+
+def _require_effect_on_model(experiment: PretrainingExperiment, refuse: Callable[[str, str, str], None]) -> None:
+    """Calls `refuse` with (key, reason, remedy) for the keys of the model that have no effect. A model that the run starts from
+    sets its own architecture, and a user's own encoder or positions may read all keys."""
+    model = experiment.model
+    if not model.scan_layers:
+        remedy = "set config.model.scan_layers=true, or leave it out"
+        refuse("model.layers_per_scan_step", "config.model.scan_layers is false", remedy)
+    if experiment.init_from or is_in_file(model.encoder) or is_in_file(model.positions):
+        return
+    if "sliding" not in model.layer_types:
+        for name in ("sliding_radius", "sliding_rotary_theta"):
+            remedy = "list sliding layers in config.model.layer_types, or leave it out"
+            refuse(f"model.{name}", "no layer is sliding", remedy)
+    if model.positions != "rotary":
+        for name in ("rotary_theta", "sliding_rotary_theta", "rotary_pairing"):
+            remedy = "set config.model.positions=rotary, or leave it out"
+            refuse(f"model.{name}", f"config.model.positions is {model.positions}", remedy)
 
 
 def _advice(experiment: PretrainingExperiment) -> list[str]:

@@ -131,6 +131,11 @@ TRANSLATOR = published("transformer_base")
         ("evaluation.masked_fraction", {"model": {"encoder": "bilm"}}, "config.objective=bilm masks nothing; leave it out"),
         ("phases.1.random_probability", {"model": {"encoder": "bilm"}}, "config.objective=bilm masks nothing; leave it out"),
         ("phases.0.max_predictions", {"model": TRANSLATOR}, "every token of a translation is predicted; leave it out"),
+        ("model.sliding_radius", {}, "no layer is sliding; list sliding layers in config.model.layer_types, or leave it out"),
+        ("model.sliding_rotary_theta", {"model": {"positions": "rotary"}}, "no layer is sliding; list"),
+        ("model.rotary_theta", {}, "config.model.positions is learned; set config.model.positions=rotary, or leave it out"),
+        ("model.rotary_pairing", {}, "config.model.positions is learned; set config.model.positions=rotary, or leave it out"),
+        ("model.layers_per_scan_step", {}, "scan_layers is false; set config.model.scan_layers=true, or leave it out"),
     ],
 )
 def test_a_key_of_the_command_line_without_effect_is_refused(key: str, file: dict[str, Any], says: str):
@@ -180,6 +185,15 @@ def test_a_key_of_the_command_line_that_one_phase_or_the_evaluation_uses_is_acce
     used = ("examples.length", "examples.mask_probability", "phases.0.warmup_steps", "evaluation.masked_fraction")
     assert infer_settings({"phases": masks}, used)[0]["phases"] == masks
     assert infer_settings({"phases": masks, "optimizer": {"schedule": "cosine"}}, ("optimizer.schedule", *used))
+
+
+def test_a_key_of_the_command_line_that_the_model_uses_is_accepted():
+    of_rotary = ("model.rotary_theta", "model.sliding_rotary_theta", "model.rotary_pairing", "model.sliding_radius")
+    without_pairs = {"phases": TWO, "examples": {"pairs": "none"}}
+    assert infer_settings(without_pairs | {"model": published("modernbert-base")}, of_rotary)
+    own = {"positions": "experiments/extensions/alibi.py:Alibi", "scan_layers": True}
+    assert infer_settings({"phases": TWO, "model": own}, (*of_rotary, "model.layers_per_scan_step"))
+    assert infer_settings(without_pairs | {"init_from": str(MODERN), "model": {}}, of_rotary)
 
 
 MODERN = TINY.parents[1] / "families" / "modernbert_masked"
