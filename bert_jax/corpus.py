@@ -31,7 +31,6 @@ from bert_jax.data.corpus.build import (
     BuildConfig,
     build_corpus,
     find_text,
-    recipe_path,
     refuse_other_files,
     refuse_other_names,
     write_or_check_tokenizer,
@@ -439,7 +438,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
         recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
     elif given := _first_given(flags, ("splitting", "nfc", "unused_tokens")):
         raise UserError(f"{given} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
-    path, directory = recipe_path(flags.output), flags.output / TOKENIZER
+    path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:

@@ -132,9 +132,7 @@ class Planned:
             if part.name == STATE:
                 self._require_state(part)
             return False
-        # older versions included the states, those of all arms or only those of `only_arms`
-        older = (digest(one.values(part), states=True) for one in (self, dataclasses.replace(self, everything=None)))
-        if record.get("part") not in (digest(self.values(part)), *older):
+        if record.get("part") != digest(self.values(part)):
             raise UserError(
                 f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
                 f"study, or remove {part.directory(self.root)} to run these parts again"
@@ -193,11 +191,11 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
         write_text(path, text)
 
 
-def digest(values: JsonObject, *, states: bool = False) -> str:
-    """Returns a SHA-256 of the values in a part's experiment. The paths are left out (`MAY_MOVE`). The steps of the states that
-    are kept for other arms are also left out, unless `states` is True."""
+def digest(values: JsonObject) -> str:
+    """Returns a SHA-256 of the values in a part's experiment. The paths are left out (`MAY_MOVE`), and so are the steps of the
+    states that are kept for other arms."""
     kept = merged(values)
-    if not states and "keep_at" in kept.get("checkpoints", {}):
+    if "keep_at" in kept.get("checkpoints", {}):
         kept = merged(kept, {"checkpoints": {"keep_at": []}})
     for *groups, name in MAY_MOVE:
         node = kept

@@ -197,12 +197,6 @@ def test_an_arm_of_an_earlier_state_may_be_added_only_while_the_state_is_there(
         whole.is_done(state)
     (part.workdir(tmp_path) / "checkpoints" / "4").mkdir(parents=True)
     assert not whole.is_done(state)
-    older = {**whole.values(part), "checkpoints": {**whole.values(part)["checkpoints"], "keep_at": (4,)}}
-    write(part.record(tmp_path), {"part": digest(older, states=True)})
-    assert whole.is_done(part), "the record of an older version"
-    early = dataclasses.replace(whole.study.arm("half"), name="early", at=0.25)
-    everything = dataclasses.replace(whole.study, arms=(*whole.study.arms, early))
-    assert dataclasses.replace(whole, everything=everything).is_done(part), "the same with only_arms"
 
 
 def directories(root: pathlib.Path) -> set[str]:

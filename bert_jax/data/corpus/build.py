@@ -51,9 +51,9 @@ from bert_jax.storage.fetching import name_in_bucket
 from bert_jax.storage.records import KINDS as COLUMNAR
 
 REPORT = "report.json"
-RECIPE_FILE, _HIDDEN_RECIPE_FILE = "vocabulary_recipe.json", ".vocabulary.json"
-"""The file with the flags with which the corpus's vocabulary was trained, and its name in older corpora. A later run with
-different flags must not reuse this vocabulary. Hidden files are not uploaded to a bucket."""
+RECIPE_FILE = "vocabulary_recipe.json"
+"""The file with the flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse this
+vocabulary. The file is not hidden, because hidden files are not uploaded to a bucket."""
 _TOKENS_WORTH_PROCESSES = 20_000_000  # if there are fewer tokens, starting processes takes longer than the survey
 
 _ACCEPTED_LATER = {"on_bad_bytes": ("error", "replace"), "on_bad_records": ("error", "skip")}
@@ -101,7 +101,7 @@ def build_corpus(
         if not began_earlier and (directory / store.TOKENIZER).exists():  # no build wrote these files
             write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER)
         write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
-        unused = began_earlier and not _holds_anything(directory) and not recipe_path(directory).is_file()
+        unused = began_earlier and not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         refusal = f"another process is building {directory}; wait until it ends, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
@@ -255,12 +255,6 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     return config.enough_eval or fraction == config.text.eval_fraction
 
 
-def recipe_path(directory: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the file with the flags of the corpus's vocabulary. The file may not exist."""
-    older = directory / _HIDDEN_RECIPE_FILE
-    return older if older.is_file() else directory / RECIPE_FILE
-
-
 def refuse_other_files(directory: pathlib.Path) -> None:
     """Raises UserError if a directory holds files, but no corpus."""
     if directory.is_dir():
@@ -289,9 +283,6 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     before = files.read_json(path)
-    before["files"] = [  # older settings have the paths of the local copies
-        [name_in_bucket(value) if isinstance(value, str) else value for value in file] for file in before.get("files", ())
-    ]
     if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
