@@ -26,7 +26,7 @@ class Predictor:
 
     XLA compiles one program per batch shape, and `packing.py` only makes a few shapes. Short texts share rows of 64 to 256
     tokens. Longer texts get rows of 192 or 384 tokens, or of a power of two. On a CPU, batches have 1, 4 or 16 rows per device.
-    Texts of up to 512 tokens need at most fifteen programs (27 on accelerators), and up to twice as many for `fill_mask`. A
+    Texts of up to 512 tokens need about 20 programs (30 on accelerators), and several times as many for `fill_mask`. A
     single short text gets a row of 16 or 32 tokens.
 
     Every method raises UserError if the model has no trained head for it, or if a text cannot be answered. The message names

@@ -37,7 +37,10 @@ def budget_sentence(table: JsonObject) -> str:
     amount = table["amount"]
     match table["equal"]:
         case "tokens":
-            return f"Equal tokens: every arm reads {prefixed(amount)} tokens (including padding), however long this takes."
+            return (
+                f"Equal tokens: every pretraining from random weights reads {prefixed(amount)} tokens (including padding), "
+                "however long this takes."
+            )
         case "seconds":
             return (
                 f"Equal wall-clock time: every arm trains for {duration(amount)}, converted to steps by its speed on this "

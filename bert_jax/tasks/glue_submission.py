@@ -19,14 +19,14 @@ from collections.abc import Iterable
 from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.flags import FlagParser
 from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, write_submission
-from bert_jax.tasks.readers.tables import parse_number, read_table
+from bert_jax.tasks.readers.tables import note, parse_number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
     """Returns the predictions in the files of all `directories`, by name. The names of the files are the names in `SUBMISSION`.
 
-    Raises UserError if a directory does not exist or has no prediction files, if two directories have the same file, or if a
-    row is out of order.
+    A directory without such files is left out with a line, since it may be a run on another task. Raises UserError if a directory
+    does not exist, if none has such files, if two directories have the same file, or if a row is out of order.
     """
     found: dict[str, pathlib.Path] = {}
     for directory in directories:
@@ -34,12 +34,14 @@ def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[s
         if not directory.exists():
             raise UserError(f"there is no directory {missing_path(directory)}; give the directories with predictions")
         if not paths:
-            names = ", ".join(f"{name}.tsv" for name in SUBMISSION)
-            raise UserError(f"{directory} has none of {names}; give the directories with predictions")
+            note(f"{directory} is left out: it has no predictions of a GLUE task")
         for name, path in paths.items():
             if name in found:
                 raise UserError(f"{path} and {found[name]} both have the predictions of {name}; give one of the two directories")
             found[name] = path
+    if not found:
+        names = ", ".join(f"{name}.tsv" for name in SUBMISSION)
+        raise UserError(f"no directory has one of {names}; give the directories with predictions")
     return {name: _predictions(path, name) for name, path in found.items()}
 
 

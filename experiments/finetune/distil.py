@@ -5,8 +5,8 @@ r"""Distillation of a task into a smaller model (Hinton et al., arXiv:1503.02531
         --config.init_from=runs/half --config.distillation.teacher=runs/mrpc --config.task.data_dir=DIR
 
 The teacher is the workdir of a run on the same task. Half of the loss comes from the labels; the other half compares the logits
-of student and teacher at temperature 2. If the widths are equal, the mean squared difference of the hidden states is added with
-weight 0.1.
+of student and teacher at temperature 2. The mean squared difference of the hidden states is added with weight 0.1; if
+the widths differ, set `--config.distillation.hidden_weight=0`.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: a score between the teacher's score and the score of
 the small model trained on the labels alone. Measured on SICK, with half of MiniLM's layers: 0.671 alone and 0.754 with the

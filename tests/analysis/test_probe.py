@@ -218,11 +218,13 @@ def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):
     assert sentence.labels == {"upos": ("X", "PUNCT"), "xpos": ("_", "_"), "relation": ("root", "root")}
 
 
-def test_a_file_in_a_bucket_is_read(bucket):
+def test_a_file_in_a_bucket_is_read(analyser, bucket):
     objects.write(f"{bucket}/x.txt", b"a X\nb Z\n")
     objects.write(f"{bucket}/x.conllu", b"1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n")
     files = [AnnotatedFile(f"{bucket}/{name}") for name in ("x.txt", "x.conllu")]
     assert [[sentence.words for sentence in file] for file in files] == [[("a", "b")], [("a",)]]
+    with pytest.raises(UserError, match=r"x\.txt is also the training file"):
+        analyser.probes(f"{bucket}/x.txt", f"{bucket}/x.txt")
 
 
 def test_tags_are_in_the_last_or_the_named_column(tmp_path):

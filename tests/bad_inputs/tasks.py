@@ -18,7 +18,7 @@ SUBMISSION = [
     Case(
         "a directory without predictions",
         "a",
-        "a has none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, ... give the directories with predictions",
+        "no directory has one of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, ... give the directories with predictions",
         files={"a/notes.txt": ""},
     ),
     Case(

@@ -65,7 +65,7 @@ CONTENT = {"table": TABLE, "measured": MEASURED}
 MARKDOWN = """\
 # T (laptop)
 
-Equal tokens: every arm reads 1 M tokens (including padding), however long this takes.
+Equal tokens: every pretraining from random weights reads 1 M tokens (including padding), however long this takes.
 
 | arm | tokens | time | FLOPs | parameters | held-out loss | stsb, spearman | sick, accuracy | average |
 |---|---|---|---|---|---|---|---|---|

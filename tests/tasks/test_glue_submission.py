@@ -59,13 +59,17 @@ def test_a_missing_directory_is_refused_with_the_searched_place(tmp_path: pathli
     )
 
 
-def test_invalid_predictions_are_refused_with_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_predictions_are_refused_with_file_and_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     first, second = put(tmp_path / "a", "WNLI"), put(tmp_path / "b", "WNLI")
     with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both have the predictions of WNLI"):
         collect_predictions([first, second])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty has none of CoLA\.tsv"):
-        collect_predictions([first, tmp_path / "empty"])
+    with pytest.raises(UserError, match=r"no directory has one of CoLA\.tsv"):
+        collect_predictions([tmp_path / "empty"])
+    assert collect_predictions([tmp_path / "empty", first]).keys() == {"WNLI"}  # a run on another task
+    assert f"{tmp_path}/empty is left out: it has no predictions of a GLUE task" in capsys.readouterr().err
     put(tmp_path / "a", "WNLI", rows=3)
     with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set has 146 rows"):
         run(monkeypatch, first, f"--output={tmp_path / 'out'}", "--partial")

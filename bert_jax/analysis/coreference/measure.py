@@ -265,7 +265,7 @@ def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference)
             rates = [dataclasses.replace(rate, on_choice=float(at)) for rate, at in zip(rates, at_choice, strict=True)]
             outside = int(reported.outside.values[:, g].sum())
             found.append(Best(str(group), rates[0], tuple(rates[1:]), int(n.sum()), int((n > 0).sum()), int(m.sum()), outside))
-    if choice.attention is not None and reported.attention is not None:
+    if choice.attention is not None and reported.attention is not None and _asked(choice) and _asked(reported):
         found.append(_three_way(choice, reported, weights))
     if not found:
         raise UserError("no group of mentions has antecedents in both parts of the documents; give more documents")

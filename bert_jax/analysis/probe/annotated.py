@@ -48,6 +48,7 @@ class AnnotatedFile:
 
     def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
         self.path = os.fspath(path)
+        """The path as it was given; it may be in a bucket."""
         local = fetched(path, "--input")
         try:
             with local.open("rb") as file:

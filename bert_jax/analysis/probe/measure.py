@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -121,7 +121,7 @@ def measure_probes(
     for a probe that `options` names, if `options` names parsers but the model has no attention, or if the model returns numbers
     that are not finite."""
     engine.require_encoder()
-    if pathlib.Path(training.path).samefile(evaluation.path):
+    if os.path.samestat(training.file, evaluation.file):
         raise UserError(f"{evaluation.path} is also the training file; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
     words = tuple(sum(len(sentence.words) for sentence in part) for part in parts)

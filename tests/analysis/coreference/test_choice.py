@@ -140,6 +140,14 @@ def test_groups_of_only_one_half_have_no_head():
         best_heads(choice, reported, OPTIONS)
 
 
+def test_texts_that_ask_nothing_in_one_half_have_no_head():
+    choice, reported = one_question(0, 4), one_question(1, 4)
+    reported.n.values[:] = 0
+    for parts in ((choice, reported), (reported, choice)):
+        with pytest.raises(UserError, match="no group of mentions has antecedents in both parts"):
+            best_heads(*parts, OPTIONS)
+
+
 def test_gains_of_rules_are_resampled_with_the_head():
     choice, reported = halves(made_up(0, documents=20))
     best = best_heads(choice, reported, OPTIONS)[0]
