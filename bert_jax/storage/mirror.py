@@ -97,7 +97,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     (self.directory / name).unlink(missing_ok=True)
             fetch(self.remote, self.directory, there)
             self._known = self._record.read()
-        elif uploaded and not objects:  # somebody has emptied the directory in the bucket, so the run starts anew
+        elif uploaded and all(map(_is_hidden, objects)):  # somebody has emptied the directory, so the run starts anew
             for name in self._files():
                 (self.directory / name).unlink(missing_ok=True)
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}

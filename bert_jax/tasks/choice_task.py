@@ -75,8 +75,10 @@ class ChoiceTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns `ALIKE` if the predicted candidate has the same index in every example, otherwise ""."""
-        return ALIKE if all_equal(_best(logits)) else ""
+        """Returns `ALIKE` if the predicted candidate has the same index in every example, although the right ones differ (or are
+        unknown); otherwise ""."""
+        right = {example.label for example in self.splits[split]}
+        return ALIKE if all_equal(_best(logits)) and (len(right) > 1 or None in right) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each candidate,

@@ -88,6 +88,9 @@ def test_choices_are_scored_by_accuracy_against_the_most_frequent_position(tmp_p
     level = [np.full(4, 7, np.float32), np.full(4, -1, np.float32)]  # no candidate is better than the others
     assert task.degeneracy("dev", level)
     assert not task.degeneracy("dev", choosing(2, 1, 2))
+    (tmp_path / "alike").mkdir()
+    alike = load(codah(tmp_path / "alike", "11", "22", test="0"))
+    assert not alike.degeneracy("dev", choosing(2, 2)), "all labels are the same"
 
 
 def test_own_data_may_have_varying_numbers_of_candidates(tmp_path: pathlib.Path, tiny: Tokenizer):
