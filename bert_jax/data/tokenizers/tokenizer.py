@@ -460,7 +460,7 @@ def _refuse_word_limit(limit: int | None, path: pathlib.Path | str, kind: str) -
 
 def _unused_rules(path: pathlib.Path, model: WordPiece | SentencePiece | JsonTokenizer) -> list[str]:
     """Returns a note if the vocabulary was given as a file, and the tokenizer_config.json next to it states other text rules."""
-    beside = path.with_name(CONFIG_FILE)
+    beside = path.parent / CONFIG_FILE
     if path.name not in VOCABULARY_FILES or isinstance(model, JsonTokenizer) or not beside.is_file():
         return []
     try:

@@ -25,7 +25,7 @@ def get_config():
         "model": {"vocab_size": 100, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
                   "max_position": 64},
         "phases": [{"steps": 3_600_000, "length": 16, "batch_size": 2, "max_predictions": 3},
-                   {"steps": 7_200_000, "length": 32, "batch_size": 2, "max_predictions": 3}],
+                   {"steps": 7_200_000, "length": 32, "batch_size": 2, "max_predictions": 5}],
     }
 """
 KERNEL = 'ROOT %r = f32[8,128]{1,0:T(8,128)S(1)} custom-call(%w), custom_call_target="tpu_custom_call", '
