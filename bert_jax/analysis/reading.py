@@ -67,7 +67,7 @@ class AnnotatedSource(abc.ABC):
 class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
-    Multiword tokens ("1-2") are left out, since their syntactic words are listed separately. Empty nodes ("8.1") are no words.
+    Multiword tokens ("1-2") are left out, since their syntactic words are listed separately. Empty nodes ("8.1") have no word.
     Raises UserError if the file cannot be read. If an iteration finds no sentence, it ends with a UserError that asks for
     `wanted`.
     """
