@@ -96,7 +96,7 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
 def _waiting(run: Run) -> bool:
     """Returns whether this process was asked to stop while it waits for the other processes."""
     run.watchdog.alive("waiting for the other processes")
-    return run.preemption.requested(0)
+    return run.preemption.requested()
 
 
 def _write(whole: Planned, run: Run) -> None:

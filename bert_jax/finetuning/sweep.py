@@ -132,7 +132,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 def _waiting(run: Run) -> bool:
     """Returns whether this process was asked to stop while waiting for the other processes."""
     run.watchdog.alive("waiting for the runs of the other processes")
-    return run.preemption.requested(0)
+    return run.preemption.requested()
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:

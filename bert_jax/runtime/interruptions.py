@@ -25,19 +25,22 @@ class Preemption:
     >>> with Preemption() as preemption:
     ...     for step in range(first, last):
     ...         state = train_step(state)
-    ...         if preemption.requested(step):
+    ...         if preemption.requested():
     ...             save(); sys.exit(preemption.exit_status)
 
     With one process, a signal handler sets the flag. With several processes, JAX's preemption service handles SIGTERM, and the
     first Ctrl-C sends SIGTERM to its own process. When a process is signalled, the service notifies all processes and chooses a
-    step that no process has passed yet. `requested` returns True in all processes at this step, so that a collective save cannot
-    deadlock. Every process must therefore call `requested` after every step. A second Ctrl-C interrupts immediately."""
+    call of `requested` that no process has reached yet. `requested` returns True in all processes from this call on, so that a
+    collective save cannot deadlock. Every process must therefore call `requested` after every step. The calls are counted, since
+    the step is not 0 at the start of a resumed run, and decreases after a rollback and between the runs of a sweep. A second
+    Ctrl-C interrupts immediately."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
         self._interrupted = False
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._service = jax.process_count() > 1
+        self._calls = 0
 
     def __enter__(self) -> Preemption:
         # Only the main thread can set handlers. A Python handler for SIGTERM would replace the C++ handler of JAX's service.
@@ -50,9 +53,10 @@ class Preemption:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def requested(self, step: int) -> bool:
-        """Returns whether the run should save and end after `step`. The answer is the same in every process."""
-        if self._service and multihost_utils.reached_preemption_sync_point(step):
+    def requested(self) -> bool:
+        """Returns whether the run should save and end after the current step. The answer is the same in every process."""
+        self._calls += 1
+        if self._service and multihost_utils.reached_preemption_sync_point(self._calls):
             self._signal = signal.SIGINT if self._interrupted else signal.SIGTERM
         return self._signal is not None
 

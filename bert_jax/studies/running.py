@@ -78,14 +78,14 @@ class Runner:
         def watch() -> bool:
             self._run.watchdog.alive(title)
             shown(next(iter(children.last_lines(log_file, 1)), ""))
-            return self._run.preemption.requested(0)
+            return self._run.preemption.requested()
 
         self._run.require_in_place()
         trains = command[0] in ("pretrain", "finetune")
         own = [f"--hang-seconds={self._hang_seconds:g}"] if trains else []
         status = children.run_alone([*command, *own], log_file, watch)
         self._run.require_in_place()
-        if self._run.preemption.requested(0):
+        if self._run.preemption.requested():
             raise Stopped(self._run.preemption.exit_status)
         if status in MENDED_BY_RESTART:
             log.error("%s ended (%s); the same command resumes", title, MENDED_BY_RESTART[status])
@@ -133,7 +133,7 @@ class Runner:
                     return
             except UserError as error:
                 self._run.watchdog.alive("waiting for an earlier start")
-                if self._run.preemption.requested(0):
+                if self._run.preemption.requested():
                     raise Stopped(self._run.preemption.exit_status) from error
                 time.sleep(children.POLL)
 

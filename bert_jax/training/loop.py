@@ -127,7 +127,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
                         run.watchdog.step_done(step)
                         goodput.step_done(step)
                         parts.check()
-                        stopped = run.preemption.requested(step)
+                        stopped = run.preemption.requested()
                         saves = stage.saves(step) or stopped
                         if stage.logs(step) or saves:
                             log.training(step, sums.take())

@@ -96,7 +96,7 @@ def test_a_stopped_process_stops_the_others(tmp_path):
 def test_the_first_process_reports_its_waiting_and_can_be_stopped(tmp_path):
     asked: list[Any] = []
     watchdog = types.SimpleNamespace(alive=asked.append)
-    preemption = types.SimpleNamespace(exit_status=143, requested=lambda step: (asked.append(step), True)[1])
+    preemption = types.SimpleNamespace(exit_status=143, requested=lambda: not asked.append("asked"))
     finish = Finished()
 
     def gather(own: Any, waiting: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ def test_the_first_process_reports_its_waiting_and_can_be_stopped(tmp_path):
 
     parts: dict[str, Any] = {"watchdog": watchdog, "preemption": preemption}
     assert swept(tmp_path / "a", Apart(0, gather), finish=finish, **parts) == 143
-    assert asked == ["waiting for the runs of the other processes", 0]
+    assert asked == ["waiting for the runs of the other processes", "asked"]
     assert swept(tmp_path / "b", Apart(1, lambda own, waiting: None), finish=finish) == 0, "its part is done"
     assert finish.runs == []
 

@@ -19,10 +19,10 @@ from bert_jax.runtime.processes import Processes
 def test_a_signal_becomes_a_request_and_the_old_handlers_return(number: signal.Signals, status: int):
     before = signal.getsignal(number)
     with Preemption() as preemption:
-        assert not preemption.requested(1)
+        assert not preemption.requested()
         os.kill(os.getpid(), number)
-        assert preemption.requested(2)
-        assert preemption.requested(3)
+        assert preemption.requested()
+        assert preemption.requested()
         assert preemption.exit_status == status
     assert signal.getsignal(number) is before
 
@@ -49,7 +49,7 @@ def test_a_stop_request_of_another_process_counts_like_sigterm():
     with Preemption() as preemption:
         assert preemption.exit_status == 143
         preemption.request()
-        assert preemption.requested(1)
+        assert preemption.requested()
         assert preemption.exit_status == 143
     with Preemption() as preemption:
         os.kill(os.getpid(), signal.SIGINT)
@@ -60,11 +60,20 @@ def test_a_stop_request_of_another_process_counts_like_sigterm():
 def test_several_processes_stop_at_the_step_chosen_by_jax(monkeypatch: pytest.MonkeyPatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda step: step == 3)
+    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda n: n == 3)
     with Preemption() as preemption:
         assert signal.getsignal(signal.SIGTERM) is before, "it handles the signal"
-        assert [preemption.requested(step) for step in range(2, 6)] == [False, True, True, True]
+        assert [preemption.requested() for _ in range(5)] == [False, False, True, True, True]
         assert preemption.exit_status == 143
+
+
+def test_a_signal_before_the_first_step_of_a_resumed_run_is_not_lost(monkeypatch: pytest.MonkeyPatch):
+    """JAX's service chooses the number after the latest one that any process has passed to it, and waits for exactly this
+    number. Before the first call, the latest number is 0."""
+    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda number: number == 1)
+    with Preemption() as preemption:
+        assert preemption.requested(), "the number depended on the step, 501"
 
 
 def test_ctrl_c_stops_several_processes_at_the_step_chosen_by_jax(
@@ -74,12 +83,12 @@ def test_ctrl_c_stops_several_processes_at_the_step_chosen_by_jax(
     notices = list[int]()
     before = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGTERM, lambda number, frame: notices.append(number))
     monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda step: bool(notices) and step == 3)
+    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda n: bool(notices) and n == 3)
     try:
         with Preemption() as preemption:
             os.kill(os.getpid(), signal.SIGINT)
             assert notices == [signal.SIGTERM]
-            assert [preemption.requested(step) for step in range(2, 5)] == [False, True, True]
+            assert [preemption.requested() for _ in range(4)] == [False, False, True, True]
             assert preemption.exit_status == 130
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -97,7 +106,7 @@ def test_a_run_in_another_thread_sets_no_handlers():
 
     def run() -> None:
         with Preemption() as preemption:
-            found.extend([signal.getsignal(signal.SIGTERM), preemption.requested(1)])
+            found.extend([signal.getsignal(signal.SIGTERM), preemption.requested()])
 
     thread = threading.Thread(target=run)
     thread.start()

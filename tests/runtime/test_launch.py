@@ -286,7 +286,7 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
     with start_run("pretrain", flags, flags.config) as run:
         assert run.is_first
         assert (run.workdir / "config.json").exists()
-        assert not run.preemption.requested(1)
+        assert not run.preemption.requested()
         (run.workdir / "metrics.jsonl").touch()
         with downloading():  # data of a task, for example
             time.sleep(0.01)

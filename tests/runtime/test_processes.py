@@ -452,7 +452,7 @@ def stand_by() -> int:
         print("together", jax.process_count() * 10 + jax.process_index(), flush=True)
         for step in range(2_000):
             time.sleep(0.02)
-            if run.preemption.requested(step):
+            if run.preemption.requested():
                 print("left after", step, flush=True)
                 return run.preemption.exit_status
     return 0

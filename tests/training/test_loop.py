@@ -53,7 +53,7 @@ class Run:
         monkeypatch.setattr(loop, "prefetch", self.prefetch)
         run: Any = types.SimpleNamespace(
             watchdog=types.SimpleNamespace(step_done=notes.of("alive at")),
-            preemption=types.SimpleNamespace(requested=lambda step: step in stops),
+            preemption=types.SimpleNamespace(requested=lambda: any(f"alive at {step}" in notes for step in stops)),
         )
         log: Any = types.SimpleNamespace(
             pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say"),
