@@ -138,7 +138,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     library = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
     name = _tokenizer_class(path, config)[1]
     reads_model = name is None or str(name) in {*BACKENDS, *_READ_CLASSES} or _stem(name) in _FAIRSEQ
-    only_json = found[0].suffix != ".model" or not reads_model  # Gemma's tokenizer (mmBERT) has both files
+    # A model may have both files: mmBERT with Gemma's class, and modernbert-ja with the class that uses tokenizer.json unchanged.
+    only_json = found[0].suffix != ".model" or not reads_model or (name in BACKENDS and not _converted_by_us(library or {}))
     if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
             raise UserError(f"{path / JSON_FILE}: {why}, but the class {name} ignores this; take all files from one model")
@@ -285,6 +286,18 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)
+
+
+def _converted_by_us(content: JsonObject) -> bool:
+    """Returns whether a tokenizer.json has the form in which `rust_tokenizer` writes a SentencePiece model. Such a file is only
+    close to the model, so the model itself is read."""
+    steps = {step.get("type") for step in parts(content.get("normalizer"), "normalizers")}
+    types = [(content.get(name) or {}).get("type") for name in ("model", "pre_tokenizer", "post_processor")]
+    return (
+        types == ["Unigram", "Metaspace", "BertProcessing"]
+        and not (content["model"].get("byte_fallback") or steps - {"Lowercase", "NFKD", "Replace", "NFC", "Precompiled", "Strip"})
+        and not any(token.get("normalized") for token in content.get("added_tokens") or ())
+    )
 
 
 def _object(path: pathlib.Path) -> JsonObject:

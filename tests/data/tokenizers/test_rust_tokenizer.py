@@ -84,14 +84,35 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
     content["model"]["vocab"][9][0] = "other"
     with pytest.raises(UserError, match=rf"id 9 is '{piece}' in spiece.model, but is 'other' in tokenizer.json"):
         _with(tmp_path, tokenizer=content)
+    albert = {"tokenizer_class": "AlbertTokenizer"}
     with pytest.raises(UserError, match=r"holds a WordPiece model, but spiece.model next to it holds a SentencePiece model"):
-        _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}})
+        _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}}, tokenizer_config=albert)
     assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # named by its path
     with pytest.raises(UserError, match=r"--max-word-characters=9 .* but .*spiece\.model \(sentencepiece\) has rules of its own"):
         load_tokenizer(tmp_path / "spiece.model", max_word_characters=9)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "keep_accents": false}')
     (note,) = load_tokenizer(tmp_path / "spiece.model").notes
     assert "has keep_accents=false, which is not used, because the vocabulary is given as a file" in note
+
+
+def test_a_class_that_uses_tokenizer_json_unchanged_ignores_the_sentencepiece_model_of_other_programs(english, tmp_path):
+    tokenizer = train_sentencepiece(english[:3], 200, True)
+    tokenizer.save(tmp_path)
+    ours, text = json.loads((tmp_path / "tokenizer.json").read_text()), "The  objects, of\ta class"
+    for changes in (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"post_processor": None},
+        {"model": ours["model"] | {"byte_fallback": True}},
+        {"added_tokens": [token | {"normalized": True} for token in ours["added_tokens"]]},
+    ):
+        content = ours | changes
+        rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+        for name in ("PreTrainedTokenizerFast", "TokenizersBackend", "AlbertTokenizer"):
+            read = _with(tmp_path, tokenizer=content, tokenizer_config={"do_lower_case": True, "tokenizer_class": name})
+            assert read.vocabulary.kind == ("sentencepiece" if name == "AlbertTokenizer" else "unigram"), (name, changes)
+            if name != "AlbertTokenizer":
+                assert read.encode(text) == rust.encode(text, add_special_tokens=False).ids
 
 
 def test_the_rust_library_makes_no_special_token_from_other_letters(english, tmp_path):
