@@ -200,12 +200,16 @@ choose_tpu_compiler() {
 # set_up EXTRA...: makes or updates the environment `venv` for this checkout.
 set_up() {
     local name="${venv##*/}"
-    local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device python extras wanted="$*"
+    local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device has python extras wanted="$*"
     device="$(find_device)" || exit 1
 
-    # finished: tests whether the environment is up to date; sets extras. Extras once installed stay, so run.sh after test.sh
-    # does nothing.
+    # finished: tests whether the environment is up to date; sets extras, and has (the environment's device). Extras once
+    # installed stay, so run.sh after test.sh does nothing. So does JAX for an accelerator on a machine without one: on a
+    # cluster, machines with GPUs and machines without share the checkout.
     finished() {
+        has=""
+        if grep -qsxF "place: $root" "$stamp"; then has="$(sed -n 's/^extras: \([a-z0-9]*\).*/\1/p' "$stamp")"; fi
+        if [[ -z "${BERT_JAX_DEVICE:-}" && "$device" == cpu && -n "$has" ]]; then device="$has"; fi
         extras="$device"
         if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi
         # shellcheck disable=SC2086
@@ -231,8 +235,9 @@ set_up() {
         *cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
     esac
-    # incomplete (no stamp), made elsewhere, or without its Python: make it anew
-    if ! grep -qsxF "place: $root" "$stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
+    # incomplete (no stamp), made elsewhere, with JAX for another accelerator, or without its Python: make it anew
+    if [[ "$has" != cpu && "$has" != "$device" ]] || ! "$venv/bin/python" -c '' 2>/dev/null; then
+        if [[ -n "$has" && "$has" != "$device" ]]; then say "$name has JAX for $has: making it anew with JAX for $device"; fi
         python="$(find_python)" || exit 1
         if [[ -z "$python" ]]; then
             say "no Python 3.11 to 3.14 with venv here (python3 is $(python3 --version 2>&1 || true)): fetching one with uv"

@@ -131,6 +131,26 @@ def test_a_foreign_environment_is_not_changed(tmp_path: pathlib.Path, python: st
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
 
 
+def test_another_accelerator_makes_the_environment_anew(tmp_path: pathlib.Path, python: str):
+    checkout = make_checkout(tmp_path / "checkout")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    without = f"{tmp_path}:{os.environ['PATH']}"
+    stamp, debris = checkout / ".venv" / "bert_jax-stamp", checkout / ".venv" / "debris"
+    for given, anew, has in (
+        ("cpu", True, "cpu"),
+        ("cuda12", False, "cuda12"),  # adds the plugin
+        ("", False, "cuda12"),  # a machine without a GPU that shares the checkout
+        ("cpu", True, "cpu"),  # otherwise JAX would still use the GPU
+    ):
+        done = script(checkout, "run", "corpus", BERT_JAX_PYTHON=python, BERT_JAX_DEVICE=given, PATH=without)
+        assert (done.returncode, "making .venv ... " in done.stderr) == (0, anew), (given, done.stderr)
+        assert debris.exists() != anew
+        assert f"extras: {has}\n" in stamp.read_text()
+        debris.touch()
+    assert ".venv has JAX for cuda12: making it anew with JAX for cpu\n" in done.stderr
+
+
 def test_aot_has_its_own_environment_with_the_tpu_compiler(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "requirements.txt").write_text('no-such-package==1.0 ; extra == "tpu"\n')
