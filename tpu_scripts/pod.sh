@@ -9,7 +9,8 @@
 #   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
 #                                       waits for all slices, copies this checkout to all workers,
 #                                       installs, and starts the command; the workdir and the corpus
-#                                       are in a bucket: gs://BUCKET/PATH
+#                                       are in a bucket: gs://BUCKET/PATH; passes BERT_JAX_SECRET on,
+#                                       if it is set
 #   tpu_scripts/pod.sh status NAME      shows the state of the request, and of each worker
 #   tpu_scripts/pod.sh logs NAME [--slice=0] [--worker=0] [--follow]
 #                                       shows the log of a worker
@@ -177,7 +178,7 @@ or use a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --s
 }
 
 run() {
-    local archive command
+    local archive command secret=()
     case "${1:-}" in
         pretrain | finetune | study | doctor) ;;
         *) fail 2 "run takes pretrain, finetune, study or doctor with its arguments, not '${1:-}'" ;;
@@ -188,11 +189,16 @@ run() {
     archive="$(mktemp -d)/bert_jax.tar.gz"
     # shellcheck disable=SC2064 # expanded now
     trap "rm -rf '$(dirname "$archive")'" EXIT
-    (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -czf "$archive") ||
+    if [[ -n "${BERT_JAX_SECRET:-}" ]]; then # in the archive: commands are visible in process lists and logs
+        secret=(-C "$(dirname "$archive")" .bert_jax_secret)
+        (umask 077 && printf '%s\n' "$BERT_JAX_SECRET" >"${secret[1]}/.bert_jax_secret")
+    fi
+    (cd "$root" && git ls-files -z --cached --others --exclude-standard |
+        tar --null -czf "$archive" -T - ${secret[@]+"${secret[@]}"}) ||
         fail 1 "$root could not be packed; it must be a git checkout without missing files (git status)"
     reach "copying the checkout" tpu queued-resources scp "$archive" "$name:bert_jax.tar.gz" --node=all --worker=all
     reach "preparing" on_workers all \
-        "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
+        "mkdir -p bert_jax && rm -f bert_jax/.bert_jax_secret && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
     printf -v command ' %q' "$@"
     reach "starting" on_workers all "cd bert_jax && tpu_scripts/worker.sh start$command"
     say "started on all workers; $pod logs $name --follow"

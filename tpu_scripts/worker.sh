@@ -30,6 +30,10 @@ start() {
         tell "already running"
         return
     fi
+    if [[ -e "$root/.bert_jax_secret" ]]; then
+        BERT_JAX_SECRET="$(<"$root/.bert_jax_secret")"
+        export BERT_JAX_SECRET
+    fi
     printf '%s\n' "$*" >"$place/command"
     rm -f "$place/status"
     # shellcheck disable=SC2016 # expanded by the inner shell

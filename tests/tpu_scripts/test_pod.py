@@ -14,6 +14,7 @@ from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout
 GCLOUD = r"""#!/usr/bin/env bash
 # gcloud compute tpus queued-resources ACTION NAME ...; slice 0 has the workers w-0 and w-1, slice 1 has w-1-0 and w-1-1
 cd "$STAND_IN"
+unset BERT_JAX_SECRET # ssh passes no environment on
 printf '%s\n' "$*" >>asked
 shift 2
 node=0 worker=0 command="" from=("${@:4}") status=0
@@ -101,7 +102,7 @@ class Cloud:
         """Sets the answers of gcloud to requests for the state, one after the other; the last one is repeated."""
         (self.directory / "states").write_text("".join(f"{state}\n" for state in states))
 
-    def pod(self, arguments: str) -> subprocess.CompletedProcess[str]:
+    def pod(self, arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.directory / 'bin'}:/usr/bin:/bin"
         command = f"'{self.checkout}/tpu_scripts/pod.sh' {arguments}"
         variables = {
@@ -109,7 +110,7 @@ class Cloud:
             "STAND_IN": str(self.directory),
             "POD": "pod",
             "BERT_JAX_PYTHON": str(self.directory / "bin" / "python"),
-        }
+        } | more
         return bash(command, cwd=self.directory, **variables)
 
     def asked(self) -> list[str]:
@@ -171,12 +172,15 @@ def test_several_slices_are_one_request_and_every_worker_is_started(tmp_path: pa
         "compute tpus queued-resources create pod --node-count=2 --node-prefix=pod --accelerator-type=v6e-16 "
         "--runtime-version=v2-alpha-tpuv6e --scopes=cloud-platform --zone=z --quiet"
     ]
-    begun = cloud.pod(RUN)
+    restarts = cloud.checkout / "bert_jax" / "runtime" / "restarts.py"
+    restarts.write_text(restarts.read_text().replace("*sys.argv[1:]", 'os.environ["BERT_JAX_SECRET"]'))
+    begun = cloud.pod(RUN, BERT_JAX_SECRET="open sesame")
     workers = ("w-0", "w-1", "w-1-0", "w-1-1")
     assert {f"{worker}: started" for worker in workers} <= set(begun.stderr.splitlines()), begun.stderr
     told = cloud.ended()
     assert all(f"{worker}: ended with exit status 0" in told for worker in workers)
-    assert f"restarts|{tmp_path}/w-1-1/bert_jax|" in cloud.pod("logs pod --slice=1 --worker=1").stdout
+    assert f"restarts|{tmp_path}/w-1-1/bert_jax|open sesame\n" in cloud.pod("logs pod --slice=1 --worker=1").stdout
+    assert not [line for line in cloud.asked() if "sesame" in line], "commands are visible in process lists"
     (tmp_path / "refusal").write_text("ERROR: RESOURCE_EXHAUSTED\n")
     refused = cloud.pod("create pod --type=v6e-16 --slices=2").stderr
     assert "does not allow 2 slices of v6e-16 here" in refused
