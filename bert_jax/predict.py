@@ -51,6 +51,7 @@ AS_A_PAIR = (
     "the two texts are judged as one pair, because the model was trained on pairs; to judge each text alone, write each text "
     "on its own line of --input"
 )
+UNREAD = "the column text_b is not read, because {} was trained on single texts"
 AS_TWO_TEXTS = "the two texts are judged one by one; to judge them as a pair, give one argument with a TAB between the texts"
 
 
@@ -79,7 +80,12 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
     )
     label_in_line = getattr(question, "label_in_line", None)
 
+    told: list[str] = []
+
     def answer(some: list[Record]) -> list[JsonObject | str]:
+        if () in columns.values() and not told and any("text_b" in record.rest for record in some):
+            told.append(UNREAD.format(engine.name))
+            print(told[0], file=sys.stderr)
         problems = [label_in_line(engine, r.values) if r.divided and label_in_line else None for r in some]
         checked = list(zip(some, problems, strict=True))
         asked = [record.values for record, problem in checked if not record.blank and not problem]
@@ -100,6 +106,8 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
     engine = Engine.load(flags.model)
     question.check(engine)
     columns.update(engine.model.columns)
+    if engine.model.of_pairs is False:
+        columns["text_b"] = ()
     if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):
         if engine.model.of_pairs:
             records = read_records(["\t".join(flags.texts)], None, question.fields)

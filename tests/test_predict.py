@@ -142,18 +142,29 @@ def test_a_file_name_is_refused_as_a_text(models, command, tmp_path):
         main([command, f"--model={models(command)}", str(tmp_path / "reviews.txt")])
 
 
+SINGLE, IS_LABEL = "was trained on single texts; give one text", "seems to be a label, not a text_b"
+NO_SECOND = "'the' has no second text, but .* was trained on pairs; give the second text in the column 'text_b', or after a TAB"
+
+
 @pytest.mark.parametrize(
-    ("of_pairs", "second", "status"), [(False, "of", 1), (None, "of", 1), (None, "of the", 0), (True, "of", 0)]
+    ("of_pairs", "content", "second", "said"),
+    [
+        (False, "the\tof\n", None, SINGLE),
+        (False, "text\ttext_b\nthe\tof\nthe\tis\n", "of", "^the column text_b is not read, because .* on single texts\n$"),
+        (None, "the\tof\n", None, IS_LABEL),
+        (None, "the\tof the\n", "of the", "^$"),
+        (True, "the\tof\n", "of", "^$"),
+        (True, "the\n", None, NO_SECOND),
+        (True, "text\tother\nthe\tof\n", None, NO_SECOND),
+    ],
 )
-def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, tmp_path, of_pairs, second, status):
+def test_a_second_text_is_read_only_and_always_by_a_model_of_pairs(models, capsys, tmp_path, of_pairs, content, second, said):
     export_model(tmp_path / "m", dataclasses.replace(import_model(models("classify")), of_pairs=of_pairs))
-    (tmp_path / "in.tsv").write_text(f"the\t{second}\n")
+    (tmp_path / "in.tsv").write_text(content)
     asked = Asked(capsys, "classify", f"--model={tmp_path / 'm'}", "--json", f"--input={tmp_path / 'in.tsv'}")
-    assert asked.status == status
-    if status:
-        assert re.search("seems to be a label, not a text_b|was trained on single texts", asked.err)
-    else:
-        assert [record["text_b"] for record in asked.records] == [second]
+    assert asked.status == (second is None)
+    assert re.search(said, asked.err)
+    assert second is None or asked.records[0]["text_b"] == second
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -107,7 +107,7 @@ class FileReader:
     blank_lines: bool = False  # whether a blank line is a record too
     # the suffix of the file, to detect its format; "" for standard input; None: plain lines
     suffix: str | None = None
-    # field -> the column or columns of a table that hold it, if their names differ
+    # field -> the column or columns of a table that hold it, if their names differ; (): the field is never read
     columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
     path: pathlib.Path | None = None  # the path of a regular file, for formats that are not read line by line
 
@@ -399,7 +399,7 @@ class FileReader:
         column with its own name, unless another field was trained with this column. If a required field is then missing, but
         every field has a column with its own name, these columns are read."""
         stated = {f.name: self.columns.get(f.name, f.name) for f in self.fields}
-        wanted = {name: [some] if isinstance(some, str) else some for name, some in stated.items()}
+        wanted = {name: [some] if isinstance(some, str) else some for name, some in stated.items() if some}
 
         def places(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Place, ...]]:
             there = {name: tuple(x for each in some if (x := find(each)) is not None) for name, some in names.items()}

@@ -76,6 +76,12 @@ class Classify:
             raise UserError(
                 f"two texts, {texts}, but {engine.name} was trained on single texts; give one text, without its label"
             )
+        if "text_b" not in shown and engine.model.of_pairs:
+            column = engine.model.columns.get("text_b", "text_b")
+            raise UserError(
+                f"{shortened(values['text'])} has no second text, but {engine.name} was trained on pairs; give the second text "
+                f"in the column {column!r}, or after a TAB"
+            )
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:

@@ -263,13 +263,6 @@ CASES = [
         files={"in.tsv": "it was fine\tit was fun\n"},
     ),
     Case(
-        "two texts as JSON for a model of single ones",
-        "classify --model=$run --jsonl",
-        "standard input, line 1: two texts, 'it was fine' and 'good', but ... was trained on single texts; give one text",
-        exit=1,
-        stdin='{"text": "it was fine", "text_b": "good"}\n',
-    ),
-    Case(
         "a label between TABs for a part of a text",
         "embed --input=in.tsv",
         "in.tsv, line 1: 2 texts between TABs, but only 1 field: text; name the columns in the first line",
