@@ -36,7 +36,7 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_json, remove_tree
 from bert_jax.finetuning.best_weights import BestWeights
-from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
+from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import check_label_loss, teaching
@@ -253,6 +253,7 @@ def _start(flags: Flags) -> int:
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     check_label_loss(experiment, task)
     experiment, note = with_pooling(experiment, task.head, flags.given)
+    check_tags(experiment, task)
     load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, extra_key=FINGERPRINTS)

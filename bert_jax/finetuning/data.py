@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,9 +15,12 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning.start import weights_fingerprint
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.cross_view import check_views
+from bert_jax.tasks.entity_scores import convert
+from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
 from bert_jax.training.warm_start import same_vocabulary
@@ -44,6 +48,23 @@ class Data:
         """The test splits that have labels. They are scored once, with the selected weights."""
         tests = [split for split in self.features if split.startswith("test")]
         return [split for split in tests if any(feature.target is not None for feature in self.features[split])]
+
+
+def check_tags(experiment: FinetuningExperiment, task: Task) -> None:
+    """Raises UserError if head.crf=iob2 excludes tags of the training set, i.e. if an I-X follows neither B-X nor I-X."""
+    scheme, excluded = experiment.task.scheme, []
+    for example in task.splits["train"] if experiment.head.crf == "iob2" else ():
+        given = (example.labels or ()) if isinstance(example, WordsExample) else ()
+        tags = convert(given, scheme) if scheme else given
+        pairs = enumerate(itertools.pairwise(("O", *tags)))
+        excluded += [(example.words[i], tag) for i, (before, tag) in pairs if tag[:2] == "I-" and tag[2:] != before[2:]]
+    if excluded:
+        word, tag = excluded[0]
+        raise UserError(
+            f"config.head.crf=iob2 predicts I-X only after B-X or I-X, but {task.name}, train, has "
+            f"{counted(len(excluded), 'word')} with I-X after another tag (the first is {word!r}, {tag}); set "
+            "config.task.scheme=IOB2 to convert the tags"
+        )
 
 
 def read_features(task: Task, start: Model, teacher: Model | None = None) -> Data:

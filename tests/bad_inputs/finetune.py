@@ -224,6 +224,13 @@ CASES = [
         files={"train.jsonl": '{"words": ["it", "was"], "labels": ["O", "E-A"]}\n'},
     ),
     Case(
+        "constraints of a scheme in which these tags are invalid",
+        f"{LINES} --config.task.own.dev=train.jsonl --config.task.name=own/token --config.head.crf=iob2",
+        "config.head.crf=iob2 predicts I-X only after B-X or I-X, but own/token, train, has 2 words with I-X ... (the first is "
+        "'oslo', I-A); set config.task.scheme=IOB2",
+        files={"train.jsonl": '{"words": ["in", "oslo", "rome", "bob"], "labels": ["O", "I-A", "B-A", "I-B"]}\n'},
+    ),
+    Case(
         "transitions that do not learn",
         "--config.training.crf_multiplier=0",
         "config.training.crf_multiplier=0.0 must be above 0 and at most 1e+06",
@@ -795,6 +802,13 @@ CASES = [
         "no dev set",
         "--config.task.own.dev=",
         "own/sequence has no examples of the dev split; give examples with config.task.own.dev",
+    ),
+    Case(
+        "tags in another scheme without a training set",
+        "--config.task.own.train= --config.task.own.dev=dev.jsonl --config.task.name=own/token --config.task.scheme=IOB2 "
+        "--config.task.own.label_names=[O,I-A]",
+        "own/token has no examples of the train split; give examples with config.task.own.train",
+        files={"dev.jsonl": '{"words": ["it", "was"], "labels": ["O", "I-A"]}\n'},
     ),
     Case(
         "no training set", "--config.task.own.train=", "the labels are not known; set train to the training file, or name the"

@@ -17,19 +17,20 @@ import numpy as np
 import pytest
 
 from bert_jax import finetune
-from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.finetuning import FinetuningExperiment, HeadOverrides
 from bert_jax.data.corpus.store import MANIFEST
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune import results
 from bert_jax.finetuning.best_weights import BestWeights
-from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
+from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.job import Inputs, Job, evaluation_steps
 from bert_jax.finetuning.sweep import RunResult
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.examples import TextExample, WordsExample
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
 from tests.bad_inputs.damage import weight
@@ -120,6 +121,14 @@ def test_a_teacher_that_reads_pairs_in_another_way_than_the_student_is_refused(
 def test_an_unlabelled_train_or_dev_split_is_refused(start: Model, split: str, says: str):
     with pytest.raises(UserError, match=says):
         read_features(toy((split,)), start)
+
+
+def test_tags_that_are_converted_to_iob2_suit_its_crf():
+    task: Any = types.SimpleNamespace(name="toy", splits={"train": [WordsExample("0", ("in", "oslo"), ("O", "I-A"), 0)]})
+    experiment = FinetuningExperiment(head=HeadOverrides(crf="iob2"), task=TaskConfig(name="own/token", scheme="IOB2"))
+    check_tags(experiment, task)
+    with pytest.raises(UserError, match="the first is 'oslo', I-A"):
+        check_tags(dataclasses.replace(experiment, task=TaskConfig(name="own/token", scheme="IOB1")), task)
 
 
 def test_fingerprints_distinguish_splits_examples_and_models(directory: pathlib.Path, tmp_path: pathlib.Path):
