@@ -246,6 +246,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
         paths = _official_files(config)
         splits = _official(config, paths, say)
     splits = {split: examples for split, examples in splits.items() if examples}
+    usable_splits(config, splits)  # raises UserError if train or dev is absent
     labels = labels or collect_labels(splits.get("train", ()))
     tags = sorted(set(labels).union(*(example.labels or () for examples in splits.values() for example in examples)))
     meant = as_tags(tags)
