@@ -154,7 +154,7 @@ class FinetuningExperiment:
     """The configuration of a fine-tuning run or sweep."""
 
     seed: Seed = 0
-    """The seed of the order of examples, the dropout masks, and the initial weights of a new head."""
+    """The seed of the order of examples, the dropout masks, and the initial weights of a new head and of `init_new`."""
     init_from: PathText = ""
     """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, starting from
     a model fine-tuned on MNLI scores higher (arXiv:1811.01088)."""

@@ -20,6 +20,7 @@ from bert_jax.interop.huggingface import (
     Model,
     NewParts,
     import_model,
+    part_names,
     read_model_config,
     with_classifier_layers,
     with_new_parts,
@@ -64,7 +65,7 @@ def with_pooling(
 
 
 def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
-    """Returns the model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
+    """Returns the model that a fine-tuning run starts from, without the weights that `with_own_head` draws for each seed.
 
     `own` is the task's head. Parts that the task does not use (pretraining heads, another task's head) are dropped with a log
     line. Raises UserError if the head needs a pooler and the model has none. Also raises it if `keep_head` is set and the model
@@ -140,12 +141,16 @@ def weights_fingerprint(name: str) -> str:
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
-    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random.
-    With `keep_head`, the head of `start` is kept."""
+    """Adds a new task head to `start`, with random weights drawn from the seed. The parts in `init_new` are drawn again, since
+    the runs of a sweep have different seeds. With `init_random`, all weights are random. With `keep_head`, the head of `start`
+    is kept."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)
         return dataclasses.replace(start, params=params, head=head)
+    if again := [part for part in part_names(experiment.init_new) if part in start.untrained]:
+        own = start.head if start.head and start.head.subtree in again else None
+        start = with_new_parts(without_parts(start, again), NewParts(again, own, experiment.seed))
     return start if experiment.keep_head else with_new_parts(start, NewParts((head.subtree,), head, experiment.seed))
 
 

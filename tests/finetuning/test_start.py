@@ -274,6 +274,20 @@ def test_a_missing_pooler_starts_new_only_if_declared(model, tmp_path):
     assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range
 
 
+def test_each_seed_of_a_sweep_draws_the_new_parts(model, mnli, tmp_path):
+    exported(tmp_path, model, "mlm_head")
+    given: tuple[tuple[pathlib.Path, TaskHead, str, dict[str, Any]], ...] = (
+        (tmp_path / "m", RTE, "pooler", {}),
+        (mnli, MNLI, "sequence_head", {"keep_head": True}),
+    )
+    for directory, own, part, values in given:
+        whole = tuning(directory, init_new=part, sweep={"seeds": [0, 1]}, **values)
+        start, head = labelled_start(whole, own), whole.head_config(own)
+        runs = [with_own_head(start, start.config, head, one).params for one in whole.runs()]
+        assert not np.array_equal(*(params[part]["dense"]["kernel"] for params in runs))
+        assert_same(runs[0][part], start.params[part])  # as in a run with this seed alone
+
+
 def test_a_cls_head_on_an_lstm_or_word_vectors_is_refused_with_a_remedy(vocabulary, tmp_path):
     for encoder in ("bilm", "static"):
         params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
