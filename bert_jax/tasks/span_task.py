@@ -6,7 +6,8 @@ answer (run_squad.py). `best_spans` predicts the answer to a question from all w
 
 In SQuAD 2.0, the prediction is "no answer" if the margin of "no answer" exceeds a threshold. For the dev set, `scores` and
 `write_predictions` tune this threshold for F1, on the logits that are passed to them. All other splits use the last tuned
-threshold, so the dev set must be scored first, with the same model. Before that, the threshold is 0, as in the original."""
+threshold, so the dev set must be scored first, with the same model. Before that, the threshold is 0, as in the original. Each
+thread has a threshold of its own, because the runs of a sweep train in parallel, each in a thread."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import json
 import math
 import pathlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -82,7 +84,7 @@ class SpanTask:
     """Whether questions may have no answer. If so, the metrics of SQuAD 2.0 are used."""
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
-    _tuned: dict[str, float] = dataclasses.field(default_factory=dict)
+    _tuned: threading.local = dataclasses.field(default_factory=threading.local, compare=False)
     in_percent: ClassVar[bool] = True
     """Whether the scores are in percent."""
 
@@ -229,11 +231,11 @@ class SpanTask:
         answers = dict(self._answers(split, logits))
         texts = {q: next((span.text for span in answer.spans if span.text), "") for q, answer in answers.items()}
         margins = {q: answer.no_answer_margin for q, answer in answers.items()}
-        threshold = self._tuned.get("threshold", 0.0) if self.may_be_unanswerable else math.inf
+        threshold = getattr(self._tuned, "threshold", 0.0) if self.may_be_unanswerable else math.inf
         if self.may_be_unanswerable and split == "dev" and (gold := _gold(self.splits[split])):
             f1 = question_scores(gold, texts, exact=False)
             _, threshold = find_threshold(f1, gold, texts, margins, attainable=True)
-            self._tuned["threshold"] = threshold
+            self._tuned.threshold = threshold
         return _Predictions(answers, texts, margins, threshold)
 
 

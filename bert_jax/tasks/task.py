@@ -23,7 +23,7 @@ from bert_jax.tasks.scores import Baseline
 class Task(Protocol):
     """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split, in order. The
     shape of an array is [C] for a sequence or mention head, [tokens, C] for a token head, [tokens, 2] for a span head, and
-    [candidates] for a choice head."""
+    [candidates] for a choice head. The runs of a sweep share a task, and may call its methods from several threads."""
 
     @property
     def name(self) -> str:

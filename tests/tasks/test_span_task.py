@@ -7,6 +7,7 @@ import pathlib
 import random
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -285,6 +286,15 @@ def test_other_splits_use_the_last_threshold_tuned_on_dev(tokenizer, tmp_path):
         assert task.scores("train", margins(train, [shift, shift + 2])).items() >= {"f1": 100.0, "threshold": shift}.items()
         predictions, *_ = written(task, tmp_path, "train", margins(train, [shift, shift + 2]))
         assert predictions == {"q0": "paris", "q1": ""}
+
+
+def test_parallel_runs_of_a_sweep_have_thresholds_of_their_own(tokenizer, tmp_path):
+    task = unanswerable(tmp_path)
+    train, dev = (task.features(split, tokenizer) for split in ("train", "dev"))
+    task.scores("dev", margins(dev, [5, 5, 7, 7]))
+    with ThreadPoolExecutor(1) as other:
+        other.submit(task.scores, "dev", margins(dev, [-5, -5, -3, -3])).result()
+    assert task.scores("train", margins(train, [5, 7]))["threshold"] == 5.0
 
 
 def test_a_question_without_any_span_has_finite_margins(tokenizer, tmp_path):
