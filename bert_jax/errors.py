@@ -1,5 +1,5 @@
-"""Defines UserError (the exception for mistakes that a user can correct), the exit statuses of commands, and suggestions for
-misspelt names and paths.
+"""Defines UserError (the exception for mistakes that a user can correct), its subclass WorkdirError, the exit statuses of
+commands, and suggestions for misspelt names and paths.
 
 This module imports no other module of the project, so every folder may use it."""
 
@@ -39,6 +39,11 @@ class UserError(Exception):
     The message names the value, the limit and the remedy. `run_main` prints the message without a traceback and exits with
     status 2. Every other exception is a bug of bert_jax, so its traceback is printed.
     """
+
+
+class WorkdirError(UserError):
+    """Raised if the directory of a run cannot be used at the moment, e.g. because the disk is full. The run is not at fault.
+    When the cause is fixed, the same command continues the run."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

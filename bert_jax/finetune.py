@@ -148,9 +148,9 @@ def finetune(job: Job) -> JsonObject | None:
             # ----------------------------------------------------------------------------------------------------------- the end
             if not trained.is_whole:
                 return None
-            if trained.best_unsaved:
+            if error := trained.best_unsaved:
                 best.export(job.directory, job.start)
-                raise UserError(f"{trained.best_unsaved}. The best weights so far are in {job.directory / MODEL}")
+                raise type(error)(f"{error}. The best weights so far are in {job.directory / MODEL}")
             with job.goodput.during(TimeCategory.EVALUATING):
                 logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, trained.state, best, logits, time.monotonic() - started)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.errors import HUNG, UserError
+from bert_jax.errors import HUNG, UserError, WorkdirError
 from bert_jax.files import Json, JsonObject, parse_json, read_bytes, remove_tree
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.words import counted
@@ -28,6 +28,7 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
 from bert_jax.sharding.device_errors import OutOfMemory
+from bert_jax.storage.objects import StorageError
 from bert_jax.storage.paths import AnyPath
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results
@@ -67,7 +68,8 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     Runs that finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0
     waits for the other processes, compares all runs and calls `finish`.
 
-    Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files.
+    Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files. Raises
+    WorkdirError or StorageError if a run ended with it.
     """
     runs, shard = experiment.runs(), run.shard
     single = len(runs) == 1
@@ -185,9 +187,12 @@ def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
 ) -> JsonObject | None:
     """Trains a run and returns its results. In a sweep, a failure does not end the other runs. The results then have the reason
-    of the failure."""
+    of the failure. If the disk is full or the storage cannot be reached, this is not a failure of the run. It ends the sweep,
+    so that the same command can continue the run."""
     try:
         return train(one, directory, devices)
+    except (WorkdirError, StorageError):
+        raise
     except UserError as error:
         if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may have enough memory
             raise
@@ -198,9 +203,12 @@ def _trained(
 
 
 def _stored(directory: AnyPath) -> JsonObject | None:
-    """Returns the stored results of a run that an earlier start of the sweep has finished, or None."""
+    """Returns the stored results of a run that an earlier start of the sweep has finished, or None. Raises StorageError if the
+    storage cannot be reached."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
+    except StorageError:
+        raise
     except (OSError, ValueError):
         return None
     return results if isinstance(results, dict) and "scores" in results else None

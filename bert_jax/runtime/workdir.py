@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_jax import __version__, files
-from bert_jax.errors import UserError, missing_path
+from bert_jax.errors import UserError, WorkdirError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
 from bert_jax.interface.named import Record, file_record, source_file
 from bert_jax.interface.python_files import MissingFile
@@ -59,7 +59,7 @@ def open_workdir(
     be written, or holds other files. `completed` adds the defaults of newer keys to a stored configuration, so that a newer
     version can resume the run.
 
-    Yields a function that raises UserError if the directory was moved, removed, or replaced by the directory of another run.
+    Yields a function that raises WorkdirError if the directory was moved, removed, or replaced by the directory of another run.
     Without this check, the next write would create a new directory with the old name.
 
     If a start ends with a UserError before its first step, the directory is restored to its previous state, which is without a
@@ -102,9 +102,9 @@ def open_workdir(
 
 
 def require_in_place(directory: AnyPath, holder: str | None = None) -> None:
-    """Raises UserError if a run's directory is gone or its lock file does not name the process `holder`."""
+    """Raises WorkdirError if a run's directory is gone or its lock file does not name the process `holder`."""
     if not _is_in_place(directory, holder):
-        raise UserError(
+        raise WorkdirError(
             f"--workdir={directory} was moved or removed while the run was using it; put it back under that name, and the same "
             "command resumes from its last checkpoint"
         )

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.files import remove_tree
 from bert_jax.storage.paths import AnyPath, is_remote
 
@@ -121,13 +121,13 @@ def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) 
 
 
 def require_room(directory: AnyPath, size: int) -> None:
-    """Raises UserError if a checkpoint of `size` bytes does not fit on the disk of `directory`. Buckets always have room."""
+    """Raises WorkdirError if a checkpoint of `size` bytes does not fit on the disk of `directory`. Buckets always have room."""
     if is_remote(directory):
         return
     there = next(place for place in (directory, *directory.parents) if place.exists())
     free = shutil.disk_usage(there).free
     if size > free:
-        raise UserError(
+        raise WorkdirError(
             f"a checkpoint of this run has {size / 1e9:,.2f} GB, but {there} has only {free / 1e9:,.2f} GB free; free space, or "
             "name a --workdir on a larger disk or in a bucket (gs://BUCKET/PATH)"
         )

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.files import remove_tree
 from bert_jax.model.layers import hash_word
 from bert_jax.sharding.device_errors import is_device_error, memory_shortage
@@ -124,8 +124,8 @@ class Checkpoints:
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
         A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
-        readable, raises UserError. The unreadable states stay in place, so that the next run also fails instead of training
-        from the start. Also raises UserError if the disk has no room for another state."""
+        readable, raises WorkdirError. The unreadable states stay in place, so that the next run also fails instead of training
+        from the start. Also raises WorkdirError if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -147,7 +147,7 @@ class Checkpoints:
         if repeated:
             self._remove(there)
         elif steps:
-            raise UserError(
+            raise WorkdirError(
                 f"none of the checkpoints in {self._directory} can be read (steps {', '.join(map(str, steps))}); "
                 "restore the directory from a backup, or move it away to start over"
             )
@@ -318,12 +318,14 @@ class Checkpoints:
             )
 
     def failure(self) -> UserError | None:
-        """Waits for the last save. Returns an error that includes the remedy if the save failed, otherwise None."""
+        """Waits for the last save. Returns an error that includes the remedy if the save failed, otherwise None. It
+        is a WorkdirError, unless the state has NaN or infinity."""
         self._wait_for_save()
         if self._failed is None:
             return None
         step, error = self._failed
-        return UserError(
+        kind = UserError if isinstance(error, NonfiniteState) else WorkdirError
+        return kind(
             f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
             "free disk space or repair the directory, then rerun the same command, which continues from the newest checkpoint"
         )
@@ -364,8 +366,12 @@ def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueErro
     return _not_finite(nonfinite) if nonfinite else None
 
 
-def _not_finite(names: Sequence[str]) -> ValueError:
-    return ValueError(f"NaN or infinity in {_format_names(names)}")
+class NonfiniteState(ValueError):
+    """A state has NaN or infinity."""
+
+
+def _not_finite(names: Sequence[str]) -> NonfiniteState:
+    return NonfiniteState(f"NaN or infinity in {_format_names(names)}")
 
 
 def _format_names(names: Sequence[str]) -> str:

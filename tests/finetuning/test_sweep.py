@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import UNSAVED, device_groups, draw, summarise, sweep, table
 from bert_jax.sharding.device_errors import OutOfMemory
+from bert_jax.storage.objects import StorageError
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, results_of, run_in, summary_of, trained
 
 
@@ -198,13 +199,30 @@ def test_a_run_out_of_memory_counts_as_failed_but_ends_several_processes(tmp_pat
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "two"), train, Finished())
 
 
-def test_a_bug_in_a_run_is_not_a_failed_run(tmp_path):
+@pytest.mark.parametrize("error", [ZeroDivisionError, WorkdirError, StorageError])
+def test_a_bug_in_a_run_a_full_disk_and_a_lost_storage_are_no_failed_runs(error: type[Exception], tmp_path):
+    """The checkpoints of the run stay, so that the same command continues it."""
+
     def break_down(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
-        raise ZeroDivisionError
+        (directory / "checkpoints" / "5").mkdir(parents=True, exist_ok=True)
+        raise error
 
     for devices_per_run in (8, 4):
-        with pytest.raises(ZeroDivisionError):
-            sweep(experiment(seeds=[1, 2, 3], devices_per_run=devices_per_run), run_in(tmp_path), break_down, Finished())
+        whole = experiment(seeds=[1, 2, 3], devices_per_run=devices_per_run)
+        with pytest.raises(error):
+            sweep(whole, run_in(tmp_path), break_down, Finished())
+        assert (tmp_path / "runs" / whole.runs()[0].name / "checkpoints" / "5").is_dir()
+
+
+def test_a_run_whose_results_the_storage_does_not_return_is_not_repeated(tmp_path, monkeypatch):
+    def read(path: pathlib.Path) -> bytes:
+        raise StorageError("the connection was lost")
+
+    monkeypatch.setattr("bert_jax.finetuning.sweep.read_bytes", read)
+    finish = Finished()
+    with pytest.raises(StorageError):
+        sweep(experiment(seeds=[1, 2]), run_in(tmp_path), by_seed, finish)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("devices_per_run", [8, 2])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.runtime.workdir import differences, flatten, locked, open_workdir, run_config, stored_config
 
 CONFIG = {"seed": 0, "log_every": 10, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 5, "rate": 1e-4}), "none": None}
@@ -73,7 +73,7 @@ def test_a_moved_or_replaced_workdir_is_detected(tmp_path: pathlib.Path, replace
             (directory / "checkpoints").mkdir(parents=True)  # by a save in the background
             (directory / "ledger.jsonl").touch()
 
-    with pytest.raises(UserError) as error, open_workdir(directory, "pretrain", CONFIG) as require_in_place:  # noqa: PT012
+    with pytest.raises(WorkdirError) as error, open_workdir(directory, "pretrain", CONFIG) as require_in_place:  # noqa: PT012
         require_in_place()
         move()
         require_in_place()

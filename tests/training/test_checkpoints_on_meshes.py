@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.checkpoints import Checkpoints
@@ -256,6 +256,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: path
         assert "the checkpoint of step 3 could not be saved (NaN or infinity in weights); training continues" in caplog.text
         checkpoints.save(4, {**broken, "a": broken["weights"], "b": broken["weights"]})
         assert "the checkpoint of step 4 could not be saved (NaN or infinity in a and 2 more arrays); training" in caplog.text
+        assert type(checkpoints.failure()) is UserError, "the run is at fault, not the disk"
     assert steps_in(tmp_path) == [1]
 
 
@@ -350,7 +351,7 @@ def test_a_restore_needs_disk_space_for_one_more_state(tmp_path: pathlib.Path, m
             if free == size:
                 assert checkpoints.restore_latest(abstract(state_at(0))) is not None
                 continue
-            with pytest.raises(UserError, match=rf"a checkpoint of this run has 0\.00 GB, but {tmp_path} has only 0\.00 GB free"):
+            with pytest.raises(WorkdirError, match=rf"^a checkpoint of this run has 0\.00 GB, but {tmp_path} has only 0\.00 GB"):
                 checkpoints.restore_latest(abstract(state_at(0)))
 
 

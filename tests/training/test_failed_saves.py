@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import WorkdirError
 from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, _cause, _remove_partial
 from tests.small_disk import files_of_at_most
 from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
@@ -96,7 +96,7 @@ def test_a_failed_last_save_is_an_error_with_a_remedy(tmp_path: pathlib.Path):
         checkpoints._wait_for_save()
         with files_of_at_most(SMALL_FILES):
             checkpoints.save(2, state_at(2))
-            with pytest.raises(UserError) as error:
+            with pytest.raises(WorkdirError) as error:
                 checkpoints.finish()
     assert str(error.value).startswith(f"the checkpoint of step 2 could not be saved in {tmp_path} (File too large); free")
     assert_equal(restored(tmp_path), state_at(1))
