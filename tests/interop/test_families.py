@@ -174,6 +174,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, exported):
 
 
 NEW = {"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": 3e4}}}
+OLDER = {"transformers_version": "4.57.1"}
 OLD = {"rope_parameters": "absent", "layer_types": "absent"}
 
 
@@ -197,6 +198,24 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
 def test_rotary_bases_are_read_in_either_spelling(fields, bases):
     config = config_from_json(changed_fields("modernbert_masked", **fields), "config.json")
     assert (config.rotary_theta, config.sliding_rotary_theta, config.layer_types) == (*bases, LAYERS)
+
+
+def test_keys_of_a_modernbert_that_transformers_does_not_use_are_not_compared():
+    """Early versions of transformers 5 wrote the default of the older key, and published files have two keys for the epsilon."""
+    types = ["full_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    fields: dict[str, Any] = {"layer_types": types, "global_attn_every_n_layers": 3, "transformers_version": "5.0.0"}
+    config = config_from_json(changed_fields("modernbert_masked", **fields), "c.json")
+    assert config.layer_types == ("full", "full", "sliding", "full", "sliding")
+    for version in ("4.57.1", "absent", None):
+        with pytest.raises(UserError, match="layer_types and global_attn_every_n_layers=3 contradict each other"):
+            config_from_json(changed_fields("modernbert_masked", **fields | {"transformers_version": version}), "c.json")
+    for norm_eps, epsilon in ((1e-6, 1e-6), ("absent", 1e-5)):
+        config = config_from_json(changed_fields("modernbert_masked", norm_eps=norm_eps, layer_norm_eps=1e-12), "c.json")
+        assert config.layer_norm_epsilon == epsilon
+    config = config_from_json(
+        changed_fields("modernbert_masked", hidden_activation="silu", architectures=["ModernBertModel"]), "c.json"
+    )
+    assert config.activation == "silu"
 
 
 def of_layers(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -233,14 +252,14 @@ def test_a_wrong_rotary_base_is_named_with_its_file_and_layers(tmp_path, fields,
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, but num_hidden_layers=5"),
         ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
-        ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
+        ("modernbert_masked", OLDER | {"global_attn_every_n_layers": 2}, "types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
         ("modernbert_masked", {"local_attention": -1}, "local_attention=-1 must be a whole number from 0"),
         ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 a token sees no other token"),
         ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
-        ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
-        ("modernbert_masked", {"classifier_activation": "relu"}, "classifier_activation='relu' contradicts another field"),
+        ("modernbert_masked", {"classifier_activation": "relu"}, "='relu' and hidden_activation='gelu' cannot be represented"),
+        ("modernbert_masked", {"hidden_activation": "relu"}, "classifier_activation='gelu' and hidden_activation='relu' cannot"),
         ("modernbert_masked", {"hidden_activation": "tanh"}, "hidden_activation='tanh' cannot be represented; known: gelu"),
         ("modernbert_masked", {"classifier_pooling": "max"}, "classifier_pooling='max' cannot be represented; known: cls, mean"),
         ("modernbert_masked", {"norm_bias": 1}, "norm_bias=1 must be true or false"),

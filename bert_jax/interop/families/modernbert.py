@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
 from bert_jax.interop.families.family import (
@@ -17,6 +18,7 @@ from bert_jax.interop.families.family import (
     Key,
     Row,
     TokenId,
+    Written,
     attention,
     classifiers,
     linear,
@@ -52,6 +54,36 @@ class Dropouts:
         return dict(zip(self.names, rates, strict=True))
 
 
+class UnreadEpsilon(Written):
+    """The key "layer_norm_eps". Published files have it in addition to "norm_eps". Servers in Rust read it, but transformers does
+    not."""
+
+    carried = False
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Returns the epsilon of the norms."""
+        return {self.theirs: config.layer_norm_epsilon}
+
+
+class HeadActivation(Key):
+    """The activation of the heads. It must be the activation of the layers, unless the model has no head."""
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Returns no settings. Raises UserError if the activation is unknown or differs from the activation of the layers."""
+        if fields.get("architectures") == [HEADLESS]:
+            return {}
+        value = fields.get(self.theirs, self.default)
+        if self.translated(self.theirs, value, source) != read["activation"]:
+            layers = fields.get("hidden_activation", self.default)
+            raise UserError(
+                f"{source}: {self.theirs}={value!r} and hidden_activation={layers!r} cannot be represented, because heads use "
+                "the activation of the layers; choose another model, or one that was saved without a head"
+            )
+        return {}
+
+
+HEADLESS = "ModernBertModel"
+"""The class without heads."""
 ALWAYS = {
     "type_vocab_size": 0, "positions": "rotary", "norm_placement": "pre", "first_attention_norm": False, "final_norm": True,
     "gate": "first", "initializer": "modernbert",
@@ -83,13 +115,14 @@ MODERNBERT = Family(
         *SIZES,
         Key("max_position_embeddings", "max_position", 8_192),
         Key("hidden_activation", "activation", "gelu", ACTIVATIONS, carried=True),
-        Key("norm_eps", "layer_norm_epsilon", 1e-5, also=("layer_norm_eps",)),
+        Key("norm_eps", "layer_norm_epsilon", 1e-5),
+        UnreadEpsilon("layer_norm_eps"),
         Key("norm_bias", "norm_bias", False),
         Key("attention_bias", "attention_bias", False),
         Key("mlp_bias", "intermediate_bias output_bias", False),
         Key("decoder_bias", "decoder_bias", True),
         Key("classifier_bias", "head_dense_bias", False),
-        Key("classifier_activation", "activation", "gelu", ACTIVATIONS, carried=True),
+        HeadActivation("classifier_activation", "activation", "gelu", ACTIVATIONS, carried=True),
         Key("classifier_pooling", "classifier_pooling", "cls", {"cls": "cls", "mean": "mean"}),
         Key("tie_word_embeddings", "tied_decoder", True),
         LayerTypes(every=3),
@@ -110,7 +143,7 @@ MODERNBERT = Family(
     always=ALWAYS,
     fixed=ENCODER_ONLY,
     classes={
-        "ModernBertModel": (),
+        HEADLESS: (),
         "ModernBertForMaskedLM": ("mlm_head",),
         "ModernBertForSequenceClassification": ("pooler", "sequence_head"),
         "ModernBertForTokenClassification": ("pooler", "token_head"),

@@ -7,6 +7,7 @@ Therefore, both spellings are written. Either spelling is read, and contradictio
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -114,7 +115,8 @@ class LayerTypes:
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Returns the type of each layer, or () if all layers are full. Raises UserError if a type is unknown, if the number of
-        types is not the number of layers, or if the two keys contradict each other."""
+        types is not the number of layers, or if the two keys contradict each other. In files of transformers 5, only
+        "layer_types" counts, because early versions also wrote the default of the other key."""
         layers, types, every = read["num_layers"], fields.get("layer_types"), fields.get("global_attn_every_n_layers")
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise UserError(f"{source}: global_attn_every_n_layers={every!r} must be a whole number from 1")
@@ -129,7 +131,8 @@ class LayerTypes:
             )
         ours = tuple(names[name] for name in types)
         ours = ours if "sliding" in ours else ()
-        if every is not None and _every(every, layers) != ours:
+        older = not re.match(r"[5-9]|\d\d", str(fields.get("transformers_version")))
+        if every is not None and older and _every(every, layers) != ours:
             raise UserError(
                 f"{source}: layer_types and global_attn_every_n_layers={every} contradict each other; correct one of them"
             )
