@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, JsonTokenizer, model_type, parts, with_prefix_space
-from bert_jax.data.tokenizers.wordpiece import CONTINUATION
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, WORD_START
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.numbers import whole_number
@@ -96,11 +96,13 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
     Raises UserError if a file is missing or damaged, if two files contradict each other, or if a feature is not supported.
     """
     try:
-        return _read_files(path)
+        described = _read_files(path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # the JSON has an unknown structure
         raise UserError(
             f"the JSON files of {path} do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
         ) from error
+    _check_word_marks(described)
+    return described
 
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -341,6 +343,18 @@ def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
     """Returns the first piece that a vocab.txt cannot hold, or None. A vocab.txt cannot hold pieces with a line end, or with
     white space at the start or end."""
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
+
+
+def _check_word_marks(described: TokenizerDescription) -> None:
+    """Raises UserError if the pieces for WordPiece mark the start of a word, as SentencePiece and byte-level BPE do."""
+    inside = sum(piece.startswith(CONTINUATION) for piece in described.pieces)
+    for mark, kind, file in ((WORD_START, "SentencePiece", "the model's .model file"), ("Ġ", "byte-level BPE", JSON_FILE)):
+        starts = sum(piece.startswith(mark) and len(piece) > 1 for piece in described.pieces)
+        if starts > inside:
+            raise UserError(
+                f"{described.path}: {starts:,} of its {counted(len(described.pieces), 'piece')} start with {mark}, as in {kind}, "
+                f"and {inside:,} with {CONTINUATION}, as in WordPiece, which would not find most words; give {file}"
+            )
 
 
 def _find_end(pieces: Sequence[str]) -> int:
