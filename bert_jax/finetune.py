@@ -95,7 +95,8 @@ def finetune(job: Job) -> JsonObject | None:
     with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
         # -------------------------------------------------------------------- the first state: from a checkpoint or `init_from`
         saved = run.durable(job.directory / "checkpoints")
-        checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
+        kept = experiment.checkpoints.keep
+        checkpoints = opened.enter_context(Checkpoints(saved, keep=kept, transferring=run.watchdog.transferring))
         with job.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
@@ -130,7 +131,7 @@ def finetune(job: Job) -> JsonObject | None:
             saves=lambda step: due(step, every, last=last),
         )
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            kept = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
+            saved_by = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
             parts = Parts(
                 run=run,
                 directory=job.directory,
@@ -139,7 +140,7 @@ def finetune(job: Job) -> JsonObject | None:
                 last_step=last,
                 stage=lambda state: contextlib.nullcontext(whole),
                 log=run_log,
-                saver=Saver(*kept, run.mirror, run.require_in_place),
+                saver=Saver(*saved_by, run.mirror, run.require_in_place),
                 abort_after_skipped=experiment.abort_after_skipped,
                 is_ended=best.ends_run(int(state.step)),
             )

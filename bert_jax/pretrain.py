@@ -253,7 +253,10 @@ def _start(flags: Flags) -> int:
     kept = experiment.checkpoints
     with (
         start_run("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
-        Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
+        Checkpoints(
+            run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at,
+            transferring=run.watchdog.transferring,
+        ) as checkpoints,
         Verifications(directories) as verification,
     ):
         for note in notes:

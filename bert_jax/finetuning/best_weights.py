@@ -46,7 +46,8 @@ class BestWeights:
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
-        self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1)
+        transferring = job.run.watchdog.transferring
+        self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1, transferring=transferring)
         layout = best_layout(job.program.state, job.mesh)
         self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(layout, until=until)
 

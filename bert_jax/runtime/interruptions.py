@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import faulthandler
 import os
 import pathlib
@@ -11,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 import jax
@@ -88,8 +89,9 @@ class Watchdog:
 
     A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds). Compiling a large model takes long. Therefore, the
-    limit is max(`start`, `floor`) seconds until the time of a step has been measured, and from the start of a compilation to
-    the next progress. Time in which the process was stopped (Ctrl-Z) does not count.
+    limit is max(`start`, `floor`) seconds until the time of a step has been measured, from the start of a compilation to the
+    next progress, and while a checkpoint is saved or restored, since the storage may be slow. Time in which the
+    process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
@@ -110,6 +112,7 @@ class Watchdog:
     ):
         self._directory, self._floor, self._factor, self._start, self._clock = directory, floor, factor, start, clock
         self._compiles = False
+        self._transfers: set[object] = set()
         self._steps: collections.deque[float] = collections.deque(maxlen=101)
         self._doing = "the start (compilation)"
         self._last_step: float | None = None
@@ -134,9 +137,22 @@ class Watchdog:
         self.alive("compilation, or the first step after it")
         self._compiles = True
 
+    @contextlib.contextmanager
+    def transferring(self, doing: str) -> Iterator[None]:
+        """Applies the limit for the start inside the `with` block, in which this thread waits for a storage. Parallel runs
+        transfer at the same time."""
+        self.alive(doing)
+        transfer = object()
+        self._transfers.add(transfer)
+        try:
+            yield
+        finally:
+            self._transfers.remove(transfer)
+            self.alive(f"the work after {doing}")
+
     def limit(self) -> float:
         """Returns the current limit. More seconds without progress count as a hang."""
-        if not self._steps or self._compiles:
+        if not self._steps or self._compiles or self._transfers:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 

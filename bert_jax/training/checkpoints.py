@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar, TypeAlias
 
 import jax
@@ -74,9 +75,18 @@ class Checkpoints:
     """The instance that started the latest save of a multi-process run. All Orbax managers of a process share its barriers.
     Orbax raises an error if a second barrier starts while a barrier is pending, so saves must not overlap."""
 
-    def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+    def __init__(
+        self,
+        directory: AnyPath,
+        *,
+        keep: int = 1,
+        keep_at: Sequence[int] = (),
+        read_only: bool = False,
+        transferring: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
+    ):
         """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or
-        removed, not even the leftovers of a killed run. Use it to read the states of a run that may still be training."""
+        removed, not even the leftovers of a killed run. Use it to read the states of a run that may still be training. Every
+        wait for a save or a restore is inside a block of `transferring`, see `Watchdog.transferring`."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         if not is_remote(directory) and os.path.lexists(directory) and not pathlib.Path(directory).is_dir():
             raise UserError(f"{directory} is not a directory, so checkpoints cannot be saved in it; move it away")
@@ -87,6 +97,7 @@ class Checkpoints:
         )
         if read_only:
             self._options = ocp.CheckpointManagerOptions(read_only=True)
+        self._transferring = transferring
         self._manager = self._open()
         self._failed: tuple[int, BaseException] | None = None
         self._saving: int | None = None
@@ -171,13 +182,15 @@ class Checkpoints:
         process uses the state."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
-        try:
-            found = self._read(step, abstract_state)
-        except Exception as failure:  # any type of error, except out-of-memory, means that the state is unreadable
-            if memory_shortage(failure):
-                raise
-            error = failure
-        if not _on_all_processes(found is not None) or found is None:
+        with self._transferring("restoring a checkpoint"):
+            try:
+                found = self._read(step, abstract_state)
+            except Exception as failure:  # any type of error, except out-of-memory, means that the state is unreadable
+                if memory_shortage(failure):
+                    raise
+                error = failure
+            is_read = _on_all_processes(found is not None)
+        if not is_read or found is None:
             return None, error or OSError("unreadable on another process")
         state, written = found
         error = _restore_error(state, written)
@@ -287,12 +300,13 @@ class Checkpoints:
         if self._saving is None:
             return
         failure: BaseException | None = None
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            failure = error
-        if together and not _on_all_processes(failure is None):
-            failure = failure or OSError("another process could not write its part")
+        with self._transferring("saving a checkpoint"):
+            try:
+                self._manager.wait_until_finished()
+            except Exception as error:
+                failure = error
+            if together and not _on_all_processes(failure is None):
+                failure = failure or OSError("another process could not write its part")
         if failure is not None:
             return self._note_failure(self._saving, failure)
         self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0

@@ -228,6 +228,21 @@ def test_a_later_compilation_has_the_limit_of_the_first(tmp_path: pathlib.Path):
     assert watchdog.limit() == 5.0
 
 
+def test_a_slow_transfer_of_a_checkpoint_has_the_limit_of_the_start(tmp_path: pathlib.Path):
+    """Another run of a sweep, which finishes a step meanwhile, does not change this."""
+    now = [0.0]
+    watchdog = Watchdog(tmp_path, floor=5.0, start=100.0, clock=lambda: now[0])
+    for step in range(3):
+        watchdog.step_done(step)
+    with watchdog.transferring("saving a checkpoint"):
+        watchdog.step_done(3)
+        watchdog.alive("evaluation")
+        now[0] += 100.0
+        assert watchdog.hang() == ""
+    now[0] += 6.0
+    assert watchdog.hang() == "made no progress for 6 s in the work after saving a checkpoint (limit 5 s)"
+
+
 def test_a_hung_process_ends_immediately():
     """`sys.exit` would end only the watching thread, and a regular exit waits for the hung one."""
     assert Processes()._leave is os._exit

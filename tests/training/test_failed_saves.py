@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from bert_jax.errors import WorkdirError
 from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, _cause, _remove_partial
 from tests.small_disk import files_of_at_most
-from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
+from tests.training.test_checkpoints_on_meshes import abstract, assert_equal, restored, save_all, state_at, steps_in
 
 SMALL_FILES = 20_000
 """A file size in bytes, smaller than any of these states."""
@@ -91,13 +93,26 @@ def test_three_failed_saves_in_a_row_are_an_error_in_the_log(
 
 
 def test_a_failed_last_save_is_an_error_with_a_remedy(tmp_path: pathlib.Path):
-    with Checkpoints(tmp_path, keep=2) as checkpoints:
+    """The watchdog knows of each wait for a save."""
+    waits: list[str] = []
+
+    @contextlib.contextmanager
+    def transferring(doing: str) -> Iterator[None]:
+        waits.append(doing)
+        yield
+        waits.append("done")
+
+    with Checkpoints(tmp_path, keep=2, transferring=transferring) as checkpoints:
         checkpoints.save(1, state_at(1))
+        assert waits == []
         checkpoints._wait_for_save()
         with files_of_at_most(SMALL_FILES):
             checkpoints.save(2, state_at(2))
             with pytest.raises(WorkdirError) as error:
                 checkpoints.finish()
+        assert waits == ["saving a checkpoint", "done"] * 2
+        checkpoints.restore(1, abstract(state_at(1)))
+        assert waits[4:] == ["restoring a checkpoint", "done"]
     assert str(error.value).startswith(f"the checkpoint of step 2 could not be saved in {tmp_path} (File too large); free")
     assert_equal(restored(tmp_path), state_at(1))
 
