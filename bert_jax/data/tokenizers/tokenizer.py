@@ -446,6 +446,7 @@ def load_tokenizer(
         notes=(
             *(described.notes if lowercase is None or not described.disputed else ()),
             *_unused_rules(pathlib.Path(path), model),
+            *(_inferred_casing(pathlib.Path(path), described, model) if lowercase is None else ()),
         ),
     )
 
@@ -476,6 +477,19 @@ def _unused_rules(path: pathlib.Path, model: WordPiece | SentencePiece | JsonTok
     return differing and [
         f"the {CONFIG_FILE} next to {path} has {' and '.join(differing)}, which is not used, because the vocabulary is given as "
         "a file; give its directory to use all files"
+    ]
+
+
+def _inferred_casing(
+    path: pathlib.Path, described: TokenizerDescription, model: WordPiece | SentencePiece | JsonTokenizer
+) -> list[str]:
+    """Returns a note if capitals are kept because of the vocabulary, and transformers would lower-case text by default."""
+    if model.lowercase or described.lowercase is not None or not any((path / n).is_file() for n in (CONFIG_FILE, "config.json")):
+        return []
+    return [
+        f"{described.path}: capitals are kept, because {infer_casing(model.pieces)[1]}; no file next to it has do_lower_case, so "
+        f'transformers would lower-case text; if the model was trained with lower-cased text, write {{"do_lower_case": true}} to '
+        f"{CONFIG_FILE}, and otherwise false"
     ]
 
 

@@ -289,6 +289,20 @@ def test_tokenizer_config_decides_casing_accents_and_ideographs_of_a_vocab_txt(t
     assert tokenizer.tokens(tokenizer.encode("a é Ab 中文")) == tokens
 
 
+def test_capitals_that_transformers_would_lower_case_are_kept_with_a_note(tmp_path):
+    assert load_tokenizer(write(tmp_path, vocab=PIECES)).notes == ()  # not the files of transformers
+    for file in ("config", "tokenizer_config"):
+        (note,) = load_tokenizer(write(tmp_path, **{file: {}})).notes
+        assert note.startswith(f"{tmp_path}/vocab.txt: capitals are kept, because 6 of its 72 pieces have capitals; no file")
+        (tmp_path / f"{file}.json").unlink()
+    write(tmp_path, config={})
+    assert load_tokenizer(tmp_path, lowercase=False).notes == load_tokenizer(tmp_path / "vocab.txt").notes == ()
+    write(tmp_path, tokenizer_config={"do_lower_case": False})
+    assert load_tokenizer(tmp_path).notes == ()
+    write(tmp_path, vocab=[*SPECIALS, *"abcdefghijklmnopqrstuvwxyz"], tokenizer_config={})
+    assert load_tokenizer(tmp_path).notes == ()
+
+
 def test_unsupported_settings_are_refused_by_name(tmp_path):
     for config, message in (
         ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
