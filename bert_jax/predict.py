@@ -74,9 +74,11 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output
     blank = getattr(question, "blank_answer", None)
-    columns: dict[str, str | Sequence[str]] = {}  # filled after the model is loaded
+    columns: dict[str, str | Sequence[str]] = {}  # both are filled after the model is loaded
+    table: JsonObject = {}
+    trained: dict[str, Any] = {"columns": columns, "table": table}
     records = read_texts(
-        flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, columns=columns
+        flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, **trained
     )
     label_in_line = getattr(question, "label_in_line", None)
 
@@ -106,6 +108,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], 
     engine = Engine.load(flags.model)
     question.check(engine)
     columns.update(engine.model.columns)
+    table.update(engine.model.reading)
     if engine.model.of_pairs is False:
         columns["text_b"] = ()
     if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):

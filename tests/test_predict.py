@@ -167,6 +167,13 @@ def test_a_second_text_is_read_only_and_always_by_a_model_of_pairs(models, capsy
     assert second is None or asked.records[0]["text_b"] == second
 
 
+def test_a_table_is_read_with_the_settings_of_the_training(models, capsys, tmp_path):
+    export_model(tmp_path / "m", dataclasses.replace(import_model(models("choose")), reading={"separator": "|"}))
+    (tmp_path / "in.csv").write_text("prompt,choices\nis,a b|of\n")
+    (answer,) = Asked(capsys, "choose", f"--model={tmp_path / 'm'}", "--json", f"--input={tmp_path / 'in.csv'}").records
+    assert answer["choices"] == ["a b", "of"]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_answers_are_text_by_default(ask, command):
     asked = ask(command, QUESTIONS[command][0])

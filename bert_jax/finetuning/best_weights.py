@@ -22,10 +22,12 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.span import SpanHead
 from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
-from bert_jax.tasks.config import OwnDataConfig
-from bert_jax.tasks.readers.own_data import text_columns
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
+from bert_jax.tasks.readers.own_data import table_settings, text_columns
 from bert_jax.tasks.registry import ENGLISH
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.checkpoints import Checkpoints
@@ -117,11 +119,19 @@ class BestWeights:
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-            own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
-            columns = text_columns(own, job.head.kind)
-            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
+            whole = dataclasses.replace(whole, of_pairs=of_pairs, **text_settings(job.experiment.task, task.name, job.head))
+            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
             export_trained(directory, trained, about, None, training_section(job.experiment, task.name, start, results or {}))
+
+
+def text_settings(config: TaskConfig, task: str, head: TaskHead) -> dict[str, Any]:
+    """Returns the fields of `Model` that describe how the texts of `task` were read: `columns` and `reading`."""
+    own = config.own if task.startswith("own/") else OwnDataConfig()
+    reading: JsonObject = dict(table_settings(own))
+    if isinstance(head, SpanHead) and config.max_question != TaskConfig.max_question:
+        reading["max_question"] = config.max_question
+    return {"columns": text_columns(own, head.kind), "reading": reading}
 
 
 def training_section(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:

@@ -105,6 +105,9 @@ class Model:
     texts and pairs."""
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     """Text field -> the name(s) of its column(s), if the head was trained on a user's table."""
+    reading: JsonObject = dataclasses.field(default_factory=dict)
+    """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes` and
+    `separator` of a user's table, and the `max_question` of a span task."""
     vectors: TextVectors | None = None
     """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
@@ -176,6 +179,8 @@ def export_model(
         fields[OURS]["of_pairs"] = model.of_pairs
     if model.head and model.columns:
         fields[OURS]["columns"] = dict(model.columns)
+    if model.head and model.reading:
+        fields[OURS]["reading"] = dict(model.reading)
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     bias, read = family.untied_bias
@@ -297,6 +302,7 @@ def import_model(
         head=kept_head,
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},
+        reading=_reading(fields) if kept_head else {},
         vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
@@ -334,6 +340,19 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
         for name, column in (stated.items() if isinstance(stated, dict) else ())
         if isinstance(column, str) or (isinstance(column, list) and column and all(isinstance(part, str) for part in column))
     }
+
+
+def _reading(fields: JsonObject) -> JsonObject:
+    """Returns `Model.reading` as recorded in config.json. Entries with invalid values are left out."""
+    stated = recorded(fields).get("reading")
+    valid: dict[str, Callable[[Json], bool]] = {
+        "delimiter": lambda value: isinstance(value, str) and len(value) == 1,
+        "quotes": lambda value: isinstance(value, bool),
+        "separator": lambda value: isinstance(value, str) and value != "",
+        "max_question": lambda value: type(value) is int and value > 0,
+    }
+    known = stated if isinstance(stated, dict) else {}
+    return {name: known[name] for name, is_valid in valid.items() if name in known and is_valid(known[name])}
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
@@ -375,6 +394,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         head=head if labelled else model.head,
         of_pairs=None if labelled else model.of_pairs,
         columns={} if labelled else model.columns,
+        reading={} if labelled else model.reading,
         untrained=model.untrained | set(names),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )

@@ -54,6 +54,8 @@ MOST_BYTES = 64 << 20
 the memory."""
 DELIMITERS = ",;\t|"
 """The delimiters of tables, in the order in which they are tried."""
+UNQUOTED = "\t|"
+"""The delimiters of tables without quotes."""
 TAB_TABLES = (".tsv", ".tab")
 JSON_LINES = (".jsonl", ".ndjson")
 USUAL_COLUMNS = frozenset({
@@ -109,6 +111,8 @@ class FileReader:
     suffix: str | None = None
     # field -> the column or columns of a table that hold it, if their names differ; (): the field is never read
     columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
+    # the delimiter, quotes and separator with which the model's tables were read, if they are not the defaults
+    table: Mapping[str, Any] = field(default_factory=dict)
     path: pathlib.Path | None = None  # the path of a regular file, for formats that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
@@ -291,9 +295,8 @@ class FileReader:
             header = next(rest, Line(header.number, ""))
         if header.problem:
             raise UserError(f"{self.name}, line {header.number}: {header.problem}")
-        delimiters = "\t" if self.suffix in TAB_TABLES else DELIMITERS
-        by_delimiter = {delimiter: _cells(header.text, delimiter) for delimiter in delimiters}
-        delimiter = next((d for d in delimiters if self._found_columns(by_delimiter[d])[1] is None), None)
+        by_delimiter = {delimiter: _cells(header.text, delimiter) for delimiter in self._delimiters}
+        delimiter = next((d for d in by_delimiter if self._found_columns(by_delimiter[d])[1] is None), None)
         if delimiter is None:
             _, missing = self._found_columns(max(by_delimiter.values(), key=len))
             raise UserError(
@@ -309,7 +312,10 @@ class FileReader:
             )
         columns, _ = self._found_columns(names)
         used = {i for some in columns.values() for i in some}
-        quoted = delimiter != "\t" or self.suffix == ".csv" or all(map(is_quoted, header.text.strip("\r\n").split("\t")))
+        quoted = self.table.get("quotes")
+        if quoted is None:  # as in training, but other tables than .tsv and .psv may have quotes
+            bare = delimiter in UNQUOTED and self.suffix != ".csv"
+            quoted = not bare or all(map(is_quoted, header.text.strip("\r\n").split(delimiter)))
         spaced = has_spaces(header.text, delimiter)
         for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted, spaced=spaced):
             first, place = where.line, f"{where}: "
@@ -325,12 +331,16 @@ class FileReader:
                 problem = f"{counted(len(row), 'column')}, but the first line names {len(names)}: {', '.join(names)}"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
             if doubled:
-                problem = f"{cut(doubled[0])} is in double quotes, but fields between TABs have none; remove them or name it .csv"
+                signs = "TABs" if delimiter == "\t" else repr(delimiter)
+                remedy = "remove them or name it .csv"
+                problem = f"{cut(doubled[0])} is in double quotes, but fields between {signs} have none; {remedy}"
             if problem:
                 yield Record(first, place, problem=problem, size=size)
                 continue
             given: JsonObject = {
-                f.name: _cell_value(f, [row[i] for i in columns[f.name]]) for f in self.fields if f.name in columns
+                f.name: _cell_value(f, [row[i] for i in columns[f.name]], self.table.get("separator"))
+                for f in self.fields
+                if f.name in columns
             }
             others = {column: cell for i, (column, cell) in enumerate(zip(names, row, strict=True)) if i not in used}
             yield replace(_record(first, place, given, self.fields, others), size=size)
@@ -366,10 +376,16 @@ class FileReader:
             shown = str(error).splitlines()[0]
             raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
 
+    @property
+    def _delimiters(self) -> Sequence[str]:
+        """The possible delimiters of a table, in the order in which they are tried."""
+        usual = "\t" if self.suffix in TAB_TABLES else DELIMITERS
+        return [*dict.fromkeys([*self.table.get("delimiter", ""), *usual])]
+
     def _names_columns(self, line: str) -> bool:
         """Returns whether a first line is the header of a table. A header names all required fields, or has only usual
         names."""
-        for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
+        for delimiter in self._delimiters:
             names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
@@ -434,8 +450,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
     return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
 
 
-def _cell_value(of: Field, cells: Sequence[str]) -> Any:
-    """Returns the value of a field from the cells of its columns. If an optional field has an empty cell, returns None."""
+def _cell_value(of: Field, cells: Sequence[str], separator: str | None = None) -> Any:
+    """Returns the value of a field from the cells of its columns. If an optional field has an empty cell, returns None.
+    `separator` separates the texts in a cell of a field with `many` (None: white space between words)."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -449,7 +466,11 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
     except ValueError:  # `_problem` reports that this is not a list
         return cell
-    return items if items is not None else cell.split() if of.words else cell
+    if items is not None:
+        return items
+    if separator is not None and separator != " ":
+        return [text.strip() for text in cell.split(separator)]
+    return cell.split() if of.words or separator else cell
 
 
 def _is_list(line: bytes) -> bool:

@@ -24,6 +24,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 
@@ -247,7 +248,8 @@ def _word_windows(
 
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
-    """Finds the span of a context that answers a question. Long contexts are read in windows, as in run_squad.py."""
+    """Finds the span of a context that answers a question. Long contexts are read in windows, as in run_squad.py. Questions are
+    truncated to the same number of tokens as in training."""
 
     n_best: int = 1
     """The number of answers to return."""
@@ -285,7 +287,8 @@ class AnswerQuestion:
                 raise UserError(f"the {name} {shortened(values[name])} has no tokens; give text")
         length = min(self.length, engine.config.max_position)
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
-        own = windows(question, ids, length=length, stride=self.doc_stride, special_ids=special_ids)
+        most = engine.model.reading.get("max_question", TaskConfig.max_question)
+        own = windows(question, ids, length=length, stride=self.doc_stride, max_question=most, special_ids=special_ids)
         return values, own, offsets, continuation
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:

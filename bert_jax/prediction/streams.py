@@ -51,14 +51,16 @@ def read_texts(
     jsonl: bool = False,
     blank_lines: bool = False,
     columns: Mapping[str, Sequence[str] | str] | None = None,
+    table: Mapping[str, Any] | None = None,
     stdin: TextIO | None = None,
 ) -> Records:
     """Like `read_records`, but for the texts of users, which may also be tables, JSON lists or (by mistake) file names.
 
     - `.csv`, `.parquet` and `.arrow` files have a table. A `.tsv` file, or other text, has a table if its first line is a
-      header. The columns have the names in `columns` (field -> column) or, if these are missing, the names of the fields. The
-      caller may fill `columns` until the first record is read. Other columns are in `Record.rest`. If a `.tsv` file has no
-      header, TABs separate the fields, which are in their order.
+      header. The columns have the names in `columns` (field -> column) or, if these are missing, the names of the fields. `table`
+      may state the delimiter, quotes and separator of its cells. The caller may fill `columns` and `table` until the first
+      record is read. Other columns are in `Record.rest`. If a `.tsv` file has no header, TABs separate the fields, which are in
+      their order.
     - `.json` files, and text that starts like JSON, have JSON objects, one per line or in one list.
 
     Raises UserError if a text is the name of a file, if a table lacks a required column, if the file has annotated words
@@ -72,7 +74,8 @@ def read_texts(
             f"--input={input_path} holds annotated words, one per line, but a text is expected on each line; write the texts to "
             "another file, one per line"
         )
-    reader = FileReader(input_path or "", fields, jsonl, blank_lines, suffix, {} if columns is None else columns)
+    columns, table = {} if columns is None else columns, {} if table is None else table
+    reader = FileReader(input_path or "", fields, jsonl, blank_lines, suffix, columns, table)
     return _open_input(texts, input_path, reader, stdin)
 
 

@@ -18,11 +18,13 @@ from orbax.checkpoint import CheckpointManager
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning import best_weights
-from bert_jax.finetuning.best_weights import BestWeights
+from bert_jax.finetuning.best_weights import BestWeights, text_settings
 from bert_jax.finetuning.data import read_features
 from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.text_task import TextTask
 from tests.finetuning import jobs as tiny
@@ -154,6 +156,18 @@ def test_the_export_has_the_configured_dropout_and_describes_its_weights(tmp_pat
         assert "a" not in written
         assert {"task": "toy", "step": 4}.items() <= written["bert_jax"].items()
         assert "Fine-tuned on the task toy" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_the_settings_with_which_texts_were_read_are_recorded():
+    own = OwnDataConfig(train="a.csv", quotes=True, separator="|", delimiter="\\t", context="passage")
+    config = TaskConfig(own=own, max_question=32)
+    of_table = {"delimiter": "\t", "separator": "|"}
+    assert text_settings(config, "own/span", SpanHead()) == {
+        "columns": {"context": "passage"},
+        "reading": {**of_table, "max_question": 32},
+    }
+    assert text_settings(config, "own/sequence", HEAD) == {"columns": {}, "reading": of_table}
+    assert text_settings(config, "squad/v2.0", SpanHead()) == {"columns": {}, "reading": {"max_question": 32}}
 
 
 def test_logits_of_the_best_evaluation_are_reused_and_other_splits_are_evaluated_once(

@@ -254,18 +254,22 @@ def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
 
 def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
-    columns = {"text": "review", "choices": ["x", "y"]}
-    export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
-    assert import_model(tmp_path / "m").columns == columns
-    assert import_model(tmp_path / "m", drop=["sequence_head"]).columns == {}
+    columns, reading = {"text": "review", "choices": ["x", "y"]}, {"separator": "|", "quotes": False, "max_question": 9}
+    export_model(tmp_path / "m", dataclasses.replace(model, columns=columns, reading=reading))
+    assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == (columns, reading)
+    without = import_model(tmp_path / "m", drop=["sequence_head"])
+    assert without.columns == without.reading == {}
     assert import_model(tmp_path / "m", new=NewParts(["nsp_head"])).columns == columns
-    stated = dataclasses.replace(import_model(tmp_path / "m", drop=["sequence_head"]), columns=columns)  # of the dropped head
-    assert with_new_parts(stated, NewParts(["sequence_head"], model.head)).columns == {}
+    stated = dataclasses.replace(without, columns=columns, reading=reading)  # of the dropped head
+    renewed = with_new_parts(stated, NewParts(["sequence_head"], model.head))
+    assert renewed.columns == renewed.reading == {}
     export_model(tmp_path / "without", model)
-    assert "columns" not in json.loads((tmp_path / "without" / "config.json").read_text())["bert_jax"]
+    assert not {"columns", "reading"} & json.loads((tmp_path / "without" / "config.json").read_text())["bert_jax"].keys()
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
-    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"columns": {"text": 3, "text_b": [], "words": "w"}})
-    assert import_model(tmp_path / "m").columns == {"words": "w"}
+    wrong = {"columns": {"text": 3, "text_b": [], "words": "w"}, "reading": {"separator": "", "delimiter": "ab", "quotes": 1}}
+    wrong["reading"] |= {"max_question": True, "other": 1}
+    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | wrong)
+    assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == ({"words": "w"}, {})
 
 
 def test_unread_files_are_reported(exported):

@@ -418,3 +418,15 @@ def test_a_context_is_read_in_windows_of_the_requested_length(labelled):
     by_hand = [window.input_ids.tolist() for window in windows(*ids, length=16, stride=4, special_ids=special)]
     assert read(length=16, doc_stride=4) == by_hand != read(doc_stride=4)
     assert max(map(len, by_hand)) == 16
+
+
+def test_a_question_is_truncated_as_in_training(labelled):
+    _, predictor = labelled(SPAN)
+    engine = copy.copy(predictor.engine)
+    asked = {"question": "the river of Paris is", "context": "it"}
+    lengths = []
+    for reading in ({}, {"max_question": 2}):
+        engine.model = dataclasses.replace(engine.model, reading=reading)
+        _, (window,), *_ = AnswerQuestion().prepare(engine, asked)
+        lengths.append(len(window.input_ids))
+    assert lengths[0] - lengths[1] == 5 - 2

@@ -23,7 +23,7 @@ from bert_jax.prediction.answers import in_groups
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import check_not_files, read_records, read_texts
 from bert_jax.tasks.config import OwnDataConfig
-from bert_jax.tasks.readers.own_data import load_own_data
+from bert_jax.tasks.readers.own_data import load_own_data, read_own_data, table_settings
 from tests.compressed import PACK, compressed
 from tests.open_files import open_below
 
@@ -504,6 +504,30 @@ def test_words_in_a_cell_are_read_as_in_training(tmp_path, cell):
     path.write_text(f"words\tlabels\n{cell}\t{json.dumps(rows[0]['labels'])}\n")
     (example,) = load_own_data(OwnDataConfig(train=str(path)), "token").train
     assert list(example.words) == record.values["words"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "settings"),
+    [
+        ("choice", "t.csv", "prompt,choices,label\nx,a b|c,0\n", {"separator": "|"}),
+        ("choice", "t.tsv", "prompt\tchoices\tlabel\nx\ta b\t0\n", {"separator": " "}),
+        ("token", "t.tsv", "words\tlabels\nNew York | is\tB|O\n['a', 'b']\tO|O\n", {"separator": "|"}),
+        ("sequence", "t.tsv", 'text\tlabel\n"a ""b"""\tx\n', {"quotes": True}),
+        ("sequence", "t.csv", 'text,label\n5" disk,x\n"b" c,y\n', {"quotes": False}),
+        ("sequence", "t.psv", 'text|label\n5" disk|x\n"b" c|y\n', {}),
+        ("sequence", "t.txt", "text^label\na, b^x\n", {"delimiter": "^"}),
+    ],
+)
+def test_cells_are_read_with_the_settings_of_the_training(tmp_path, kind, name, content, settings):
+    (tmp_path / name).write_text(content)
+    config = OwnDataConfig(train=str(tmp_path / name), **settings)
+    examples = read_own_data(config, kind, "train", labels=("x", "y", "B", "O"), say=lambda said: None)
+    asked = {"choice": CHOICE, "token": WORDS, "sequence": PAIR}[kind]
+    for example, record in zip(examples, read_texts([], config.train, asked, table=table_settings(config)), strict=True):
+        assert record.problem is None
+        for field in asked:
+            value = getattr(example, field.name)
+            assert record.values[field.name] == (list(value) if field.many else value)
 
 
 @pytest.mark.parametrize("cell", ["['a', 'b'", "['a', None]", "[['a'], ['b']]"])

@@ -95,6 +95,15 @@ def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]
     return {name: value for name, value in named.items() if value and value != name}
 
 
+def table_settings(config: OwnDataConfig) -> dict[str, str | bool]:
+    """Returns the settings of tables (delimiter, quotes, separator) with which `config.train` is read, without those that are
+    the default of its suffix."""
+    is_default = config.quotes in (None, suffix(pathlib.Path(config.train or "")) == ".csv")
+    delimiter = config.delimiter and config.delimiter.replace("\\t", "\t")
+    stated = {"delimiter": delimiter, "quotes": None if is_default else config.quotes, "separator": config.separator}
+    return {name: value for name, value in stated.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class OwnData:
     """The examples of all splits, and the names of the labels by id. Regression, spans and choices have no names of labels."""
