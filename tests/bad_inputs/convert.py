@@ -387,7 +387,8 @@ CASES = [
     Case(
         "an added word that is not a special token",
         "--from=model",
-        "the added token 'covid' (id 91) is not a special token, so transformers also matches it inside words. ... and add it "
+        "the added token 'covid' (id 91) is not a special token, so transformers also matches it inside words. ... save the "
+        "tokenizer with BertTokenizerFast, ... and add it "
         "as a whole word with convert --add-tokens=FILE",
         copies="model",
         files={"model/added_tokens.json": '{"covid": 91}'},

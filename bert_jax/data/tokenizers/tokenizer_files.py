@@ -144,7 +144,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     only_json = found[0].suffix != ".model" or not reads_model or (name in BACKENDS and not _converted_by_us(library or {}))
     if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
-            raise UserError(f"{path / JSON_FILE}: {why}, but the class {name} ignores this; take all files from one model")
+            _check_class_uses(path / JSON_FILE, library, why, name, config)
         if _stem(name) in _FAIRSEQ or name is None:
             _check_class(path, config, found[0])
         fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
@@ -416,6 +416,25 @@ def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathli
     raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported, because {why}")
 
 
+def _check_class_uses(path: pathlib.Path, content: JsonObject, why: str, name: str | None, config: JsonObject) -> None:
+    """Raises UserError unless a class of BERT uses the component of a tokenizer.json that `WordPiece` does not support. These
+    classes use the added tokens (`tokenizer.add_tokens([...])`), but make all other rules from tokenizer_config.json."""
+    if why != _inner_token(path, content):
+        raise UserError(f"{path}: {why}, but the class {name} ignores this; take all files from one model")
+    _check_config(path.with_name(CONFIG_FILE), config)
+    rules = _Json(ids={}, added={}, own=0, unknown="", limit=None, **_normalizer(content.get("normalizer")))
+    for note in _text_rules(rules, config)["notes"]:
+        raise UserError(f"{path}: {why}, so this file is used unchanged. {note.partition(';')[0]}; make the two files equal")
+
+
+def _inner_token(path: pathlib.Path, content: JsonObject) -> str | None:
+    """Returns a clause that names the first added token that is matched inside words, or None."""
+    for token in _entries(path, content.get("added_tokens") or []):
+        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
+            return f"its added token {token['content']!r} is matched inside words"
+    return None
+
+
 def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
     """Raises UserError if a tokenizer.json has the ids of XLM-R or CamemBERT."""
     pieces = (content.get("model") or {}).get("vocab")
@@ -531,8 +550,8 @@ def _checked_added(path: pathlib.Path, tokens: Json) -> dict[int, str]:
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token, so transformers "
-                "also matches it inside words. WordPiece cannot do this; remove the token from the files, and add it as a "
-                "whole word with convert --add-tokens=FILE"
+                f"also matches it inside words. WordPiece cannot do this; save the tokenizer with BertTokenizerFast, whose "
+                f"{JSON_FILE} can, or remove the token from the files, and add it as a whole word with convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in listed}
 
@@ -602,10 +621,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
         return f"its normalizer is {_named(types)}"
     if not any(bert.get("clean_text", True) for bert in berts):
         return "its normalizer has clean_text=false"
-    for token in _entries(path, content.get("added_tokens") or []):
-        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
-            return f"its added token {token['content']!r} is matched inside words"
-    return None
+    return _inner_token(path, content)
 
 
 def _described_library(
