@@ -23,6 +23,7 @@ import json
 
 from bert_jax.files import JsonObject
 from bert_jax.interface.command import require_stdout
+from bert_jax.interface.output import check_directory
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.examination import examine
@@ -36,6 +37,8 @@ def main() -> int:
     """Runs the command."""
     options, overrides, others = parse_flags(__doc__)
     require_stdout("open it, or redirect it to a file with >FILE")
+    if options.save:
+        check_directory(options.save, "--save")
     quiet_libraries()
     topology = parse_topology(options.topology, options.slices)
     wanted = [cases(options.config, overrides, options)] + [cases(given, others, options, "against") for given in options.against]

@@ -27,6 +27,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
+from bert_jax.interface.output import checked_target, writing
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.self_test import KERNELS, compare_kernels_once, verdicts
@@ -54,10 +55,7 @@ def main() -> int:
     quiet_libraries()
     if overrides and not flags.config:
         raise UserError(f"--config.{overrides[0][0]} needs an experiment file; add --config=FILE")
-    if flags.json and not flags.json.absolute().parent.is_dir():
-        raise UserError(
-            f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; create it, or name another file"
-        )
+    target = checked_target(flags.json, flag="--json") if flags.json else None
     values = read_experiment(flags.config, overrides, experiment_class) if flags.config else {}
     workdir = as_path(checked(flags.workdir, "--workdir")) if flags.workdir else None
     enable_compilation_cache()
@@ -75,8 +73,9 @@ def main() -> int:
             checks, records = _examine(processes, flags, overrides, values, workdir)
     if not hosts or hosts.index == 0:
         print("\n".join(report(checks)))
-        if flags.json:
-            write_json(flags.json, as_json(checks, records))
+        if target:
+            with writing(f"--json={flags.json}", "--json"):
+                write_json(target, as_json(checks, records))
     return FAULT if any(check.faults for check in checks) else 0
 
 

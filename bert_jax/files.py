@@ -66,11 +66,16 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces `path` atomically. A reader sees the complete old file or the complete new file."""
+    """Replaces `path` atomically. A reader sees the complete old file or the complete new file. A device or a pipe is written
+    to."""
     if bucket := _bucket_module(path):
         bucket.write(path, content)
         return
-    with replacing(pathlib.Path(path)) as file:
+    path = pathlib.Path(path)
+    if path.is_char_device() or path.is_fifo():
+        path.write_bytes(content)
+        return
+    with replacing(path) as file:
         file.write(content)
 
 

@@ -57,6 +57,16 @@ def test_a_text_is_replaced_only_after_synchronisation(tmp_path, synchronised, m
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.json", "gs://bucket/x")]
 
 
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDWR)
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")  # as /dev/stdout is
+    write_text(tmp_path / "link", "a")
+    assert os.read(reader, 9) == b"a"
+    os.close(reader)
+    assert (tmp_path / "link").is_fifo()
+
+
 def test_removing_a_missing_directory_succeeds(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     for _ in range(2):

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.errors import UserError, broken_link
+from bert_jax.errors import UserError
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
 from bert_jax.interface.figures import rendered
 from bert_jax.interface.flags import FIGURE_FORMATS, in_formats
-from bert_jax.prediction.output import checked_target, writing
+from bert_jax.interface.output import check_directory, checked_target, writing
 from bert_jax.tasks.readers.tables import note
 
 _LOCK = "analysis"  # the name of the temporary file that a process keeps open in its output directory
@@ -101,18 +101,7 @@ class Folder:
         self.formats = [form for form in formats if form in FIGURE_FORMATS]
         self.path = pathlib.Path(output)
         self._name = f"--output={os.fspath(output)}"
-        if broken := broken_link(self.path):
-            raise UserError(f"{self._name} cannot be written ({broken}); create that directory, or choose another --output")
-        try:
-            if self.path.exists() and not self.path.is_dir():
-                raise UserError(f"{self._name} is a file; name a directory")
-            there = next(parent for parent in (self.path, *self.path.absolute().parents) if parent.exists())
-        except OSError as error:
-            raise UserError(f"{self._name} cannot be written: {error.strerror}; choose another --output") from error
-        if not there.is_dir():
-            raise UserError(f"{self._name} cannot be written: {there} is a file; choose another --output")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise UserError(f"{self._name} cannot be written: no permission to make files in {there}; choose another --output")
+        check_directory(output)
         if self.path.is_dir():
             for written in (written for name in names for written in in_formats(name, self.formats)):
                 checked_target(os.fspath(self.path / written), source)

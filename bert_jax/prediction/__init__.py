@@ -17,6 +17,5 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     mentions.py     resolve
     embedding.py    embed
     answers.py      records in groups -> answers; Writer: lines or a file, VectorWriter: one .npy file
-    output.py       checks the output path, and explains errors of writing the output
     predictor.py    Predictor: the Python API
 """

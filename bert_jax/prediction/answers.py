@@ -20,10 +20,10 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, PartialFile, remove_leftovers
+from bert_jax.interface.output import check_stdout, checked_target, writing
 from bert_jax.interface.progress import CLEAR_LINE, Progress
 from bert_jax.interface.words import counted, without_controls
 from bert_jax.prediction.fields import Record
-from bert_jax.prediction.output import check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Records
 
 READ_AHEAD_BYTES = 32 << 20

@@ -16,11 +16,11 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import json
 import os
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.output import checked_target, writing
 from bert_jax.interface.words import counted
 
 
@@ -45,15 +45,14 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
         raise UserError(
             f"the texts of --task={task} are in your own files; pass the files to bert_jax.corpus as --source=jsonl:FILE"
         )
+    target = checked_target(os.fspath(output))
     try:
         examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
     except UserError as error:  # the message names keys of the configuration, but this command has flags
         raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
     found = list(documents(example.texts for example in examples))
-    try:
-        pathlib.Path(output).write_text("".join(json.dumps({"text": text}) + "\n" for text in found), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--output={output} cannot be written: {error.strerror}; name a file in an existing directory") from error
+    with writing(f"--output={os.fspath(output)}"):
+        target.write_text("".join(json.dumps({"text": text}) + "\n" for text in found), encoding="utf-8")
     return len(found)
 
 

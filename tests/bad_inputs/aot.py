@@ -93,6 +93,12 @@ CASES = [
         "--step=eval --save=programs",
         "--save=programs saves training steps for `pretrain --compiled`, and no command loads the ... leave it out",
     ),
+    Case(
+        "programs into a file",
+        "--save=programs",
+        "--save=programs is a file; name a directory",
+        files={"programs": ""},
+    ),
     Case("an empty experiment", "--config=", "--config is missing, for example --config=experiments/pretrain/bert_base.py"),
 ]
 TABLE = Table("aot", "--config=$experiment --topology=v5e:4x4", CASES)

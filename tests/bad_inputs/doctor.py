@@ -27,9 +27,14 @@ CASES = [
     Case(
         "figures into a directory that is not there",
         "--json=nowhere/a.json",
-        "--json=nowhere/a.json: there is no directory $here/nowhere; create it, or name another file",
+        "--json=nowhere/a.json: there is no directory nowhere (looked for in $here); create it first",
     ),
-    Case("figures into a bucket", "--json=gs://bucket/a.json", "--json=gs:/bucket/a.json: this flag only accepts a local path"),
+    Case(
+        "figures into a directory itself",
+        "--json=.",
+        "--json=. cannot be written: Is a directory; choose another --json, such as out.json",
+    ),
+    Case("figures into a bucket", "--json=gs://bucket/a.json", "--json=gs://bucket/a.json: this flag only accepts a local path"),
     Case("a workdir without a name", "--workdir=", "--workdir= is empty; give a name, or leave the flag out"),
     Case("a mistyped bucket", "--workdir=gs:/bucket/run", "a path in a bucket starts with gs://; did you mean gs://bucket/run?"),
     Case("a whole bucket", "--workdir=gs://bucket", "--workdir=gs://bucket is a whole bucket; name a directory or file in it"),

@@ -87,6 +87,11 @@ TEXTS = [
         "--data-dir=nowhere ... does not exist; give the directory that holds the files of sick/entailment",
     ),
     Case(
+        "an output that cannot be written, before the data is read",
+        "--task=sick/entailment --data-dir=nowhere --output=.",
+        "--output=. cannot be written: Is a directory; choose another --output, such as out.jsonl",
+    ),
+    Case(
         "texts of one's own",
         "--task=own/sequence",
         "the texts of --task=own/sequence are in your own files; pass the files to bert_jax.corpus as --source=jsonl:FILE",

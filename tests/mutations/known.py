@@ -458,13 +458,13 @@ EQUIVALENT: list[Equivalent] = [
         "as many numbers as items",
     ),
     Equivalent(
-        "bert_jax/prediction/output.py",
+        "bert_jax/interface/output.py",
         "if there and source and os.path.samestat(there, source):",
         "if there and source and os.path.samestat(source, there):",
         "the function is symmetric in its arguments",
     ),
     Equivalent(
-        "bert_jax/prediction/output.py",
+        "bert_jax/interface/output.py",
         "if source and os.path.samestat(there, source):",
         "if source and os.path.samestat(source, there):",
         "the function is symmetric in its arguments",

@@ -21,7 +21,7 @@ def test_only_training_texts_are_written_one_document_per_line(tmp_path: pathlib
     assert write_texts("glue/sst2", str(tmp_path), tmp_path / "out.jsonl") == 2
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"text": "it was fine"}, {"text": "it was bad"}]
-    with pytest.raises(UserError, match=r"cannot be written: No such file .*; name a file in an existing directory"):
+    with pytest.raises(UserError, match=r"--output=\S+out.jsonl: there is no directory \S+none; create it first"):
         write_texts("glue/sst2", str(tmp_path), tmp_path / "none" / "out.jsonl")
 
 

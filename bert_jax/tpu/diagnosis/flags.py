@@ -10,7 +10,7 @@ from annotated_types import Interval
 
 from bert_jax.configs.command_line import suggested_key
 from bert_jax.configs.files import split_overrides
-from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
+from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import add_process_flags
 
@@ -37,7 +37,7 @@ def flag_parser(description: str | None) -> FlagParser:
     checks.add_argument("--chips", type=chips, metavar="N", help="the number of chips that all hosts together should have")
     checks.add_argument("--no-estimate", action="store_true", help="do not let aot estimate the time of a step (on TPUs)")
     output = parser.group("output")
-    output.add_argument("--json", type=nonempty_path, metavar="FILE", help="write all numbers to FILE")
+    output.add_argument("--json", type=nonempty, metavar="FILE", help="write all numbers to FILE")
     add_process_flags(parser)
     return parser
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, remove_leftovers
-from bert_jax.prediction.output import checked_target
+from bert_jax.interface.output import checked_target
 from tests.open_files import open_below
 
 
