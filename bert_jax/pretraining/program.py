@@ -41,7 +41,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     if experiment.spikes.policy != "none":
         from bert_jax.training.spikes import new_watched_state, spike_filter
 
-        make_state, filter_spikes = new_watched_state, spike_filter(experiment.spikes)
+        make_state, filter_spikes = new_watched_state, spike_filter(experiment.spikes, experiment.phase_starts()[1:-1])
     return Program(
         objective=objective.for_model(dataclasses.replace(objective.model, config=resolve(experiment.model, mesh))),
         parameters=parameters,

@@ -38,7 +38,7 @@ from bert_jax.runtime.workdir import differences, from_start, run_config
 from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, checked, is_remote
 from bert_jax.training.checkpoints import Checkpoints
-from bert_jax.training.steps import Program, TrainState
+from bert_jax.training.steps import Program, TrainState, skipped_batches
 
 log = logging.getLogger(__name__)
 
@@ -175,12 +175,27 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_vocabulary(experiment, trunk, workdir, corpus)
                 _require_same_past(experiment, trunk, step)
                 log.info("continuing from step %s of %s, with its optimizer", f"{step:,}", workdir)
-                return checkpoints.restore(step, layout)
+                return _restored(checkpoints, step, layout, trunk)
     others = f" (it has steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
     raise UserError(
         f"{STATE}={experiment.init_state}: {workdir} has no state of step {step:,}{others}; name an existing step, or train that "
         f"run with --config.checkpoints.keep_at='[{step}]'"
     )
+
+
+def _restored(checkpoints: Checkpoints, step: int, layout: TrainState, trunk: PretrainingExperiment) -> TrainState:
+    """Restores the state of `step`. The averages of a spike policy start anew, since the loss of this run may differ. A run
+    without a policy continues from a state of a policy too, and leaves its fields out."""
+    if trunk.spikes.policy == "none":
+        return checkpoints.restore(step, layout)
+    from bert_jax.training.spikes import WatchedTrainState, watched_layout, with_new_averages, without_watch
+
+    if isinstance(layout, WatchedTrainState):
+        return with_new_averages(checkpoints.restore(step, layout))
+    state = checkpoints.restore(step, watched_layout(layout))
+    if skipped := skipped_batches(state):
+        log.info("that run had skipped %s; this run has no spike policy and reads as many again", counted(skipped, "batch"))
+    return without_watch(state)
 
 
 def start_step(experiment: PretrainingExperiment) -> int:
@@ -212,7 +227,10 @@ def _decisive(experiment: PretrainingExperiment) -> JsonObject:
 
 
 def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExperiment) -> None:
-    changed = differences(_decisive(trunk), _decisive(experiment))
+    there, here = _decisive(trunk), _decisive(experiment)
+    if experiment.spikes.policy == "none":  # `_restored` leaves the fields of a policy out
+        there["spikes.policy"] = "none"
+    changed = differences(there, here)
     if changed:
         listed = ", ".join(f"config.{key} is {then} in that run, but {now} here" for key, (then, now) in changed.items())
         raise UserError(

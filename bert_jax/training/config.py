@@ -62,7 +62,7 @@ class SpikeConfig:
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
     window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
     """The window of the running mean and standard deviation, in steps. In the moving averages, the newest loss has the weight
-    1/window. The first `window` steps of a run are never spikes."""
+    1/window. They start anew in every phase, so the first `window` steps of a phase are never spikes."""
     in_a_row: Count = 3
     """"rollback": the number of consecutive spikes that triggers a rollback."""
     rollback_steps: CountOrZero = 100

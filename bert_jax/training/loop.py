@@ -279,7 +279,8 @@ class StepSums:
             raise UserError(
                 f"the loss was far above the running mean in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
                 "(config.abort_after_skipped); these steps did not change the weights. This is not a spike: lower the learning "
-                "rate, or set config.spikes.policy=none in another --workdir"
+                "rate, or continue from a checkpoint of this run in another --workdir with --config.init_state=WORKDIR@STEP "
+                "--config.spikes.policy=none"
             )
 
 

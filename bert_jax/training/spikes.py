@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ class WatchedTrainState(TrainState):
     loss_variance: Float[Array, ""]
     """The moving average of the squared differences from the mean."""
     losses: Int[Array, ""]
-    """The number of losses in the averages."""
+    """The number of losses in the averages since the start of the phase."""
     spikes: Int[Array, ""]
     """The number of steps skipped because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
@@ -54,9 +54,36 @@ class WatchedTrainState(TrainState):
 
 def new_watched_state(params: Params, optimizer: optax.GradientTransformation) -> WatchedTrainState:
     """Returns the state before the first step."""
-    names = [field.name for field in dataclasses.fields(WatchedTrainState) if field.name not in TrainState.__dataclass_fields__]
-    zeros: dict[str, Any] = {name: jnp.zeros((), jnp.float32 if name.startswith("loss_") else jnp.int32) for name in names}
+    zeros: dict[str, Any] = {name: jnp.zeros((), dtype) for name, dtype in _own_dtypes().items()}
     return WatchedTrainState(**vars(new_state(params, optimizer)), **zeros)
+
+
+def _own_dtypes() -> dict[str, Any]:
+    """Returns the dtypes of the fields that only a watched state has."""
+    names = [field.name for field in dataclasses.fields(WatchedTrainState) if field.name not in TrainState.__dataclass_fields__]
+    return {name: jnp.float32 if name.startswith("loss_") else jnp.int32 for name in names}
+
+
+def watched_layout(layout: TrainState) -> WatchedTrainState:
+    """Returns the layout of the watched states of a run whose states without a spike policy have `layout`."""
+    scalars: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct((), dtype, sharding=layout.step.sharding) for name, dtype in _own_dtypes().items()
+    }
+    return WatchedTrainState(**vars(layout), **scalars)
+
+
+def without_watch(state: WatchedTrainState) -> TrainState:
+    """Returns the state without the fields of a spike policy."""
+    return TrainState(**{name: getattr(state, name) for name in TrainState.__dataclass_fields__})
+
+
+def with_new_averages(state: WatchedTrainState) -> WatchedTrainState:
+    """Returns the state with averages of no losses. The next loss replaces the old averages."""
+    return dataclasses.replace(state, losses=_like(state.losses, 0))
+
+
+def _like(old: jax.Array, value: int) -> jax.Array:
+    return jax.device_put(jnp.int32(value), old.sharding)
 
 
 def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConfig) -> Bool[Array, ""]:
@@ -65,15 +92,19 @@ def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConf
     return (state.losses >= config.window) & (loss > state.loss_mean + config.deviations * deviation)
 
 
-def spike_filter(config: SpikeConfig) -> SpikeFilter:
+def spike_filter(config: SpikeConfig, starts: Sequence[int] = ()) -> SpikeFilter:
     """Returns the spike filter, which skips steps whose loss is a spike. The state must be a `WatchedTrainState`.
 
-    The filter adds the sums "spikes" (0 or 1) and "spikes_in_a_row".
+    The averages start anew at the steps `starts`, the starts of the phases, since a phase with other rows has another loss. The
+    filter adds the sums "spikes" (0 or 1) and "spikes_in_a_row".
     """
 
     def judged(
         state: WatchedTrainState, loss: Float[Array, ""], finite: Bool[Array, ""]
     ) -> tuple[Bool[Array, ""], WatchedTrainState, Sums]:
+        if starts:
+            is_start = (state.step == jnp.asarray(starts)).any()
+            state = dataclasses.replace(state, losses=jnp.where(is_start, 0, state.losses))
         spike = finite & is_spike(state, loss, config)
         state = _with_loss(state, loss, finite & ~spike, spike.astype(jnp.int32), 1.0 / config.window)
         sums = {"spikes": spike.astype(jnp.float32), "spikes_in_a_row": state.spikes_in_a_row.astype(jnp.float32)}
@@ -157,13 +188,9 @@ class Rollback:
         )
         assert isinstance(state, WatchedTrainState)
         self._times += 1
-
-        def like(old: jax.Array, value: int) -> jax.Array:
-            return jax.device_put(jnp.int32(value), old.sharding)
-
         return dataclasses.replace(
             state,
-            spikes_in_a_row=like(state.spikes_in_a_row, 0),  # the state may be from between the spikes
-            skipped_batches=like(state.skipped_batches, skipped),
-            rollbacks=like(state.rollbacks, self._times),
+            spikes_in_a_row=_like(state.spikes_in_a_row, 0),  # the state may be from between the spikes
+            skipped_batches=_like(state.skipped_batches, skipped),
+            rollbacks=_like(state.rollbacks, self._times),
         )

@@ -8,12 +8,18 @@ import pathlib
 import shutil
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.errors import UserError
 from bert_jax.pretraining.start import load_branch_state
+from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.spikes import new_watched_state, without_watch
+from bert_jax.training.steps import skipped_batches
 from tests.end_to_end.runs import build_corpus
 from tests.random_rows import TINY
 from tests.training.test_checkpoints_on_meshes import abstract, save_all, state_at
@@ -24,8 +30,8 @@ MODEL = PretrainingExperiment(model=TINY, phases=(PhaseConfig(steps=1, length=32
 VALUES: dict[str, Any] = {"model": MODEL, "phases": [FIRST, SECOND]}
 
 
-def write_config(workdir: pathlib.Path, corpus: str) -> None:
-    config = PretrainingExperiment.from_dict(VALUES | {"corpus": {"directory": corpus}}).to_dict()
+def write_config(workdir: pathlib.Path, corpus: str, **changes: Any) -> None:
+    config = PretrainingExperiment.from_dict(VALUES | {"corpus": {"directory": corpus}} | changes).to_dict()
     (workdir / "config.json").write_text(json.dumps(config | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "a"}))
 
 
@@ -92,6 +98,29 @@ def test_a_state_of_another_model_or_optimizer_is_refused(
     changes: dict[str, Any], says: str, trunk: pathlib.Path, corpus: Corpus
 ):
     assert f"is a state of a different model or optimizer: {says}; use the same" in refusal(f"{trunk}@12", corpus, **changes)
+
+
+@pytest.mark.parametrize("policy", ["none", "skip"])
+def test_a_branch_may_go_on_without_the_spike_policy_or_with_new_averages(
+    policy: str, trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    state = new_watched_state({"weights": jnp.ones(3)}, optax.identity())
+    state = dataclasses.replace(state, step=jnp.int32(12), losses=jnp.int32(9), spikes=jnp.int32(2), skipped_batches=jnp.int32(5))
+    state = jax.device_put(state, jax.devices()[0])
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(12, state)
+        checkpoints.finish()
+    write_config(tmp_path, str(trunk.with_name("corpus")), spikes={"policy": "rollback"})
+    values = VALUES | {"corpus": {"directory": "runs/corpus"}, "spikes": {"policy": policy}, "init_state": f"{tmp_path}@12"}
+    layout = abstract(state if policy == "skip" else without_watch(state))
+    with caplog.at_level("INFO", logger="bert_jax"):
+        found: Any = load_branch_state(PretrainingExperiment.from_dict(values), corpus, layout)
+    assert int(found.step) == 12
+    assert found.params["weights"].tolist() == [1, 1, 1]
+    assert abstract(found) == layout
+    if policy == "skip":
+        assert (int(found.losses), int(found.spikes), skipped_batches(found)) == (0, 2, 5)
+    assert ("that run had skipped 5 batches; this run has no spike policy" in caplog.text) == (policy == "none")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import types
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
 import pytest
 
 from bert_jax.configs.pretraining import EvaluationConfig, PhaseConfig, PretrainingExperiment
@@ -54,6 +56,12 @@ def test_spikes_are_counted_if_there_is_a_policy(policy):
     assert program.new_state is (new_state if policy == "none" else new_watched_state)
     assert (program.spike_filter is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
     assert step_scalars(experiment) == {"seed": experiment.seed}
+    if program.spike_filter:
+        state = new_watched_state({}, optax.identity())
+        state = dataclasses.replace(state, losses=jnp.int32(500), loss_mean=jnp.float32(1.0))
+        for step, keeps in ((9, False), (10, True), (11, False)):  # the second phase starts after step 10
+            found = program.spike_filter(dataclasses.replace(state, step=jnp.int32(step)), jnp.float32(2), jnp.bool(True))
+            assert bool(found[0]) == keeps
 
 
 def test_the_settings_of_an_objective_reach_it():

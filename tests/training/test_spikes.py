@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +33,14 @@ def fresh() -> WatchedTrainState:
     return jax.jit(functools.partial(new_watched_state, optimizer=optimizer()))(random_parameters())
 
 
-def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], WatchedTrainState]:
+def judged(state: WatchedTrainState, losses: list[float], starts: Sequence[int] = ()) -> tuple[list[bool], WatchedTrainState]:
     """Returns which losses change the weights, and the state after the last."""
     found = []
-    decide = jax.jit(spike_filter(CONFIG))
+    decide = jax.jit(spike_filter(CONFIG, starts))
     bare = dataclasses.replace(state, params={}, opt_state=())
     for loss in losses:
         keeps, bare, _ = decide(bare, jnp.float32(loss), jnp.isfinite(jnp.float32(loss)))
+        bare = dataclasses.replace(bare, step=bare.step + 1)
         found.append(bool(keeps))
     return found, bare
 
@@ -55,6 +57,14 @@ def test_a_loss_far_above_the_moving_mean_is_a_spike_and_not_averaged(fresh):
         mean, variance = mean + 0.1 * (loss - mean), 0.9 * (variance + 0.1 * (loss - mean) ** 2)
     assert float(state.loss_mean) == pytest.approx(mean, rel=1e-5)
     assert float(state.loss_variance) == pytest.approx(variance, rel=1e-3)
+
+
+@pytest.mark.parametrize("first", [9.0, float("nan")])
+def test_the_higher_losses_of_a_new_phase_are_not_spikes(first: float, fresh: WatchedTrainState):
+    kept, state = judged(fresh, [5.0] * 20 + [first] + [9.0] * 10, starts=(12, 20))
+    assert kept == [True] * 20 + [first == 9.0] + [True] * 10
+    assert (int(state.losses), float(state.loss_mean), int(state.spikes)) == (10 + (first == 9.0), 9.0, 0)
+    assert judged(state, [20.0], starts=(12, 20))[0] == [False]
 
 
 def test_counters_are_integers_and_averages_floats(fresh):
