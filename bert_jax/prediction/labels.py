@@ -174,8 +174,11 @@ class Tag:
         """Returns a message if a line seems to have a word and its tag, as in a training file. Otherwise returns None."""
         labels = {label for label in require_head(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
-        stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
-        if len(parts) > 1 and parts[-1] in labels and stated:
+        if len(parts) < 2:
+            return None
+        stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O")
+        is_word = len(parts) > 2 and parts[-1] in ("B", "I", "E", "S")  # such as the last word of "my wife and I"
+        if parts[-1] in labels and stated and not is_word:
             return (
                 f"{shortened(parts[-1])} seems to be the tag of a word, not part of the text; give a sentence per line, "
                 'or JSON with "words"'

@@ -382,6 +382,9 @@ def test_a_second_text_that_is_a_label_a_number_or_perhaps_a_word_is_reported(la
         (("NOUN", "1"), "river NOUN", False),
         (("NOUN", "1"), "river\tNOUN", True),
         (("NOUN", "1"), "river\t1", False),
+        (("B", "I", "O"), "my wife and I", False),
+        (("B", "I", "O"), "my\twife\tand\tI", False),
+        (("B", "I", "O"), "paris I", True),
     ],
 )
 def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
