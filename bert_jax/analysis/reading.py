@@ -127,8 +127,9 @@ class Treebank(AnnotatedSource):
 class Reading:
     """Reads records as windows and shows the progress. Counts the texts and the records that cannot be read."""
 
-    def __init__(self, engine: Engine, records: Records):
-        self._engine, self._records = engine, records
+    def __init__(self, engine: Engine, records: Records, longest: int | None = None):
+        """`longest` is the maximum number of tokens of a window (default: the length of the model's position table)."""
+        self._engine, self._records, self._longest = engine, records, longest or engine.config.max_position
         self._progress = Progress("read", None, "lines", delay=DELAY)
         self._line = 0
         self.texts = self.failed = 0
@@ -164,8 +165,7 @@ class Reading:
         said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
         if windows == self.texts:
             return said
-        longest = counted(self._engine.config.max_position, "token")
-        return f"{said}; texts longer than {longest} were cut: {counted(windows, 'window')}"
+        return f"{said}; texts longer than {counted(self._longest, 'token')} were cut: {counted(windows, 'window')}"
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]

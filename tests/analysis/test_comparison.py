@@ -11,13 +11,14 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.compare import measure
+from bert_jax.analysis.compare import command, measure
 from bert_jax.analysis.compare.aligned import WindowPair, paired_windows
 from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
 from bert_jax.analysis.compare.figures import write_comparison
 from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.masked import MaskedWords, twins
 from bert_jax.analysis.compare.measure import Comparison, compared_layers, matched
+from bert_jax.analysis.flags import parse_flags
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.windows import Kind, Word
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -90,6 +91,19 @@ def test_windows_have_the_same_words_for_both_models_and_fit_both_position_table
     for side, engine in (("own", analyser.engine), ("other", stranger.engine)):
         read = [i for pair in pairs for i in getattr(pair, side).item().ids[1:-1]]
         assert read == [i for text in TEXTS for i in engine.model.tokenizer.encode(text)]
+
+
+def test_the_summary_names_the_shorter_position_table(analyser, stranger, other, tmp_path, monkeypatch, capsys):
+    def read_all(engine, rival, pairs, options, show) -> Comparison:
+        return dataclasses.replace(other, windows=len(list(pairs)))
+
+    monkeypatch.setattr(command, "load_analyser", lambda flags: analyser)
+    monkeypatch.setattr(command.Analyser, "load", lambda path: stranger)
+    monkeypatch.setattr(command, "compare_models", read_all)
+    monkeypatch.setattr(command, "write_comparison", lambda folder, found: None)
+    given = ["compare", "--model=m", "--with=o", f"--output={tmp_path / 'out'}", "the cab " * 30]
+    assert command.run(parse_flags("", given)[1]) == 0
+    assert "texts longer than 24 tokens were cut" in capsys.readouterr().out
 
 
 def test_reordered_heads_of_a_copy_are_matched_and_its_layers_are_equal(same):

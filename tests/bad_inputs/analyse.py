@@ -179,6 +179,14 @@ CASES = [
     ),
     Case("two words for one", "neighbours 'the house'", "'the house' is 2 words; give one word, or a sentence with one"),
     Case("a word in context without a text", "neighbours 'the [house]'", "words of a text; name the text with --input=FILE"),
+    *(
+        Case(
+            f"{flag} for neighbours without a text",
+            f"neighbours house {flag}",
+            f"{flag} has no effect without a text; name the text with --input=FILE, or leave the flag out",
+        )
+        for flag in ("--jsonl", "--layer=1", "--senses=3", "--occurrences=9")
+    ),
     Case(
         "a layer that does not exist",
         "neighbours house --input=$text --layer=2",

@@ -28,7 +28,7 @@ def run(flags: argparse.Namespace) -> int:
     engine = load_analyser(flags).engine
     check_comparable(engine, options)  # before random weights are drawn
     other = Engine(random_weights(engine.model, flags.seed)) if flags.control else Analyser.load(flags.other).engine
-    reading = Reading(engine, records)
+    reading = Reading(engine, records, min(each.config.max_position for each in (engine, other)))
     pairs = reading.each(lambda text: paired_windows(engine, other, text))
     found = compare_models(engine, other, pairs, options, reading.show)
     print(reading.summary(found.words, found.windows))

@@ -8,7 +8,7 @@ import sys
 
 from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
-from bert_jax.analysis.neighbours.flags import Neighbouring
+from bert_jax.analysis.neighbours.flags import USUAL_SENSES, Neighbouring
 from bert_jax.analysis.neighbours.measure import Neighbours, WordPieces, checked_layers, find_neighbours, nearest_pieces
 from bert_jax.analysis.reading import Reading
 from bert_jax.analysis.windows import marked_window
@@ -21,9 +21,11 @@ from bert_jax.prediction.streams import check_not_files, read_texts
 def run(flags: argparse.Namespace) -> int:
     """Writes the nearest pieces of words and, if a text is given, the nearest words in context. Returns the exit status."""
     check_not_files(flags.words)
+    options = read_options(Neighbouring, flags)
+    if not flags.input:
+        _refuse_flags_of_texts(flags, options)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = open_folder(flags, FILES if records else (PIECES,), [records.file] if records else ())
-    options = read_options(Neighbouring, flags)
     engine = load_analyser(flags).engine
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]
@@ -47,6 +49,20 @@ def run(flags: argparse.Namespace) -> int:
         failed = reading.failed + print_missing(found, flags.input)
     print_written(folder)
     return int(failed > 0)
+
+
+def _refuse_flags_of_texts(flags: argparse.Namespace, options: Neighbouring) -> None:
+    """Raises UserError if a flag is given that has no effect without --input."""
+    usual = Neighbouring()
+    given = {
+        "--jsonl": flags.jsonl,
+        **{f"--layer={layer}": True for layer in options.layers},
+        f"--senses={flags.senses}": flags.senses != USUAL_SENSES,
+        f"--occurrences={options.occurrences}": options.occurrences != usual.occurrences,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UserError(f"{flag} has no effect without a text; name the text with --input=FILE, or leave the flag out")
 
 
 def print_pieces(found: list[WordPieces]) -> None:

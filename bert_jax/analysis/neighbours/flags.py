@@ -11,6 +11,7 @@ from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_
 from bert_jax.interface.ranges import CountOrZero, InRange, check_ranges
 
 SENSES = Interval(ge=1, le=10)
+USUAL_SENSES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,5 +40,6 @@ def add_flags(parser: FlagParser) -> None:
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
     add_option_flags(own, Neighbouring, "layers", "count")
-    own.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="the number of clusters per word")
+    senses = "the number of clusters per word"
+    own.add_argument("--senses", type=InRange(int, SENSES), default=USUAL_SENSES, metavar="N", help=senses)
     add_option_flags(own, Neighbouring, "occurrences")
