@@ -129,7 +129,7 @@ def pretrain(
             for later in range(index, len(experiment.phases)):  # later phases are checked too, so that the run fails early
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
-            evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
+            evaluation = Evaluation(experiment, program, index, splits, run, batches.source)
 
             def rows_of(step: int) -> Batch:
                 try:
@@ -193,8 +193,8 @@ def pretrain(
         if not run_log.scores:  # an earlier start was killed after the last checkpoint, before the results were written
             with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
-                plan = PhaseBatches(experiment, last, splits.for_phase(last)).source.plan(0)
-                run_log.scores = Evaluation(experiment, program, last, splits, run, plan)(trained.state.params)
+                source = PhaseBatches(experiment, last, splits.for_phase(last)).source
+                run_log.scores = Evaluation(experiment, program, last, splits, run, source)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:

@@ -99,6 +99,11 @@ class BatchSource:
         """Returns the plan of a block. Waits until the plan is computed. Blocks are numbered across all epochs."""
         return self._start(block).result()[1]
 
+    def texts(self, block: int) -> Corpus:
+        """Returns the texts of a block. They are the whole corpus if it is a single block. The positions in `plan(block)` are
+        positions in these texts."""
+        return self._start(block).result()[0]
+
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
         """Returns a future of (the texts of a block, its plan). If needed, starts a background thread that computes them.
 

@@ -101,9 +101,10 @@ class EvalRows:
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
     train: Any
-    """The `Corpus` of the training split of the phase."""
+    """The `Corpus` of the training split of the phase, or of a block of the split. Its token counts are those of the whole
+    split."""
     plan: Any
-    """The `EpochPlan` of an epoch of the training split, or of a block of an epoch."""
+    """The `EpochPlan` of an epoch of `train`."""
     words: int | None = None
     """The number of predicted words if whole words are predicted, otherwise None. The predictions are the pieces of these
     words."""

@@ -10,10 +10,10 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import corpus_masking_tables, eval_batches, process_shard, to_device
+from bert_jax.data.batches import BatchSource, corpus_masking_tables, eval_batches, process_shard, to_device
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus
-from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import words_begun
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
@@ -34,11 +34,11 @@ EVAL_SEED = 20_181_011
 
 
 class Evaluation:
-    """Computes held-out scores on rows of a phase's length. Also computes the objective's baselines on the same rows. `plan` is
-    the phase's plan for the training split, or for a block of this split."""
+    """Computes held-out scores on rows of a phase's length. Also computes the objective's baselines on the same rows.
+    `source` makes the phase's batches."""
 
     def __init__(
-        self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
+        self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, source: BatchSource
     ):
         program, experiment = phase_program(experiment, program, phase), experiment.for_phase(phase)
         mesh, self._program = program.mesh, program
@@ -61,7 +61,7 @@ class Evaluation:
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
         words = self._count_words(splits.eval, examples) if whole_words else None
-        further = objective.eval_scores(EvalRows(predicted, labels, splits.for_phase(phase), plan, words))
+        further = objective.eval_scores(EvalRows(predicted, labels, source.texts(0), source.plan(0), words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # does not count the empty rows that pad the last batch

@@ -13,11 +13,13 @@ import optax
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import eval_batches
+from bert_jax.data.batches import BatchSource, eval_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.corpus.verification import Verifications
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.model.config import published
+from bert_jax.objectives.scores import unigram_baseline
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.splits import PhaseBatches, Splits
@@ -42,12 +44,13 @@ def evaluation_of(
     run: Run,
     program: Program | None = None,
     of_phases: Mapping[int, Corpus] | None = None,
+    source: BatchSource | None = None,
 ) -> evaluation.Evaluation:
     """Returns the evaluation of the last phase. Only a call needs a `program` with the parameters."""
     program = program or program_for(experiment.trained_objective, optax.sgd(1.0))
     phase, found = len(experiment.phases) - 1, Splits(*splits, Verifications([]), of_phases or {})
-    plan = PhaseBatches(experiment, phase, found.for_phase(phase)).source.plan(0)
-    return evaluation.Evaluation(experiment, program, phase, found, run, plan)
+    source = source or PhaseBatches(experiment, phase, found.for_phase(phase)).source
+    return evaluation.Evaluation(experiment, program, phase, found, run, source)
 
 
 def in_words(corpus: Corpus) -> Corpus:
@@ -176,6 +179,21 @@ def test_the_baselines_of_a_phase_with_its_own_corpus_are_those_of_this_corpus(r
     found = evaluation_of(experiment, (train, eval_split), run, of_phases={1: other})._baseline
     assert found == evaluation_of(experiment, (other, eval_split), run)._baseline
     assert found != evaluation_of(experiment, (train, eval_split), run)._baseline
+
+
+def test_the_baseline_of_a_translation_counts_the_translations_of_a_block(run: Run):
+    """By brute force: the targets in all rows of the first of three blocks predict the held-out targets."""
+    corpus = dataclasses.replace(corpus_of([[1 + n % 5, 1 + n % 7] for n in range(90)]), languages=("en", "de"))
+    model, phase = published("transformer_base") | {"vocab_size": corpus.vocabulary.size}, {"steps": 1, "length": 24}
+    values = {"model": model, "examples": {"pairs": "none", "packed_examples": 6}, "phases": [phase]}
+    experiment = PretrainingExperiment.from_dict(values)
+    source = BatchSource(corpus, experiment.example_config(0), 1, 0, block_tokens=corpus.num_tokens // 3 + 1)
+    rows, (held_out,) = source.plan(0).num_rows, eval_batches(corpus, experiment.eval_config(0), 99, None, evaluation.EVAL_SEED)
+    assert source.rows_per_epoch == 3 * rows
+    targets = np.concatenate([source.at(row)["targets"] for row in range(rows)])
+    counts = np.bincount(targets[targets >= 0], minlength=corpus.vocabulary.size)
+    found = evaluation_of(experiment, (corpus, corpus), run, source=source)._baseline
+    assert found == unigram_baseline(counts, held_out["targets"])
 
 
 def test_the_next_sentence_baseline_exists_only_for_pairs(run: Run):

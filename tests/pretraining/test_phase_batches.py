@@ -79,8 +79,8 @@ def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatc
     experiment = PretrainingExperiment.from_dict(values)
     program = program_for(experiment.trained_objective, optax.sgd(1.0))
     run = Run(tmp_path, True, Preemption(), Watchdog(tmp_path))
-    plan = PhaseBatches(experiment, 0, CORPUS).source.plan(0)
+    source = PhaseBatches(experiment, 0, CORPUS).source
     with pytest.raises(
         UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs .* of host memory, but there"
     ):
-        Evaluation(experiment, program, 0, Splits(CORPUS, CORPUS, Verifications([])), run, plan)
+        Evaluation(experiment, program, 0, Splits(CORPUS, CORPUS, Verifications([])), run, source)
