@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import fnmatch
+import glob
 import os
 import pathlib
 import shutil
@@ -152,18 +153,20 @@ def fetched(
 
 def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     """Returns local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` across directories), sorted by
-    name."""
+    name. Copies that match but no longer exist in the bucket are deleted."""
     text = checked(pattern, name)
     parts = text.split("/")
     fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
     if fixed == len(parts) or object_at(text):  # the name of an existing object is used literally, even if it has wildcards
         return [path] if (path := fetched(text, name)).is_file() else []
     above, wanted = "/".join(parts[:fixed]), parts[fixed:]
-    objects = {
-        other: item for other, item in listed(above).items() if item.size and _matches(other.split("/"), wanted)
-    }
-    copies = cached_path(above)
+    there, copies = listed(above), cached_path(above)
+    objects = {other: item for other, item in there.items() if item.size and _matches(other.split("/"), wanted)}
     fetch(above, copies, objects, keep=True)
+    with _disk_errors(copies):
+        for name in glob.glob("/".join(wanted), root_dir=copies, recursive=True):  # noqa: PTH207 - as `_matches`
+            if name not in there and (copies / name).is_file():
+                (copies / name).unlink(missing_ok=True)
     return [copies / other for other in sorted(objects)]
 
 

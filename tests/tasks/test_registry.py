@@ -74,14 +74,16 @@ def test_messages_about_own_files_reach_the_caller(name: str, rows: list[dict[st
 
 def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(bucket: str, tmp_path: pathlib.Path):
     for label in ("good", "poor"):
-        objects.write(f"{bucket}/train-{label}.csv", f"text,label\nit was {label},{label}\n".encode())
+        objects.write(f"{bucket}/train/{label}.csv", f"text,label\nit was {label},{label}\n".encode())
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\nit,poor\n")
-    own = OwnDataConfig(train=f"{bucket}/train-*.csv", dev=str(dev))
+    own = OwnDataConfig(train=f"{bucket}/*/*.csv", dev=str(dev), label_names=("good", "poor"))
     splits = load_task(TaskConfig(name="own/sequence", own=own)).splits
     assert {split: [example.text for example in examples] for split, examples in splits.items()} == {
         "train": ["it was good", "it was poor"], "dev": ["it"],
     }  # fmt: skip
+    objects.remove(f"{bucket}/train/good.csv")
+    assert [example.text for example in load_task(TaskConfig(name="own/sequence", own=own)).splits["train"]] == ["it was poor"]
     with pytest.raises(UserError, match=r"own\.train=gs://.*/c-\*\.csv matches no file"):
         load_task(TaskConfig(name="own/sequence", own=OwnDataConfig(train=f"{bucket}/c-*.csv", dev=str(dev))))
     WRITERS["sick/relatedness"](tmp_path)
