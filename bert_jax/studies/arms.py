@@ -37,6 +37,7 @@ from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
 from bert_jax.training.schedules import piecewise
+from bert_jax.training.warm_start import same_vocabulary
 
 ANY_MODEL = "any"
 """The value of `init_from` when a fine-tuning experiment is checked before its model exists."""
@@ -166,15 +167,15 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     now, with the arm or the task in the message."""
     pretraining: dict[str, PretrainingExperiment] = {}
     teachers: dict[str, ModelConfig] = {}
-    words: dict[str, str] = {}
+    words: dict[str, VocabularyInfo] = {}
     for arm in itertools.chain.from_iterable(families(study)):
         if not arm.shares:
             with _named(f"the arm {arm.name!r}"):
                 pretraining[arm.name], vocabulary = _checked_pretraining(study, arm)
-                words[arm.name] = vocabulary.sha256
+                words[arm.name] = vocabulary
                 if teacher := load_teacher(pretraining[arm.name], vocabulary):
                     teachers[arm.name] = teacher.config
-                if arm.continues and words[arm.name] != words[arm.continues]:
+                if arm.continues and not same_vocabulary(vocabulary, words[arm.continues]):
                     raise UserError(
                         f"its corpus has a different vocabulary than {arm.continues!r}, which it continues; build it with the "
                         "same vocabulary: --vocab=CORPUS/tokenizer"

@@ -47,4 +47,8 @@ def trained_parts(
 
 def same_vocabulary(one: VocabularyInfo, other: VocabularyInfo) -> bool:
     """Returns whether two models tokenise text identically."""
-    return (one.sha256, one.lowercase) == (other.sha256, other.lowercase)
+
+    def rules(vocabulary: VocabularyInfo) -> tuple[str, bool, bool | None, bool]:
+        return vocabulary.sha256, vocabulary.lowercase, vocabulary.strip_accents, vocabulary.split_cjk
+
+    return rules(one) == rules(other)

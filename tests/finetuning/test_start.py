@@ -114,8 +114,9 @@ def test_settings_that_only_affect_training_may_differ(model, tmp_path):
     assert words.shape[0] == config.padded_vocab_size
 
 
-def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
-    other = dataclasses.replace(model.tokenizer.vocabulary, sha256="0" * 64)
+@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"lowercase": True}, {"strip_accents": True}, {"split_cjk": False}])
+def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path, change):
+    other = dataclasses.replace(model.tokenizer.vocabulary, **change)
     with pytest.raises(UserError, match="a different vocabulary than the corpus"):
         pretraining_start(experiment(exported(tmp_path, model), model), other)
 
