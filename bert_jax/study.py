@@ -115,7 +115,9 @@ def main() -> int:
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
     # The parts are computed in separate processes. This process only traces, and must not occupy a TPU that they need.
     jax.config.update("jax_platforms", "cpu")
-    checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
+    experiment = StudyExperiment.from_dict(flags.config)
+    experiment.check_given(flags.given)
+    checked = check(experiment, say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
     with start_run("study", flags, config, may_change=("*",), independent=True) as run:
         (run.workdir / METRICS).touch()  # this file marks the directory of a run, see `runtime.workdir.open_workdir`

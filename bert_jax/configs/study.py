@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -220,6 +220,15 @@ class StudyExperiment:
                 f"config.budget.equal={self.budget.equal} needs a limit of {self.budget.equal} per arm; "
                 f"set config.budget.{self.budget.equal}"
             )
+
+    def check_given(self, given: Collection[str]) -> None:
+        """Raises UserError if one of the keys `given` on the command line limits the budget in another unit than `equal`."""
+        for unit in ("tokens", "seconds"):
+            if f"budget.{unit}" in given and getattr(self.budget, unit) and self.budget.equal != unit:
+                raise UserError(
+                    f"config.budget.{unit} has no effect, because config.budget.equal is {self.budget.equal}; set "
+                    f"config.budget.equal={unit}, or leave it out"
+                )
 
     def _check_arm(self, arm: ArmConfig, arms: Sequence[str]) -> None:
         """Raises UserError if the keys of an arm contradict each other or name an unknown arm."""

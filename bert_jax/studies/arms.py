@@ -86,7 +86,8 @@ def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
 
 
 def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskConfig, seed: int) -> JsonObject:
-    """Returns the values of an arm's fine-tuning experiment on a task, without `init_from`."""
+    """Returns the values of an arm's fine-tuning experiment on a task, without `init_from`. The seeds are those of the study,
+    even if the experiment has a sweep over seeds."""
     given = _file(task.experiment)
     values = merged(given, study.finetune, task.finetune, arm.finetune)
     kind = task_head_class(task_config(values)).kind
@@ -94,7 +95,8 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
     if task.data_dir:
         values = merged(values, {"task": {"data_dir": data_directory(study, task)}})
     seeds = [seed * study.restarts + i for i in range(study.restarts)]
-    return merged(values, {"seed": seeds[0]}, {"sweep": {"seeds": seeds}} if len(seeds) > 1 else {})
+    has_sweep = len(seeds) > 1 or "sweep" in values
+    return merged(values, {"seed": seeds[0]}, {"sweep": {"seeds": seeds if len(seeds) > 1 else []}} if has_sweep else {})
 
 
 def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -239,6 +241,13 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
     Raises UserError if this model cannot do the task.
     """
     experiment = FinetuningExperiment.from_dict(with_new_parts({**values, "init_from": ANY_MODEL}, model, own))
+    sweep = experiment.sweep
+    for name, listed in (("batch_sizes", sweep.batch_sizes), ("learning_rates", sweep.learning_rates), ("epochs", sweep.epochs)):
+        if len(listed) > 1:
+            raise UserError(
+                f"config.sweep.{name}={list(listed)} has several settings, but a study scores the mean over all runs; set "
+                f"config.finetune.sweep.{name}=[{listed[0]}], or another single value"
+            )
     _check_pooling(model.model, experiment.head_config(own))
     if experiment.task.length > model.model.max_position:
         raise UserError(

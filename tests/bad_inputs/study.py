@@ -49,6 +49,18 @@ CASES = [
         files=study(corpus="nowhere"),
     ),
     Case(
+        "a budget in another unit",
+        "--config.budget.tokens=20e6",
+        "config.budget.tokens has no effect, because config.budget.equal is steps; set config.budget.equal=tokens, or",
+        files=study(),
+    ),
+    Case(
+        "a grid of settings, whose mean would be the score",
+        says="the arm 'a' cannot do the task 'own': config.sweep.epochs=[1, 2] has several settings, but ... set "
+        "config.finetune.sweep.epochs=[1], or another",
+        files=study(finetune={"sweep": {"epochs": [1, 2]}}),
+    ),
+    Case(
         "an arm with a model that cannot be",
         says="the arm 'b': model.hidden_size=7 is not divisible by model.num_heads=2; the nearest",
         files=with_arm(pretrain={"model": {"hidden_size": 7}}),
