@@ -230,8 +230,8 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
         raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name an existing file") from error
     if reason:
         raise UserError(f"{name} cannot be read: {reason}; name a text file that you have permission to read") from error
-    fault = damage(path, error) or f"damaged ({error})"
-    raise UserError(f"{name} cannot be read: it is {fault}; copy or make it again") from error
+    fault = damage(path, error, "copy or make it again") or f"damaged ({error}); copy or make it again"
+    raise UserError(f"{name} cannot be read: it is {fault}") from error
 
 
 def _regular(file: Any) -> os.stat_result | None:

@@ -215,18 +215,18 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
     return cast(IO[bytes], given)
 
 
-def damage(name: str, error: BaseException) -> str | None:
-    """If `error` is about the content of a compressed file, returns a description of the damage, e.g. "not a whole gzip file
-    (...)". Otherwise, returns None."""
+def damage(name: str, error: BaseException, remedy: str) -> str | None:
+    """If `error` is about the content of a compressed file, returns a description of the damage and the remedy, e.g. "not a whole
+    gzip file (...); fetch it again". Otherwise, returns None. `remedy` is the remedy for a damaged file."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
     if "too much memory" in str(error):
         return (
-            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported (unpack it with "
-            "zstd -d --long=31)"
+            "compressed by zstd with a window of more than 128 MiB (--long), which is not supported; unpack it with "
+            "zstd -d --long=31"
         )
-    return f"not a whole {packed} file ({error})"
+    return f"not a whole {packed} file ({error}); {remedy}"
 
 
 @contextlib.contextmanager
@@ -235,6 +235,6 @@ def reading_explained(name: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        if fault := damage(name, error):
-            raise UserError(f"{name} is {fault}; fetch it again, or unpack the part that is intact") from error
+        if fault := damage(name, error, "fetch it again, or unpack the part that is intact"):
+            raise UserError(f"{name} is {fault}") from error
         raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -136,8 +136,8 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                 is_empty &= not text.strip()
                 yield text
     except UNREADABLE as error:
-        if fault := damage(path.name, error):
-            raise UserError(f"{path} is {fault}; fetch it again") from error
+        if fault := damage(path.name, error, "fetch it again"):
+            raise UserError(f"{path} is {fault}") from error
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
     if is_empty:

@@ -22,6 +22,7 @@ from bert_jax.storage.formats import (
     damage,
     is_text,
     open_packed,
+    reading_explained,
     recognise,
     refuse_pipe,
     unicode_encoding,
@@ -128,9 +129,10 @@ def test_a_damaged_file_is_explained(tmp_path, ending, spoil):
     path.write_bytes(spoil(PACK[ending](LINES)))
     with pytest.raises(UNREADABLE) as raised, open_packed(path) as file:
         file.read()
-    fault = damage(path.name, raised.value)
+    fault = damage(path.name, raised.value, "fetch it again")
     assert fault is not None
     assert fault.startswith(f"not a whole {compression(path.name)} file (")
+    assert fault.endswith("); fetch it again")
 
 
 def test_a_zstd_file_with_a_window_above_the_limit_is_explained(tmp_path):
@@ -138,9 +140,11 @@ def test_a_zstd_file_with_a_window_above_the_limit_is_explained(tmp_path):
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00\x90\x19\x00\x00abc")  # a whole frame of "abc" with a window of 256 MiB
     with pytest.raises(UNREADABLE) as raised, open_packed(path) as file:
         file.read()
-    assert damage(path.name, raised.value) == (
-        "compressed by zstd with a window of more than 128 MiB (--long), which is not supported (unpack it with "
-        "zstd -d --long=31)"
+    with pytest.raises(UserError) as explained, reading_explained(str(path)):
+        raise raised.value
+    assert str(explained.value) == (
+        f"{path} is compressed by zstd with a window of more than 128 MiB (--long), which is not supported; unpack it with "
+        "zstd -d --long=31"
     )
 
 
@@ -148,7 +152,7 @@ def test_a_missing_file_is_not_reported_as_damaged(tmp_path):
     for ending in ("", *PACK):
         with pytest.raises(FileNotFoundError) as raised:
             open_packed(tmp_path / f"a{ending}")
-        assert damage(f"a{ending}", raised.value) is None
+        assert damage(f"a{ending}", raised.value, "") is None
 
 
 @pytest.mark.parametrize("text", ["It was fine.\n", "a\tb\nc", "\u0418\u0442 was \u4e2d\u6587 " + "plain " * 20])
