@@ -108,6 +108,17 @@ def name_in_bucket(path: str) -> str:
     return SCHEME + path.removeprefix(copies) if path.startswith(copies) else path
 
 
+@contextlib.contextmanager
+def copies_named_in_bucket() -> Iterator[None]:
+    """Replaces the local copies in the message of a UserError by their paths in the bucket."""
+    try:
+        yield
+    except UserError as error:
+        if f"/{COPIES}/" in (message := str(error)):
+            error.args = (message.replace(f"{cache_directory() / COPIES}/", SCHEME),)
+        raise
+
+
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path of a file or directory, or of its copy if it is in a bucket."""
     return cached_path(path) if is_remote(path) else pathlib.Path(path)

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.named import file_module, is_in_file, split_named
 from bert_jax.model.heads import KINDS, head_class
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.storage.fetching import cached_path, fetched, fetched_files
+from bert_jax.storage.fetching import cached_path, copies_named_in_bucket, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.own_rows import COLUMNAR
@@ -39,6 +39,7 @@ _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline"
 """The attributes and methods of a `Task`."""
 
 
+@copies_named_in_bucket()
 def load_task(config: TaskConfig, say: Say = note) -> Task:
     """Returns the task `config.name` with its examples.
 

@@ -65,3 +65,17 @@ def test_a_saved_data_set_and_compressed_lines_in_a_bucket_are_read(bucket: str)
         packed.write(b'{"text": "In a line."}\n')
     objects.write(f"{bucket}/a.jsonl.zst", file.getvalue().to_pybytes())
     assert texts(f"jsonl:{bucket}/*.zst") == ["In a line."]
+
+
+def test_errors_about_a_source_in_a_bucket_name_its_address(bucket: str):
+    objects.write(f"{bucket}/bad.jsonl", b'{"text": "a"}\n{"text"\n')
+    objects.write(f"{bucket}/half.txt.gz", b"\x1f\x8b\x08")
+    objects.write(f"{bucket}/a.parquet", b"no table")
+    for source, says in (
+        (f"jsonl:{bucket}/bad.jsonl", f"{bucket}/bad.jsonl"),
+        (f"text:{bucket}/*.gz", f"{bucket}/half.txt.gz is not a whole gzip file"),
+        (f"parquet:{bucket}/a.parquet", f"{bucket}/a.parquet is not"),
+    ):
+        with pytest.raises(UserError, match=f"(^|: ){re.escape(says)}") as raised:
+            texts(source)
+        assert str(cached_path(bucket)) not in str(raised.value)

@@ -86,6 +86,9 @@ def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(bucket: 
     assert [example.text for example in load_task(TaskConfig(name="own/sequence", own=own)).splits["train"]] == ["it was poor"]
     with pytest.raises(UserError, match=r"own\.train=gs://.*/c-\*\.csv matches no file"):
         load_task(TaskConfig(name="own/sequence", own=OwnDataConfig(train=f"{bucket}/c-*.csv", dev=str(dev))))
+    objects.write(f"{bucket}/empty.csv", b"")
+    with pytest.raises(UserError, match=rf"{bucket}/empty\.csv is empty"):
+        load_task(TaskConfig(name="own/sequence", own=OwnDataConfig(train=f"{bucket}/empty.csv", dev=str(dev))))
     WRITERS["sick/relatedness"](tmp_path)
     objects.write(f"{bucket}/sick/SICK.txt", (tmp_path / "SICK.txt").read_bytes())
     task = load_task(TaskConfig(name="sick/relatedness", data_dir=f"{bucket}/sick"))

@@ -18,6 +18,7 @@ from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import copies_named_in_bucket
 from bert_jax.storage.formats import conversion, open_packed, reading_explained
 from bert_jax.storage.records import KINDS, is_cut, read_lines, without_bom
 
@@ -36,7 +37,12 @@ class Document:
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Returns the documents of a span. Adds the numbers of skipped records and replaced byte sequences to `counts`."""
+    """Yields the documents of a span. Adds the numbers of skipped records and replaced byte sequences to `counts`."""
+    with copies_named_in_bucket():
+        yield from _documents_of(span, options, counts)
+
+
+def _documents_of(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     if span.item.pairs:
         return _read_pairs(span, options, counts)
     if span.item.kind in KINDS:

@@ -35,7 +35,7 @@ from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, load_named, split_named
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.storage.fetching import fetch_chosen, fetched_files
+from bert_jax.storage.fetching import copies_named_in_bucket, fetch_chosen, fetched_files
 from bert_jax.storage.formats import (
     bare_name,
     compression,
@@ -140,6 +140,7 @@ def parse_source(text: str, flag: str = "--source") -> Source:
     return Source(kind, name, flag)
 
 
+@copies_named_in_bucket()
 def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
@@ -206,6 +207,7 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
     ]
 
 
+@copies_named_in_bucket()
 def source_languages(items: Sequence[Item]) -> tuple[str, str] | None:
     """Returns the languages of a corpus of pairs, the source language first. Returns None for a corpus of documents.
 
