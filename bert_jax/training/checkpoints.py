@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import logging
@@ -28,7 +29,7 @@ from bert_jax.files import remove_tree
 from bert_jax.model.layers import hash_word
 from bert_jax.sharding.device_errors import is_device_error, memory_shortage
 from bert_jax.storage.checks import require_room
-from bert_jax.storage.objects import explained, listed, move_tree
+from bert_jax.storage.objects import StorageError, explained, listed, move_tree
 from bert_jax.storage.paths import AnyPath, is_remote
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,17 @@ UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writ
 # The number of attempts to remove the files of a failed save, and the pause after each attempt in seconds (at most 2 s in
 # total).
 _REMOVALS, _REMOVAL_PAUSE = 40, 0.05
+# The number of attempts to read a state that may be intact, and the pause after the first attempt in seconds. The pauses grow.
+_READS, _READ_PAUSE = 4, 5.0
+# Error numbers of the system or the network: these errors do not show that a file is damaged. EIO is not among them, since it is
+# the error of a bad block.
+_NOT_DAMAGE = frozenset({
+    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT,
+    errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ENETDOWN, errno.ENETUNREACH, errno.ENODEV, errno.ENXIO,
+})  # fmt: skip
+# The first words of TensorStore's errors for the same reasons.
+_UNREACHABLE = re.compile("(UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED|CANCELLED)\\b")
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # a test file that process 0 writes and removes before each save of a multi-process run
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
@@ -134,9 +146,11 @@ class Checkpoints:
         instead and removes only the states after it.
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection.
-        A state that does not fit in memory does not count as unreadable. If there are no later states and none of the states is
-        readable, raises WorkdirError. The unreadable states stay in place, so that the next run also fails instead of training
-        from the start. Also raises WorkdirError if the disk has no room for another state."""
+        A state that does not fit in memory does not count as unreadable. Neither does a state that cannot be read at the
+        moment, e.g. because a connection was lost. In this case, raises WorkdirError or StorageError after several attempts. If
+        there are no later states and none of the states is readable, raises WorkdirError. The unreadable states stay in place,
+        so that the next run also fails instead of training from the start. Also raises WorkdirError if the disk has no room for
+        another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -179,18 +193,27 @@ class Checkpoints:
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
         """Returns (state, None) or (None, error). All processes make the same decision. If one process cannot read a state, no
-        process uses the state."""
+        process uses the state. If the state may be intact, raises WorkdirError or StorageError on every process."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
+        passing: UserError | None = None
         with self._transferring("restoring a checkpoint"):
-            try:
-                found = self._read(step, abstract_state)
-            except Exception as failure:  # any type of error, except out-of-memory, means that the state is unreadable
-                if memory_shortage(failure):
-                    raise
-                error = failure
+            for attempt in range(_READS):
+                if passing is not None:
+                    log.warning("the checkpoint of step %s cannot be read (%s); trying again", f"{step:,}", _cause(error))
+                    time.sleep(_READ_PAUSE * attempt)
+                try:
+                    found = self._read(step, abstract_state)
+                except Exception as failure:  # any type of error, except out-of-memory and the passing ones, shows damage
+                    if memory_shortage(failure):
+                        raise
+                    error, passing = failure, _passing(failure, self._directory / str(step))
+                if found is not None or passing is None:
+                    break
             is_read = _on_all_processes(found is not None)
         if not is_read or found is None:
+            if not _on_all_processes(found is not None or passing is None):
+                raise passing or WorkdirError(_may_be_intact(self._directory / str(step), "an error in another process"))
             return None, error or OSError("unreadable on another process")
         state, written = found
         error = _restore_error(state, written)
@@ -403,8 +426,38 @@ def _cause(error: BaseException | None) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
-    number = re.search(r"os_error_code='(\d+)'", text)
-    return os.strerror(int(number[1])) if number else text.splitlines()[0][:200]
+    number = _error_number(error)
+    return os.strerror(number) if number else text.splitlines()[0][:200]
+
+
+def _error_number(error: BaseException | None) -> int:
+    """Returns the operating system's number of an error, which TensorStore writes in its message, or 0."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    number = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(number[1]) if number else 0
+
+
+def _passing(error: Exception, state: AnyPath) -> UserError | None:
+    """Returns an error with a remedy if a state could not be read although it may be intact, e.g. because a connection was lost.
+    Returns None if the state is damaged."""
+    if isinstance(error, FileNotFoundError):
+        return None
+    try:
+        with explained(state):
+            raise error
+    except StorageError as found:
+        return found
+    except Exception:
+        unreachable = _error_number(error) in _NOT_DAMAGE or isinstance(error, PermissionError) or _UNREACHABLE.match(str(error))
+        return WorkdirError(_may_be_intact(state, _cause(error))) if unreachable else None
+
+
+def _may_be_intact(state: AnyPath, cause: str) -> str:
+    return (
+        f"the checkpoint {state} cannot be read at the moment ({cause}), but it may be intact; when the directory can be read "
+        "again, rerun the same command"
+    )
 
 
 # ------------------------------------------------------- digests: whether a restored array equals the saved one

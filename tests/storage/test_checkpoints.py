@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
+from bert_jax.storage.objects import StorageError
 from bert_jax.training.checkpoints import Checkpoints
 from tests.storage.emulator import Emulator
 
@@ -65,8 +66,16 @@ def test_an_incomplete_checkpoint_is_ignored_and_removed(bucket: str):
     assert restored(bucket) == 2
 
 
-def test_a_damaged_checkpoint_is_set_aside_for_the_previous_one(bucket: str):
+def test_a_damaged_checkpoint_is_set_aside_for_the_previous_one_and_a_refused_one_is_not(
+    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+):
     saved(bucket, 1, 2)
+    monkeypatch.setattr("bert_jax.training.checkpoints._READ_PAUSE", 0.0)
+    emulator.fail(403, match="alt=media")
+    with pytest.raises(StorageError, match=rf"{bucket}/checkpoints/2: permission denied \(403\); the account needs"):
+        restored(bucket)
+    emulator.fail(200, count=0)
+    assert steps(bucket) == {"1", "2"}
     for name, item in objects.listed(f"{bucket}/checkpoints/2").items():
         if item.size > 1000 and (found := objects.read(f"{bucket}/checkpoints/2/{name}")):
             middle = item.size // 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import pathlib
 import shutil
@@ -260,18 +261,37 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: path
     assert steps_in(tmp_path) == [1]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
-def test_a_checkpoint_that_does_not_fit_in_memory_is_not_set_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
+@pytest.mark.parametrize(
+    ("error", "expected", "says"),
+    [
+        (MemoryError(), MemoryError, "^$"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), jax.errors.JaxRuntimeError, "Out of memory"),
+        (OSError(errno.EMFILE, "Too many open files"), WorkdirError, "Too many open files"),
+        (ValueError("Error reading x [os_error_code='13']"), WorkdirError, "Permission denied"),
+        (ValueError("UNAVAILABLE: no answer"), WorkdirError, "UNAVAILABLE: no answer"),
+    ],
+)
+def test_a_checkpoint_that_may_be_intact_is_not_set_aside(
+    error: Exception, expected: type[Exception], says: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     save_all(tmp_path, 1, 2)
+    monkeypatch.setattr("bert_jax.training.checkpoints._READ_PAUSE", 0.0)
+    restore, failing = ocp.StandardCheckpointHandler.restore, [error] * 9
 
-    def short(*_: object, **__: object) -> None:
-        raise error
+    def fails(*given: Any, **named: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return restore(*given, **named)
 
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", short)
-        with pytest.raises(type(error)):
-            checkpoints.restore_latest(abstract(state_at(0)))
-        monkeypatch.undo()
+        monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", fails)
+        for until in (None, 1):  # a state of a later step would be removed if there were no readable earlier one
+            at = rf"{tmp_path}/{until or 2} cannot be read at the moment \({says}\), but it may"
+            with pytest.raises(expected, match=at if expected is WorkdirError else says):
+                checkpoints.restore_latest(abstract(state_at(0)), until=until)
+        del failing[1 if expected is WorkdirError else 0 :]
+        if expected is WorkdirError:  # it passes
+            assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(2))
     assert steps_in(tmp_path) == [1, 2]
     assert not (tmp_path / "unreadable").exists()
     assert_equal(restored(tmp_path), state_at(2))
