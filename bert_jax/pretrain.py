@@ -103,7 +103,7 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    init_state = functools.partial(initial_state, experiment, program, splits.train)
+    init_state = functools.partial(initial_state, experiment, program, splits.train, splits.of_phases)
     with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)

@@ -150,7 +150,8 @@ class Objective(abc.ABC):
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
-        """Returns path -> array for parameters that describe the training corpus."""
+        """Returns path -> array for parameters that describe the training corpus. If the phases train on several corpora,
+        the token counts of `corpus` are the sums of theirs."""
         return {}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

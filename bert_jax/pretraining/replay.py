@@ -187,7 +187,7 @@ def _nearest_state(
                 return checkpoints.restore(max(before) if before else min(there), program.state)
     if may_be_lost and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; choose another run")
-    return initial_state(experiment, program, corpus)
+    return initial_state(experiment, program, corpus, open_phase_corpora(experiment, corpus))
 
 
 def _trained_on(

@@ -39,6 +39,13 @@ class Splits:
         return self.of_phases.get(phase, self.train)
 
 
+def trained_splits(experiment: PretrainingExperiment, train: Corpus, of_phases: Mapping[int, Corpus]) -> list[Corpus]:
+    """Returns the different splits that the phases train on, in the order of the phases. `of_phases` are the splits of the
+    phases that do not train on `train`."""
+    every = [of_phases.get(i, train) for i in range(len(experiment.phases))]
+    return [*{corpus.directory.resolve() if corpus.directory else id(corpus): corpus for corpus in every}.values()]
+
+
 class PhaseBatches:
     """The batches of a phase, indexed by the step of the run. `source` indexes the batches from the first step of the phase.
 

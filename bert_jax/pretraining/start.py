@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -30,10 +31,11 @@ from bert_jax.interop.huggingface import Model, NewParts, import_model, part_nam
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
 from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
+from bert_jax.model.pretraining import NEVER_TRAINED
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from bert_jax.pretraining.program import teacher_config
-from bert_jax.pretraining.splits import FINGERPRINT
+from bert_jax.pretraining.splits import FINGERPRINT, trained_splits
 from bert_jax.runtime.workdir import differences, from_start, run_config
 from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, checked, is_remote
@@ -43,14 +45,27 @@ from bert_jax.training.steps import Program, TrainState, skipped_batches
 log = logging.getLogger(__name__)
 
 
-def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
+def initial_state(
+    experiment: PretrainingExperiment, program: Program, corpus: Corpus, of_phases: Mapping[int, Corpus]
+) -> TrainState:
     """Returns the initial state of a run. If `init_state` is set, it is that state. Otherwise it is a state at step 0 with the
     weights of `init_from` or with random weights. Parameters that hold facts about the corpus or its vocabulary, e.g. token
-    counts or the characters of words, are computed from `corpus`."""
+    counts or the characters of words, are computed from `corpus`, with the token counts of all splits that the phases train on.
+    Of these parameters, a run with `init_state` computes only those that are never trained."""
     if experiment.init_state:
-        return load_branch_state(experiment, corpus, program.state)
+        state = load_branch_state(experiment, corpus, program.state)
+        return _with_facts(state, {path: x for path, x in _facts(experiment, corpus, of_phases).items() if _is_fixed(path)})
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
-    state: TrainState = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
+    state = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
+    return _with_facts(state, _facts(experiment, corpus, of_phases))
+
+
+def _facts(
+    experiment: PretrainingExperiment, corpus: Corpus, of_phases: Mapping[int, Corpus]
+) -> dict[tuple[str, ...], np.ndarray]:
+    """Returns path -> array for the parameters that hold facts about the corpus or its vocabulary."""
+    counts = np.sum([split.token_counts for split in trained_splits(experiment, corpus, of_phases)], axis=0)
+    corpus = dataclasses.replace(corpus, token_counts=counts)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
@@ -63,6 +78,14 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["encoder", "word_starts"] = word_starts(corpus.tokenizer, rows)
+    return facts
+
+
+def _is_fixed(path: Sequence[str]) -> bool:
+    return "/".join(path) in NEVER_TRAINED
+
+
+def _with_facts(state: TrainState, facts: Mapping[tuple[str, ...], np.ndarray]) -> TrainState:
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
     return dataclasses.replace(state, params={**state.params, **unflatten_dict(flat)}) if facts else state

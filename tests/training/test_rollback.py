@@ -8,7 +8,7 @@ import logging
 import pathlib
 import shutil
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -16,8 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.model.characters import piece_symbols
+from bert_jax.objectives.model import Model
+from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining.start import initial_state
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
@@ -120,12 +123,21 @@ def test_the_number_of_rollbacks_is_limited(before: int, saved: pathlib.Path, tm
 # ------------------------------------------------------------------------------------------------------- the state before step 0
 
 
-def begun(model: Any, params: Any, corpus: Any = CORPUS) -> TrainState:
-    """Returns the state with which a run starts whose program gives these values to the parameters."""
-    objective = objective_for(model, False)
-    experiment: Any = types.SimpleNamespace(init_from="", init_state="", model=model, trained_objective=objective)
-    program: Any = types.SimpleNamespace(init_state=lambda make, start: plain(params))
-    return initial_state(experiment, program, corpus)
+def begun(
+    model: Any,
+    params: Any,
+    corpus: Any = CORPUS,
+    of_phases: Mapping[int, Corpus] | None = None,
+    objective: Any = None,
+    init_state: str = "",
+) -> TrainState:
+    """Returns the state with which a run of three phases starts whose program gives these values to the parameters."""
+    objective = objective or objective_for(model, False)
+    experiment: Any = types.SimpleNamespace(
+        init_from="", init_state=init_state, model=model, trained_objective=objective, phases=[None] * 3
+    )
+    program: Any = types.SimpleNamespace(init_state=lambda make, start: plain(params), state=None)
+    return initial_state(experiment, program, corpus, of_phases or {})
 
 
 def test_static_vectors_start_with_the_counts_of_the_corpus():
@@ -141,6 +153,29 @@ def test_static_vectors_start_with_the_counts_of_the_corpus():
     assert not counts[size:].any()
     np.testing.assert_array_equal(state.params["embeddings"], jnp.ones(2))
     np.testing.assert_array_equal(state.params["skip_gram_head"]["context_embeddings"], jnp.ones((rows, 2)))
+
+
+@pytest.mark.parametrize("init_state", ["", "trunk@2"])
+def test_the_counts_are_those_of_the_corpora_of_all_phases(init_state: str, monkeypatch: pytest.MonkeyPatch):
+    """A branch may train on other corpora than its trunk. It keeps what the objective of a user's file has trained."""
+
+    class Mine(SkipGram):
+        def corpus_parameters(self, corpus: Corpus) -> dict[tuple[str, ...], np.ndarray]:
+            return {**super().corpus_parameters(corpus), ("bias",): np.float32(corpus.token_counts)}
+
+    size = CORPUS.vocabulary.size
+    model = dataclasses.replace(TINY, encoder="static", num_layers=0, vocab_size=size, vocab_multiple=1)
+    params = {"skip_gram_head": {"counts": jnp.zeros(size)}, "bias": jnp.ones(size)}
+    monkeypatch.setattr("bert_jax.pretraining.start.load_branch_state", lambda *_: plain(params))
+    of_phases = {i: dataclasses.replace(CORPUS, token_counts=np.full(size, 2 + i)) for i in (0, 2)}
+    for corpora, wanted in (
+        (of_phases, CORPUS.token_counts + 6),
+        ({0: of_phases[0], 1: of_phases[2], 2: of_phases[0]}, np.full(size, 6)),
+    ):
+        objective = Mine().for_model(Model(model, False))
+        found = begun(model, params, of_phases=corpora, objective=objective, init_state=init_state).params
+        np.testing.assert_array_equal(found["skip_gram_head"]["counts"], wanted)
+        np.testing.assert_array_equal(found["bias"], params["bias"] if init_state else wanted)
 
 
 def test_a_character_model_starts_with_the_characters_of_the_pieces():
