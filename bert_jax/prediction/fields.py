@@ -56,6 +56,8 @@ DELIMITERS = ",;\t|"
 """The delimiters of tables, in the order in which they are tried."""
 UNQUOTED = "\t|"
 """The delimiters of tables without quotes."""
+_WORD_LINES = 1 << 12
+"""The number of bytes in which `_has_word_lines` looks for words."""
 TAB_TABLES = (".tsv", ".tab")
 JSON_LINES = (".jsonl", ".ndjson")
 USUAL_COLUMNS = frozenset({
@@ -82,6 +84,7 @@ class Field:
     number: bool = False  # whether the value is a character offset, which only JSON objects and tables can hold
     words: bool = False  # with `many`: whether white space separates the texts of a line without TABs
     hint: str = ""  # the end of the error message if the field is missing
+    sentence: bool = False  # whether every word has its own answer, so that a file must not have a word on each line
     whole: bool = False  # whether the only field is the whole line, even white space; an empty line is a blank record
 
 
@@ -119,6 +122,11 @@ class FileReader:
         """Yields the records of the open file. Raises UserError if the content has another format. Errors of reading the file
         are raised unchanged."""
         head = first_bytes(file)
+        if self.suffix is not None and self.fields[0].sentence and _has_word_lines(file):
+            raise UserError(
+                f"{self.name} has a word on each line and empty lines between sentences, but a sentence is expected on each "
+                "line; write each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words"
+            )
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
         for line in lines:
@@ -443,6 +451,14 @@ def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
             yield line
         else:
             yield from (part + b"\r" for part in line.removesuffix(b"\r").split(b"\r"))
+
+
+def _has_word_lines(file: IO[bytes]) -> bool:
+    """Returns whether the first lines of a file have single words, with empty lines between sentences, as in a CoNLL file without
+    tags."""
+    head: bytes = file.peek(_WORD_LINES)[:_WORD_LINES] if hasattr(file, "peek") else b""
+    counts = [len(line.split()) for line in head.strip().split(b"\n")]
+    return max(counts) == 1 and 0 in counts and (1, 1) in itertools.pairwise(counts)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -147,8 +147,9 @@ class Tag:
     def fields(self) -> tuple[Field, ...]:
         """The only field of a record, which is "words" or "text"."""
         if self.words:
-            return (Field("words", many=True, words=True, hint="; put the words of each sentence in the field words"),)
-        return (Field("text", hint="; --words reads the field words"),)
+            hint = "; put the words of each sentence in the field words"
+            return (Field("words", many=True, words=True, sentence=True, hint=hint),)
+        return (Field("text", sentence=True, hint="; --words reads the field words"),)
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for tokens."""

@@ -286,6 +286,16 @@ CASES = [
         )
         for flags in ("--input=in.txt", "--words --input=in.txt")
     ),
+    *(
+        Case(
+            f"words on lines for sentences{flags}",
+            f"tag --model=$tagger --input=in.txt{flags}",
+            "in.txt has a word on each line and empty lines between sentences, but a sentence is expected on each line; write "
+            "each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words",
+            files={"in.txt": "ada\r\nwas\r\n\r\nthe\r\nhouse\r\n"},
+        )
+        for flags in ("", " --words")
+    ),
     Case(
         "a file of words in columns",
         "tag --model=$tagger --input=in.conll",

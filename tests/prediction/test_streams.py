@@ -488,6 +488,24 @@ def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
         assert (record.problem or "").partition(";")[0] == problem
 
 
+@pytest.mark.parametrize(
+    ("content", "has_words"),
+    [
+        ("a\nb\n\nc\n", True),
+        ("-DOCSTART-\n\na\nb\n", True),
+        ("a\nb\nc\n\n", False),
+        ("a\n\nb\n\nc\n", False),
+        ("a b\n\nc\nd\n", False),
+        ("\n", False),
+    ],
+)
+def test_a_word_on_each_line_is_refused_if_every_word_has_its_own_answer(tmp_path, content, has_words):
+    sentences, lines = (Field("text", sentence=True),), content.split("\n")
+    with pytest.raises(UserError, match="has a word on each line") if has_words else contextlib.nullcontext():
+        assert [record.values["text"] for record in read_any(tmp_path / "t.txt", content, sentences)] == list(filter(None, lines))
+    assert len(read_any(tmp_path / "t.txt", content, TEXT)) == len(list(filter(None, lines)))
+
+
 @pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
 def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
     (record,) = read_any(tmp_path / "t.tsv", f"prompt\tchoices\nx\t{cell}\n", CHOICE)
