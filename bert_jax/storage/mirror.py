@@ -18,7 +18,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
+from bert_jax.files import is_still
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import Copy, Record, check_names, copy_record, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
@@ -64,6 +65,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._thread = threading.Thread(target=self._upload_regularly, name="mirror", daemon=True)
         self._failing, self._goes_on = "", False
         self._held = contextlib.ExitStack()
+        self._opened: int | None = None
 
     def __enter__(self) -> Mirror:
         if self.directory.is_symlink():  # links are rejected, since `fetch` removes local files that are not in the bucket
@@ -75,6 +77,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
             ) from error
         self._held.enter_context(self._record.held(wait=False, name="in-use"))
+        self._opened = os.open(self.directory, os.O_RDONLY)
+        self._held.callback(os.close, self._opened)
         return self
 
     def listed(self) -> dict[str, Item]:
@@ -131,8 +135,11 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._due.set()
 
     def push(self) -> None:
-        """Uploads changed files, and removes the objects of deleted files from the bucket. Raises StorageError."""
+        """Uploads changed files, and removes the objects of deleted files from the bucket. Raises StorageError. Does nothing if
+        the local directory was moved or removed, e.g. with the whole cache."""
         with self._pushing:
+            if self._is_gone():
+                return
             files = self._files()
             changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]
             gone = self._known.keys() - set(files)
@@ -155,6 +162,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         """Returns the path in the bucket that corresponds to `path`, a file or directory in `directory`."""
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
+    def _is_gone(self) -> bool:
+        return self._opened is not None and not is_still(self.directory, self._opened)
+
     def _files(self) -> list[str]:
         names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]
         return sorted(name for name in names if not _is_hidden(name))
@@ -176,8 +186,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Uploads the remaining files. After an error, uploads them only if `start` was called. If the upload fails, raises a
-        UserError that names the local directory. If another error is already being raised, logs a warning instead."""
+        """Uploads the remaining files. After an error, uploads them only if `start` was called. If the upload fails, or if the
+        local directory was moved or removed, raises a UserError that names it. If another error is already being raised, logs a
+        warning instead."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -195,6 +206,12 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             if kind is None:
                 raise UserError(message) from unreachable
             log.warning("%s", message)
+        else:
+            if kind is None and self._is_gone():
+                raise WorkdirError(
+                    f"{self.directory}, the local copy of {self.remote}, was moved or removed before its files were uploaded; "
+                    "rerun the same command"
+                )
         finally:
             self._held.close()
 

@@ -220,6 +220,23 @@ def test_a_locally_removed_file_is_fetched_again(bucket: str):
     assert content(bucket) == {"lines": b"1"}
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_local_copy_that_is_removed_while_it_is_used_removes_nothing_from_the_bucket(bucket: str, is_made_anew: bool):
+    says = f"{bucket}, was moved or removed before its files were uploaded; rerun the same command"
+    made = Mirror(bucket)
+    made.__enter__()
+    (made.directory / "lines").write_bytes(b"12")
+    made.push()
+    shutil.rmtree(made.directory)  # e.g. with the whole cache
+    if is_made_anew:
+        made.directory.mkdir()
+        (made.directory / "lines").write_bytes(b"3")
+    made.push()
+    with pytest.raises(UserError, match=says):
+        made.__exit__(None, None, None)
+    assert content(bucket) == {"lines": b"12"}
+
+
 def test_a_failed_upload_is_reported_once_and_tried_again(bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     with Mirror(bucket, every=0.1) as made:
