@@ -79,10 +79,11 @@ def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
 
 
 def steps_done(workdir: AnyPath) -> int:
-    """Returns the last step in the workdir's `metrics.jsonl`, or 0. For a sweep or a study, returns the sum over its runs."""
+    """Returns the last step in the workdir's `metrics.jsonl`, or 0. For a sweep or a study, returns the sum over its runs,
+    including the sweeps of a study."""
     total = 0
     with contextlib.suppress(OSError), explained(workdir):  # the storage may be temporarily unavailable
-        runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
+        runs = (path for below in ("*/*", "*/*/*", "*/*/*/runs/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
         for path in [workdir / METRICS, *runs]:
             records = read_metrics(path)
             total += int(records[-1]["step"]) if records else 0

@@ -181,7 +181,7 @@ def test_the_workdir_is_the_one_of_the_command_where_it_begins_with_a_tilde(monk
     assert find_workdir(["--workdir=~/runs/a"]) == find_workdir(["--workdir", "~/runs/a"]) == pathlib.Path("/house/of/ada/runs/a")
 
 
-def test_the_steps_of_a_sweep_add_up_over_its_runs(tmp_path: pathlib.Path):
+def test_the_steps_of_a_sweep_or_a_study_add_up_over_its_runs(tmp_path: pathlib.Path):
     assert steps_done(tmp_path) == 0
     for name, step in (("", 0), ("runs/seed=0", 30), ("runs/seed=1", 12)):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
@@ -193,6 +193,10 @@ def test_the_steps_of_a_sweep_add_up_over_its_runs(tmp_path: pathlib.Path):
     assert steps_done(tmp_path) == 50
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
     assert steps_done(tmp_path) == 53
+    swept = tmp_path / "small" / "seed-0" / "rte" / "runs" / "seed-1"
+    swept.mkdir(parents=True)
+    (swept / "metrics.jsonl").write_text('{"step": 7}\n')
+    assert steps_done(tmp_path) == 60
 
 
 def test_the_command_line_has_the_restarts_the_command_and_its_arguments(
