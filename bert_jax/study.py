@@ -47,7 +47,7 @@ TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
 def study(checked: Checked, flags: Flags, run: Run) -> int:
     """Runs the unfinished parts of a study and writes its table. Returns the exit status."""
-    runner = Runner(run, flags.hang_seconds)
+    runner = Runner(run, [f"--hang-seconds={flags.hang_seconds:g}", *(["--changed-files"] if flags.changed_files else [])])
     try:
         # -------------------------------------------------------------------------------------------- the steps of every arm
         steps = _steps(checked, flags, run, runner)

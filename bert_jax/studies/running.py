@@ -60,11 +60,10 @@ class Stopped(Exception):
 
 class Runner:
     """Runs commands as separate processes, one after another. `run` is the run of the command `study`. The workdir of `run` has
-    the experiment files and the logs of the commands. `hang_seconds` is the value of --hang-seconds for all commands that
-    train."""
+    the experiment files and the logs of the commands. `flags` are added to all commands that train."""
 
-    def __init__(self, run: Run, hang_seconds: float):
-        self._run, self._hang_seconds = run, hang_seconds
+    def __init__(self, run: Run, flags: Sequence[str]):
+        self._run, self._flags = run, flags
 
     def command(
         self, command: Sequence[str], log_file: pathlib.Path, title: str, shown: Callable[[str], object] = lambda line: None
@@ -82,8 +81,7 @@ class Runner:
 
         self._run.require_in_place()
         trains = command[0] in ("pretrain", "finetune")
-        own = [f"--hang-seconds={self._hang_seconds:g}"] if trains else []
-        status = children.run_alone([*command, *own], log_file, watch)
+        status = children.run_alone([*command, *(self._flags if trains else ())], log_file, watch)
         self._run.require_in_place()
         if self._run.preemption.requested():
             raise Stopped(self._run.preemption.exit_status)

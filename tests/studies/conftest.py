@@ -71,7 +71,7 @@ def flags(tiny: dict[str, Any], tmp_path: pathlib.Path) -> Flags:
     """Returns the flags of the study in the workdir `root`."""
     file = tiny_study.write(tmp_path / "study.py", tiny)
     (tmp_path / "root").mkdir()
-    line = [f"--config={file}", f"--workdir={tmp_path / 'root'}", "--hang-seconds=7"]
+    line = [f"--config={file}", f"--workdir={tmp_path / 'root'}", "--hang-seconds=7", "--changed-files"]
     return parse_flags("study", "", line, schema=StudyExperiment)
 
 

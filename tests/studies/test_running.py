@@ -28,7 +28,7 @@ def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(tmp_path: 
     played("seq 20; exit 2")
     log = tmp_path / "a.log"
     with pytest.raises(UserError) as caught:
-        Runner(run_in(tmp_path), 60.0).command(["pretrain", "--config=a"], log, TITLE)
+        Runner(run_in(tmp_path), ["--hang-seconds=60"]).command(["pretrain", "--config=a"], log, TITLE)
     lines = [f"  {i}" for i in range(21 - children.LAST_LINES, 21)]
     begin = f"{TITLE} failed with status 2; {log} ends with:"
     assert str(caught.value).splitlines() == [begin, *lines, "fix the error, and run the study again"]
@@ -40,7 +40,7 @@ def test_a_part_that_a_restart_can_fix_stops_the_study_with_its_status(
 ):
     played(f"exit {status}")
     with pytest.raises(Stopped) as caught:
-        Runner(run_in(tmp_path), 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
+        Runner(run_in(tmp_path), ["--hang-seconds=60"]).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
     assert (caught.value.status, str(caught.value)) == (status, f"exit status {status}")
     assert re.fullmatch(rf"{TITLE} ended \(.+\); the same command resumes", caplog.messages[-1])
 
@@ -50,15 +50,15 @@ def test_a_part_stopped_with_the_study_is_not_a_failure(tmp_path: pathlib.Path, 
     run = run_in(tmp_path)
     run.preemption.request()
     with pytest.raises(Stopped) as caught:
-        Runner(run, 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
+        Runner(run, ["--hang-seconds=60"]).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE)
     assert caught.value.status == 143
 
 
-def test_a_training_part_gets_the_hang_limits_of_the_study(tmp_path: pathlib.Path, played: Play):
+def test_only_a_training_part_gets_the_flags_of_the_study(tmp_path: pathlib.Path, played: Play):
     played("")
     log = tmp_path / "a.log"
     for name in ("pretrain", "finetune", "convert"):
-        Runner(run_in(tmp_path), 60.0).command([name, "--config=a"], log, TITLE)
+        Runner(run_in(tmp_path), ["--hang-seconds=60"]).command([name, "--config=a"], log, TITLE)
     assert log.read_text().splitlines() == [
         "pretrain --config=a --hang-seconds=60", "finetune --config=a --hang-seconds=60", "convert --config=a",
     ]  # fmt: skip
@@ -73,7 +73,7 @@ def test_the_last_line_of_a_part_is_shown_and_the_study_counts_as_alive(tmp_path
         if line == "step 3":
             (tmp_path / "seen").touch()
 
-    Runner(run, 60.0).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE, show)
+    Runner(run, ["--hang-seconds=60"]).command(["pretrain", "--config=a"], tmp_path / "a.log", TITLE, show)
     assert shown[-1] == "step 3"
     run.watchdog.skip(-1e6)  # a million seconds later
     assert f"in {TITLE} " in run.watchdog.hang()
@@ -86,7 +86,7 @@ def test_no_part_starts_in_a_workdir_that_was_moved(tmp_path: pathlib.Path, play
         raise UserError("the workdir was moved")
 
     with pytest.raises(UserError, match="the workdir was moved"):
-        Runner(run_in(tmp_path, require_in_place=moved), 60.0).command(["pretrain"], tmp_path / "a.log", TITLE)
+        Runner(run_in(tmp_path, require_in_place=moved), ["--hang-seconds=60"]).command(["pretrain"], tmp_path / "a.log", TITLE)
     assert not ran.exists()
 
 
@@ -104,13 +104,13 @@ def test_a_part_waits_for_its_process_from_an_earlier_start(planned: Planned, tm
     asked = run_in(tmp_path / "local")
     asked.preemption.request()
     with locked(workdir, LOCK), pytest.raises(Stopped) as caught:
-        Runner(asked, 60.0).parts(planned, [part], lambda part: None)
+        Runner(asked, ["--hang-seconds=60"]).parts(planned, [part], lambda part: None)
     assert caught.value.status == 143
     assert not ran.exists()
     earlier = locked(workdir, LOCK)
     earlier.__enter__()
     threading.Timer(0.1, earlier.__exit__, (None, None, None)).start()
-    Runner(run_in(tmp_path / "local"), 60.0).parts(planned, [part], lambda part: None)
+    Runner(run_in(tmp_path / "local"), ["--hang-seconds=60"]).parts(planned, [part], lambda part: None)
     assert (workdir / "holder").read_text() == "", "the earlier process has released its lock"
 
 
@@ -126,7 +126,7 @@ def test_parts_without_a_record_run_in_order_with_the_time_left_and_every_part_i
     left = trained.workdir(planned.root) / "checkpoints"  # as after a kill between the record and the end of the cleanup
     left.mkdir(parents=True)
     write_json(trained.record(planned.root), record)
-    Runner(run_in(tmp_path / "local"), 60.0).parts(planned, parts, done.append)
+    Runner(run_in(tmp_path / "local"), ["--hang-seconds=60"]).parts(planned, parts, done.append)
     commands = ("finetune", "pretrain", "finetune")
     started = [f"{command} {part.workdir(planned.root)}" for command, part in zip(commands, others, strict=True)]
     assert ran.read_text().splitlines() == started

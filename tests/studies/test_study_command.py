@@ -107,6 +107,8 @@ def test_two_processes_divide_the_parts_and_the_first_writes_one_table(
     assert len(lines) == len(set(lines)) == 4
     logs = [{path.parent.parent.name for path in local.rglob("*.log")} for local in two.locals]
     assert logs == [{"a"}, {"b"}]
+    written = [path.read_text() for local in two.locals for path in local.rglob("*.log")]
+    assert all(text.endswith(" --hang-seconds=7 --changed-files\n") for text in written), "the parts get the flags of the study"
     assert [names(local) for local in two.locals] == [FILES, set()]
     content = json.loads((two.locals[0] / "table.json").read_text())
     assert [arm["scores"]["own"]["seeds"] for arm in content["table"]["arms"]] == [{"3": 0.75}] * 2
