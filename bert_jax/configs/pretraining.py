@@ -203,7 +203,7 @@ class PretrainingExperiment:
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
         """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         if isinstance(values, Mapping):
-            values = _with_budgets(_with_objective(values))
+            values = with_budgets(_with_objective(values))
             # `config.examples` is checked first. Otherwise, an error in it would be reported for a phase that inherits the
             # value.
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
@@ -424,7 +424,7 @@ def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
 
 def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
     """Replaces the number of steps of every phase in a pretraining experiment. Warmups are scaled in proportion."""
-    values, phases = _with_budgets(values), []
+    values, phases = with_budgets(values), []
     for phase, count in zip(values["phases"], steps, strict=True):
         warmup = phase.get("warmup_steps", 0)
         scaled = {"warmup_steps": math.floor(warmup * count / phase["steps"])} if warmup else {}
@@ -462,7 +462,7 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
 def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     """Scales a pretraining experiment to `total` steps. Phases, warmups, and the steps between evaluations, checkpoints and log
     lines keep their proportions. Raises UserError if there are fewer steps than phases."""
-    values = _with_budgets(values)
+    values = with_budgets(values)
     phases = values.get("phases")
     given = phases if isinstance(phases, list | tuple) else []
     each = [phase["steps"] for phase in given if isinstance(phase, Mapping) and isinstance(phase.get("steps"), int)]
@@ -489,7 +489,7 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     return with_steps(values, counts) | changed
 
 
-def _with_budgets(values: JsonObject) -> JsonObject:
+def with_budgets(values: JsonObject) -> JsonObject:
     """Sets `steps` in every phase that has a budget in `tokens`. Raises UserError if `steps` and `tokens` contradict each
     other."""
     examples, phases = values.get("examples", {}), values.get("phases")

@@ -9,6 +9,7 @@ a UserError with the right value. A key that would have no effect is refused, un
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -16,7 +17,7 @@ import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
+from bert_jax.configs.pretraining import PretrainingExperiment, read_objective, with_budgets
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
@@ -87,15 +88,16 @@ def infer_settings(
             notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn from pairs")
     phases = settled.get("phases")
     phases = phases if isinstance(phases, list) else []
+    each = _steps(settled, phases)
     for i, phase in enumerate(phases):
-        steps, warmup = (phase.get(name) for name in ("steps", "warmup_steps")) if isinstance(phase, dict) else (None, None)
+        steps, warmup = each[i], phase.get("warmup_steps") if isinstance(phase, dict) else None
         key = f"phases.{i}.warmup_steps"
         if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.sections` reports a wrong type
             continue
         if not steps or key in given or phase.get("continue_schedule"):
             continue
         later = itertools.takewhile(lambda one: isinstance(one, dict) and one.get("continue_schedule"), phases[i + 1 :])
-        steps += sum(one["steps"] for one in later if isinstance(one.get("steps"), int))
+        steps += sum(more for more, _ in zip(each[i + 1 :], later, strict=False) if isinstance(more, int))
         if not 0 < steps < warmup:
             continue
         phase["warmup_steps"] = int(WARMUP * steps)
@@ -109,6 +111,13 @@ def infer_settings(
         return settled, notes
     _require_effect(experiment, phases, given, workdir)
     return settled, notes + _advice(experiment)
+
+
+def _steps(values: JsonObject, phases: Sequence[Any]) -> list[Any]:
+    """Returns the value of `steps` of each phase or None. A phase with a budget in tokens has the steps of its budget."""
+    with contextlib.suppress(UserError):  # this error is reported when the experiment is made
+        phases = with_budgets({**values, "phases": phases})["phases"]
+    return [phase.get("steps") if isinstance(phase, dict) else None for phase in phases]
 
 
 def _as_list(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, batch_ramp
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -101,6 +101,17 @@ def test_a_warmup_may_continue_in_the_phases_that_continue_its_schedule():
     assert notes[0].startswith("config.phases.0.warmup_steps is 9, a tenth of the phase's 90 steps, since 100 is longer")
     invalid = [first | {"steps": 0}, {"steps": "50", "continue_schedule": True}, 3]
     assert infer_settings({"phases": [{"steps": 50, "warmup_steps": 80}, *invalid[1:]]}, ())[0]["phases"][0]["warmup_steps"] == 5
+
+
+def test_a_warmup_fits_in_later_phases_with_a_budget_in_tokens():
+    phase = {"tokens": 10**9, "length": 128, "batch_size": 256, "warmup_steps": 3_000, "learning_rate": 1e-3}
+    ramp = batch_ramp(phase, sizes=[64, 128], tokens=20_000_000)
+    settled, notes = infer_settings({"phases": ramp, "optimizer": {"schedule": "cosine"}}, ())
+    assert settled["phases"] == ramp
+    assert notes == []
+    settled, notes = infer_settings({"phases": [phase | {"tokens": 32_768 * 50}]}, ())
+    assert settled["phases"][0]["warmup_steps"] == 5
+    assert notes[0].startswith("config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps, since 3,000 is longer than")
 
 
 def test_too_few_predictions_for_the_masked_fraction_are_noted():
