@@ -16,6 +16,7 @@ experiments/extensions/csv_log.py).
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib.util
 import json
@@ -48,7 +49,8 @@ class MetricsWriter:
     about to be repeated, so every step appears only once. For this to work, the training loop writes the lines of a step before
     it saves the checkpoint of the step.
 
-    A full disk or an exceeded quota does not end the run, because lines are kept in memory until they can be written.
+    A full disk or an exceeded quota does not end the run, because lines are kept in memory until they can be written. Likewise,
+    the lines to remove after a rollback are removed when the disk permits this.
 
     >>> with MetricsWriter(workdir, resume_step=0) as metrics:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
@@ -66,7 +68,11 @@ class MetricsWriter:
         kinds = load_sinks(sinks)
         self._lines = _drop_later_lines(self._path, resume_step)
         self._file = self._path.open("ab", buffering=0)  # unbuffered, so that no line is lost if this process is killed
-        self._unwritten = b""
+        self._unwritten = collections.deque[bytes]()
+        self._written_bytes = 0
+        """The number of bytes of the first unwritten line that are in the file already."""
+        self._last_kept: int | None = None
+        """The step to which the run has rolled back, if the lines of later steps are still in the file."""
         self._failed = False
         self._sinks = Sinks(kinds, workdir, config or {})
         self._sinks.write(self._lines, self._records)
@@ -82,23 +88,23 @@ class MetricsWriter:
         numbers = {name: float(value) for name, value in values.items()}
         record: JsonObject = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-        self._unwritten += json.dumps(record).encode() + b"\n"
+        self._unwritten.append(json.dumps(record).encode() + b"\n")
         if self._write_lines():
             self._sinks.write(self._lines, self._records, record)
 
     def rollback(self, step: int) -> None:
         """Removes the lines of steps after `step`, which are about to be repeated."""
         self._write_lines()
-        self._file.close()
-        self._lines = _drop_later_lines(self._path, step)
-        self._file = self._path.open("ab", buffering=0)
+        self._unwritten = collections.deque(line for line in self._unwritten if json.loads(line)["step"] <= step)
+        self._last_kept = step if self._last_kept is None else min(step, self._last_kept)
         self._sinks.close()
-        self._sinks.write(self._lines, self._records)
+        if self._write_lines():
+            self._sinks.write(self._lines, self._records)
 
     def close(self) -> None:
         """Closes the files. `write` must not be called afterwards."""
         if not self._write_lines():
-            log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
+            log.warning("lost %s of %s", counted(len(self._unwritten), "line"), self._path)
         else:
             self._sinks.write(self._lines, self._records)
         try:
@@ -111,12 +117,19 @@ class MetricsWriter:
         return read_metrics(self._path)
 
     def _write_lines(self) -> bool:
-        """Writes the pending lines. Returns whether all of them are in the file."""
+        """Removes the lines that a rollback has left in the file, and writes the pending lines. Returns whether both are
+        done."""
         try:
+            if self._last_kept is not None:
+                self._file.close()
+                self._lines = _drop_later_lines(self._path, self._last_kept)  # also removes an incomplete line
+                self._file = self._path.open("ab", buffering=0)
+                self._last_kept, self._written_bytes = None, 0
             while self._unwritten:
-                written = self._file.write(self._unwritten)
-                self._lines += self._unwritten[:written].count(b"\n")
-                self._unwritten = self._unwritten[written:]
+                self._written_bytes += self._file.write(self._unwritten[0][self._written_bytes :])
+                if self._written_bytes == len(self._unwritten[0]):
+                    self._unwritten.popleft()
+                    self._lines, self._written_bytes = self._lines + 1, 0
         except OSError as error:
             if not self._failed:
                 message = "lines cannot be written to %s (%s); training continues, and keeps them in memory until a write works"

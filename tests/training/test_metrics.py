@@ -83,6 +83,27 @@ def test_a_rolled_back_run_has_every_step_once(tmp_path: pathlib.Path):
         assert [(step, value) for step, _, value in events(tmp_path)] == wanted
 
 
+def test_a_full_disk_does_not_end_a_run_that_rolls_back(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """The later lines are removed when the disk permits it. One of them is partly in the file, and two are in memory."""
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (10, 20, 30):
+            metrics.write(step, {"train/loss": float(step)})
+        with files_of_at_most((tmp_path / "metrics.jsonl").stat().st_size + 20):
+            for step in (30, 40):
+                metrics.write(step, {"eval/loss": float(step)})
+            with files_of_at_most(20):
+                metrics.rollback(20)
+                metrics.write(20, {"train/skipped_batches": 20.0})
+                metrics.rollback(30)
+                assert [r["step"] for r in read_metrics(tmp_path / "metrics.jsonl")] == [10, 20, 30]
+        metrics.write(30, {"train/loss": 30.5})
+    wanted = [(10, "train/loss", 10.0), (20, "train/loss", 20.0), (20, "train/skipped_batches", 20.0), (30, "train/loss", 30.5)]
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(r["step"], *(name for name in r if "/" in name), [*r.values()][2]) for r in found] == wanted
+    assert events(tmp_path) == wanted
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize(
     "debris",
     ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n", '{"time": 1.0}\n', '{"step": "20"}\n'],
