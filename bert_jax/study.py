@@ -120,5 +120,6 @@ def main() -> int:
     checked = check(experiment, say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
     with start_run("study", flags, config, may_change=("*",), independent=True) as run:
-        (run.workdir / METRICS).touch()  # this file marks the directory of a run, see `runtime.workdir.open_workdir`
+        if not run.shard.index:
+            (run.workdir / METRICS).touch()  # this file marks the directory of a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)

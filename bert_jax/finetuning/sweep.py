@@ -91,7 +91,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         return True
 
     groups = device_groups(experiment)
-    if run.is_first and not single:
+    if run.is_first and not shard.index and not single:
         (run.workdir / METRICS).touch()  # ties the workdir to this configuration, see `runtime.workdir.open_workdir`
     if shard.count > 1:
         shared = (counted(shard.count, "process"), counted(len(runs), "run"), len(shard.select(runs)))

@@ -50,7 +50,7 @@ from bert_jax.interface.words import counted
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, unframed
-from bert_jax.runtime.workdir import flatten, locked
+from bert_jax.runtime.workdir import PROCESSES, flatten, locked
 from bert_jax.sharding.device_errors import OutOfMemory, is_device_error
 from bert_jax.storage.paths import AnyPath
 
@@ -417,12 +417,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         if self.count == 1:
             yield RunShard()
             return
-        (workdir / FOLDER).mkdir(exist_ok=True)
+        (workdir / PROCESSES).mkdir(exist_ok=True)
         deadline = time.monotonic() + self._patience + EARLIER
         with contextlib.ExitStack() as held:
             while True:
                 try:
-                    held.enter_context(locked(workdir, f"{FOLDER}/{self.index}.lock"))
+                    held.enter_context(locked(workdir, f"{PROCESSES}/{self.index}.lock"))
                     break
                 except UserError:
                     if time.monotonic() > deadline:
@@ -695,10 +695,6 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
 
 # ------------------------------------------------------------------------------------------------------------- the shared work
-FOLDER = ".processes"
-"""The folder of the workdir with a lock file for each independent process."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RunShard:
     """The runs of a sweep or a study that this process trains.

@@ -31,6 +31,7 @@ METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 EVENTS = "tensorboard"
 MODEL = "model"
+PROCESSES = ".processes"  # this folder has a lock file for each independent process
 WRITTEN_BY = "written_by"  # this key of config.json distinguishes a workdir from a model directory
 STARTED_IN = "started_in"  # this key of config.json has the directory to which relative paths refer
 FILES = "files"  # this key of config.json has the path, hash and source of the user's own files, by configuration key
@@ -266,7 +267,7 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 def fetch_workdir(mirror: Mirror) -> None:
     """Makes the local directory of a run equal to its workdir in a bucket, without the checkpoints. Raises UserError if the
     bucket holds anything other than a run."""
-    there = [name for name in mirror.listed() if not name.startswith(LOCK)]
+    there = [name for name in mirror.listed() if not name.startswith((LOCK, PROCESSES))]
     if there and CONFIG not in there:
         _refuse_foreign(mirror.remote, sorted({name.partition("/")[0] for name in there}))
     mirror.fetch()
@@ -298,7 +299,7 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
 
     If `metrics.jsonl` has a line or if there are other files, an earlier start has trained. Nothing is removed in this case."""
     inside = sorted(directory.rglob("*"), reverse=True)  # contents come before their directory
-    files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
+    files = {path for path in inside if not path.is_dir() and path.parent not in (directory / EVENTS, directory / PROCESSES)}
     metrics = directory / METRICS
     ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
     if files <= ours and not (metrics in files and metrics.stat().st_size):
@@ -326,7 +327,7 @@ def _require_ours(directory: pathlib.Path) -> None:
 
 
 def _require_empty(directory: pathlib.Path) -> None:
-    left_behind = (LOCK, PROBE, f".{CONFIG}.")  # files of a start that was killed before it wrote config.json
+    left_behind = (LOCK, PROBE, PROCESSES, f".{CONFIG}.")  # of a start without config.json: it was killed early, or rejected
     foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(left_behind))
     if foreign:
         _refuse_foreign(directory, foreign)

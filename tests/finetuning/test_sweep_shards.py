@@ -82,6 +82,7 @@ def test_each_of_several_processes_reports_its_runs(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     swept(tmp_path / "two", Apart(1))
     assert caplog.messages[0] == "2 processes for 4 runs; this process trains 2"
+    assert not (tmp_path / "two" / "metrics.jsonl").exists(), "in a bucket, nobody would remove it if the start is refused"
     caplog.clear()
     swept(tmp_path / "one", RunShard())
     assert not [said for said in caplog.messages if "this process trains" in said]

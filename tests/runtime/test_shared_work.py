@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, RunShard
-from bert_jax.runtime.workdir import locked
+from bert_jax.runtime.processes import Processes, ProcessesLost, RunShard
+from bert_jax.runtime.workdir import PROCESSES, locked
 from tests.clock import Clock
 from tests.runtime.connected import Group, group
 
@@ -159,8 +159,8 @@ def test_the_last_message_of_a_process_is_received(tmp_path: pathlib.Path):
 def test_a_process_waits_two_minutes_longer_for_its_predecessor_than_for_a_silent_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / FOLDER).mkdir()
-    with group(patience=30.0, count=2, beating=()) as two, locked(tmp_path, f"{FOLDER}/1.lock"):
+    (tmp_path / PROCESSES).mkdir()
+    with group(patience=30.0, count=2, beating=()) as two, locked(tmp_path, f"{PROCESSES}/1.lock"):
         clock = Clock(monkeypatch)
         with (
             pytest.raises(UserError, match=rf"is in use by process {os.getpid()} on "),
@@ -171,9 +171,9 @@ def test_a_process_waits_two_minutes_longer_for_its_predecessor_than_for_a_silen
 
 
 def test_a_process_starts_when_its_predecessor_has_ended(tmp_path: pathlib.Path):
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / PROCESSES).mkdir()
     with group(count=2, beating=()) as two, contextlib.ExitStack() as predecessor:
-        predecessor.enter_context(locked(tmp_path, f"{FOLDER}/1.lock"))
+        predecessor.enter_context(locked(tmp_path, f"{PROCESSES}/1.lock"))
         leaving = threading.Timer(0.3, predecessor.close)
         leaving.start()
         with two.members[1].shard_runs(tmp_path, lambda: None):

@@ -220,7 +220,8 @@ def refused(directory: pathlib.Path, config: dict[str, Any] = CONFIG, **files: s
 
 
 def test_a_refused_start_removes_the_new_workdir_and_its_parents(tmp_path: pathlib.Path):
-    refused(tmp_path / "runs" / "mine", **{"metrics.jsonl": "", "ledger.jsonl": "{}\n", "tensorboard_events.1": "a version"})
+    files = {"metrics.jsonl": "", "ledger.jsonl": "{}\n", "tensorboard_events.1": "a version", ".processes_0.lock": ""}
+    refused(tmp_path / "runs" / "mine", **files)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,7 +295,7 @@ def test_files_that_appear_before_the_lock_is_taken_are_noticed(tmp_path: pathli
 
 
 def test_leftovers_of_an_early_kill_do_not_block_a_start(tmp_path: pathlib.Path):
-    for name in (".lock", ".writable-17", ".config.json.17"):
+    for name in (".lock", ".writable-17", ".config.json.17", ".processes"):
         (tmp_path / name).write_text("")
     with open_workdir(tmp_path, "pretrain", CONFIG):
         assert stored_config(tmp_path)["seed"] == CONFIG["seed"]

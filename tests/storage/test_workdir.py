@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.processes import FOLDER, MARKER_FILE, Processes, require_shared_directory
+from bert_jax.runtime.processes import MARKER_FILE, Processes, require_shared_directory
 from bert_jax.runtime.restarts import find_workdir, steps_done
-from bert_jax.runtime.workdir import fetch_workdir, stored_config
+from bert_jax.runtime.workdir import PROCESSES, fetch_workdir, stored_config
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror
 from tests.runtime.connected import group
@@ -36,7 +36,7 @@ def test_a_bucket_directory_with_other_files_is_refused_and_not_changed(bucket: 
     assert objects.listed(bucket).keys() == {"photos/1.png", "thesis.tex"}
 
 
-@pytest.mark.parametrize("names", [(), (".lock", ".lock.1"), ("config.json", "notes.txt")])
+@pytest.mark.parametrize("names", [(), (".lock", ".processes/1.lock"), ("config.json", "notes.txt")])
 def test_a_run_or_nothing_in_a_bucket_is_fetched(names: tuple[str, ...], bucket: str):
     for name in names:
         objects.write(f"{bucket}/{name}", b"{}")
@@ -56,7 +56,7 @@ def test_processes_share_a_bucket_and_its_runs(bucket: str):
     def share(one: Processes) -> Any:
         require_shared_directory(one, place)
         with one.shard_runs(place, lambda: None) as own:
-            locks = [name for name in objects.listed(bucket) if name.endswith(f"{FOLDER}/{one.index}.lock")]
+            locks = [name for name in objects.listed(bucket) if name.endswith(f"{PROCESSES}/{one.index}.lock")]
             return len(locks), own.gather({"a": one.index}, waiting=lambda: False)
 
     with group(count=2) as two:
