@@ -4,7 +4,8 @@
 The content of the files becomes one `TokenizerDescription`. If a tokenizer.json has components that BERT does not have, the
 library runs it (`json_tokenizer`). An unsupported feature or class raises a UserError that names it. If a piece has different
 ids in two files, this is also an error. If the files state different text rules, the same file is used as in transformers, and
-the user gets a note. `Tokenizer.save` writes the files.
+the user gets a note. If a SentencePiece model is next to a tokenizer.json of another program, only the latter is used, as in
+transformers. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -139,9 +140,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     )
     library = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
     name = _tokenizer_class(path, config)[1]
-    reads_model = name is None or str(name) in {*BACKENDS, *_READ_CLASSES} or _stem(name) in _FAIRSEQ
-    # A model may have both files: mmBERT with Gemma's class, and modernbert-ja with the class that uses tokenizer.json unchanged.
-    only_json = found[0].suffix != ".model" or not reads_model or (name in BACKENDS and not _converted_by_us(library or {}))
+    # If a model has both files, as ALBERT, mmBERT and modernbert-ja, transformers reads the tokenizer.json.
+    only_json = found[0].suffix != ".model" or not _converted_by_us(library or {})
     if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
             _check_class_uses(path / JSON_FILE, library, why, name, config)
@@ -152,7 +152,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     _check_class(path, config, found[0])
     _check_config(path / CONFIG_FILE, config)
     if found[0].suffix == ".model":
-        return _described_sentencepiece(found[0], config, names)
+        return _described_sentencepiece(found[0], config, names, _stem(name) == "Albert" and "bos_token" in config)
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
     content = _read_json(path / JSON_FILE, library) if library is not None else None
     described = _described(found[0], lines, content, config, names, later)
@@ -259,8 +259,15 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     }
 
 
-def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> TokenizerDescription:
+def _described_sentencepiece(
+    path: pathlib.Path, config: JsonObject, names: JsonObject, alberts: bool
+) -> TokenizerDescription:
+    """Makes the TokenizerDescription of a SentencePiece model. `alberts` is True if transformers saved it."""
     keep = config.get("keep_accents")
+    note = (
+        "AlbertTokenizer of transformers also reads `` and '' as \", and makes a comma after a digit a separate piece. Without a "
+        f"{JSON_FILE} next to {path}, texts with them get other ids here; save the tokenizer with AlbertTokenizerFast"
+    )
     return TokenizerDescription(
         path=path,
         lowercase=config.get("do_lower_case"),
@@ -268,6 +275,7 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
         strip_accents=None if keep is None else not keep,
         specials=_special_names(config, names),
         max_length=_max_length(config),
+        notes=(note,) if alberts else (),
     )
 
 

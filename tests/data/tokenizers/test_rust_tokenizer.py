@@ -84,9 +84,9 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
     content["model"]["vocab"][9][0] = "other"
     with pytest.raises(UserError, match=rf"id 9 is '{piece}' in spiece.model, but is 'other' in tokenizer.json"):
         _with(tmp_path, tokenizer=content)
-    albert = {"tokenizer_class": "AlbertTokenizer"}
+    bert = {"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
     with pytest.raises(UserError, match=r"holds a WordPiece model, but spiece.model next to it holds a SentencePiece model"):
-        _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}}, tokenizer_config=albert)
+        _with(tmp_path, tokenizer=bert | {"model": {"type": "WordPiece", "vocab": {"a": 0}}})
     assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # named by its path
     with pytest.raises(UserError, match=r"--max-word-characters=9 .* but .*spiece\.model \(sentencepiece\) has rules of its own"):
         load_tokenizer(tmp_path / "spiece.model", max_word_characters=9)
@@ -95,7 +95,7 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
     assert "has keep_accents=false, which is not used, because the vocabulary is given as a file" in note
 
 
-def test_a_class_that_uses_tokenizer_json_unchanged_ignores_the_sentencepiece_model_of_other_programs(english, tmp_path):
+def test_the_tokenizer_json_of_another_program_is_used_instead_of_the_sentencepiece_model_next_to_it(english, tmp_path):
     tokenizer = train_sentencepiece(english[:3], 200, True)
     tokenizer.save(tmp_path)
     ours, text = json.loads((tmp_path / "tokenizer.json").read_text()), "The  objects, of\ta class"
@@ -108,11 +108,15 @@ def test_a_class_that_uses_tokenizer_json_unchanged_ignores_the_sentencepiece_mo
     ):
         content = ours | changes
         rust = tokenizers.Tokenizer.from_str(json.dumps(content))
-        for name in ("PreTrainedTokenizerFast", "TokenizersBackend", "AlbertTokenizer"):
+        for name in ("PreTrainedTokenizerFast", "TokenizersBackend", "AlbertTokenizer", None):
             read = _with(tmp_path, tokenizer=content, tokenizer_config={"do_lower_case": True, "tokenizer_class": name})
-            assert read.vocabulary.kind == ("sentencepiece" if name == "AlbertTokenizer" else "unigram"), (name, changes)
-            if name != "AlbertTokenizer":
-                assert read.encode(text) == rust.encode(text, add_special_tokens=False).ids
+            assert read.vocabulary.kind == "unigram", (name, changes)
+            assert read.encode(text) == rust.encode(text, add_special_tokens=False).ids
+    (tmp_path / "tokenizer.json").unlink()
+    config = {"do_lower_case": True, "tokenizer_class": "AlbertTokenizer"}
+    assert _with(tmp_path, tokenizer_config=config).notes == ()  # bert_jax also writes this class
+    (note,) = _with(tmp_path, tokenizer_config=config | {"bos_token": "[CLS]"}).notes
+    assert "a comma after a digit a separate piece" in note
 
 
 def test_the_rust_library_makes_no_special_token_from_other_letters(english, tmp_path):
