@@ -60,6 +60,8 @@ _WORD_LINES = 1 << 12
 """The number of bytes in which `_has_word_lines` looks for words."""
 TAB_TABLES = (".tsv", ".tab")
 JSON_LINES = (".jsonl", ".ndjson")
+_NAME = re.compile(r"[\w.-]+|\"[^\"]+\"")
+"""A cell in the header of a table whose suffix is that of a text: one word, or a quoted name."""
 USUAL_COLUMNS = frozenset({
     "id", "idx", "index", "text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "question", "question1",
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
@@ -391,14 +393,18 @@ class FileReader:
         return [*dict.fromkeys([*self.table.get("delimiter", ""), *usual])]
 
     def _names_columns(self, line: str) -> bool:
-        """Returns whether a first line is the header of a table. A header names all required fields, or has only usual
-        names."""
+        """Returns whether a first line is the header of a table. A header has only usual names, or names all required fields. If
+        it names only one field, and the file is not known as a table, its other cells must also look like names, since a text
+        may start with "Text, ..."."""
         for delimiter in self._delimiters:
             names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
-            is_usual = len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names)
-            if is_usual or self._found_columns(names)[1] is None:
+            if len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names):
+                return True
+            found, missing = self._found_columns(names)
+            known = self.suffix in (*TAB_TABLES, ".psv") or delimiter in ("\t", self.table.get("delimiter")) or len(found) > 1
+            if missing is None and (known or all(map(_NAME.fullmatch, line.strip().split(delimiter)))):
                 return True
         return False
 

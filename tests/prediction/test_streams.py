@@ -356,6 +356,12 @@ def test_plain_lines_are_never_a_table(tmp_path, name):
     assert [r.values["text"] for r in read(tmp_path / name, b"text,label\na,pos\n")] == ["text,label", "a,pos"]
 
 
+@pytest.mark.parametrize("first", ["Text, speech and dialogue", "speech; text", "Text | speech", "Text,a b"])
+def test_a_text_that_starts_with_the_name_of_its_field_is_not_a_table(tmp_path, first):
+    records = read_any(tmp_path / "t.txt", f"{first}\nWe met, as planned.\n")
+    assert [r.values.get("text") for r in records] == [first, "We met, as planned."]
+
+
 def test_an_object_on_several_lines_is_read_as_json_but_not_as_json_lines(tmp_path):
     for content in ('{\n"text": "a"\n}\n', '[\n{"text": "a"}\n]\n'):
         (record,) = read_any(tmp_path / "t.json", content)
