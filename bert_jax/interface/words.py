@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
-PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "query": "queries",
-           "vocabulary": "vocabularies"}  # fmt: skip
+PLURALS = {"batch": "batches", "corpus": "corpora", "entry": "entries", "pass": "passes", "process": "processes",
+           "query": "queries", "vocabulary": "vocabularies"}  # fmt: skip
 """Nouns passed to `counted` whose plural is not noun + s."""
 
 

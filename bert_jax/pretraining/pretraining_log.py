@@ -17,7 +17,7 @@ from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
-from bert_jax.pretraining.splits import Splits, fingerprint
+from bert_jax.pretraining.splits import Splits, fingerprint, trained_splits
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.training.log import RunLog, Throughput
@@ -148,10 +148,12 @@ def _log_start(
         count_parameters(m, experiment.trained_objective.model_parameters()).in_words,
         m.dtype,
     )
+    trained = trained_splits(experiment, splits.train, splits.of_phases)
     log.info(
-        "corpus: %s in %s to train on, %s held out",
-        counted(splits.train.num_tokens, "token"),
-        counted(splits.train.num_documents, "document"),
+        "corpus: %s in %s%s to train on, %s held out",
+        counted(sum(split.num_tokens for split in trained), "token"),
+        counted(sum(split.num_documents for split in trained), "document"),
+        f" of {counted(len(trained), 'corpus')}" if len(trained) > 1 else "",
         counted(splits.eval.num_documents, "document"),
     )
     log.info(

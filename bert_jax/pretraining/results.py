@@ -30,7 +30,7 @@ from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.program import EXPORTED, pretraining_program
-from bert_jax.pretraining.splits import FINGERPRINT, Splits
+from bert_jax.pretraining.splits import FINGERPRINT, Splits, trained_splits
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -83,8 +83,8 @@ def training_section(
 ) -> Training:
     """Returns the training section of the model card for a run that ended with these held-out `scores`. `files` maps a
     configuration key to the user's file that the run used."""
-    train, start = splits.train, Training()
-    sources = corpus_sources(train)
+    trained, start = trained_splits(experiment, splits.train, splits.of_phases), Training()
+    sources = {source for split in trained for source in corpus_sources(split) or [""]}
     with contextlib.suppress(UserError, OSError):  # the model may have been removed during the run
         if experiment.init_from:
             from bert_jax.interop.locate import find_model_directory
@@ -95,7 +95,9 @@ def training_section(
         from bert_jax.data.corpus.hub import is_hub_name
 
         base_model = experiment.init_from if is_hub_name(experiment.init_from) else base_model
-    name = f" of {pathlib.PurePath(experiment.corpus.directory).name}" if experiment.corpus.directory else ""
+    corpora = {pathlib.PurePath(phase.corpus or experiment.corpus.directory).name: None for phase in experiment.phases}
+    names = f" of {' and '.join(corpora)}" if all(corpora) else ""
+    tokens, documents = sum(split.num_tokens for split in trained), sum(split.num_documents for split in trained)
     phases = ", ".join(
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
         for phase in experiment.phases
@@ -105,10 +107,10 @@ def training_section(
     start_of = experiment.init_from or experiment.init_state
     origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
-        data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
+        data=f"Pretrained on {counted(tokens, 'token')} in {counted(documents, 'document')}{names}.",
         steps=f"Steps: {phases}{origin}.{own}",
         scores=card_scores(experiment.trained_objective, scores),
-        language="en" if "embedded" in sources else start.language,
+        language="en" if sources == {"embedded"} else start.language,
         license=start.license,
         base_model=base_model,
     )

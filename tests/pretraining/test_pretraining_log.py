@@ -153,9 +153,13 @@ def test_the_start_shows_the_model_the_corpus_and_the_devices(tmp_path: pathlib.
         model, corpus, devices, _, begin = lines.messages
     counted = count_parameters(log._experiment.model, log._objective.model_parameters()).in_words
     assert model.startswith(f"model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: {counted}, ")
-    assert corpus == f"corpus: {SPLITS.train.num_tokens:,} tokens in 60 documents to train on, 7 documents held out"
+    tokens = SPLITS.train.num_tokens + 9 * 50
+    assert corpus == f"corpus: {tokens:,} tokens in 69 documents of 2 corpora to train on, 7 documents held out"
     assert devices.startswith("devices: 2 x cpu, mesh data 2 x ")
     assert begin == "starting from random weights (step 0)"
+    with log_of(tmp_path / "one", phases=PHASES[:1]):
+        corpus = f"corpus: {SPLITS.train.num_tokens:,} tokens in 60 documents to train on, 7 documents held out"
+        assert corpus in lines.messages
 
 
 def test_the_first_step_of_a_run_is_logged(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):

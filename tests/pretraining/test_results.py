@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -40,8 +41,8 @@ from tests.end_to_end.runs import VOCABULARY
 CORPUS = corpus_of([[200]] * 6)
 
 
-def splits_of(train: Corpus = CORPUS) -> Splits:
-    return Splits(train, CORPUS, Verifications([]))
+def splits_of(train: Corpus = CORPUS, of_phases: Mapping[int, Corpus] | None = None) -> Splits:
+    return Splits(train, CORPUS, Verifications([]), of_phases or {})
 
 
 def state_with(kind: type[TrainState], **numbers: int) -> TrainState:
@@ -115,6 +116,7 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     values = {"model": published("tiny"), "phases": phases, "corpus": {"directory": "runs/mine"}, "init_from": "lab/base"}
     train = dataclasses.replace(CORPUS, directory=tmp_path)
     experiment = PretrainingExperiment.from_dict(values)
+    phase = experiment.phases[0]
     scores = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25}
     found = training_section(experiment, splits_of(train), scores)  # without settings and without the initial model
     assert found.data == "Pretrained on 1,200 tokens in 6 documents of mine."
@@ -128,6 +130,13 @@ def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
     assert training_section(experiment, splits_of(train), scores).language == "en"
+    other = dataclasses.replace(corpus_of([[100]] * 3), directory=tmp_path / "other")
+    of_phase = dataclasses.replace(experiment, phases=(phase, dataclasses.replace(phase, corpus="runs/theirs")))
+    found = training_section(of_phase, splits_of(train, {1: other}), scores)
+    assert found.data == "Pretrained on 1,500 tokens in 9 documents of mine and theirs."
+    assert found.language == "", "the other corpus may have any language"
+    found = training_section(of_phase, splits_of(train, {0: other, 1: other}), scores)
+    assert found.data.startswith("Pretrained on 300 tokens in 3 documents of ")
 
 
 @pytest.mark.parametrize("init_from", ["start", ""])
