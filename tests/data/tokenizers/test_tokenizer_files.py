@@ -628,7 +628,7 @@ def test_a_file_that_holds_no_pieces_is_refused(tmp_path, name, content, says):
 def test_pieces_that_mark_the_start_of_a_word_are_refused_as_wordpiece(tmp_path):
     """KoBERT's vocab.txt has the pieces of a SentencePiece model."""
     pieces = [*SPECIALS, "▁", "a", "##b"]
-    for mark, says in (("▁", "as in SentencePiece.* give the model's .model"), ("Ġ", "as in byte-level.* give tokenizer.json")):
+    for mark, says in (("▁", "as in SentencePiece.* model's spiece.model$"), ("Ġ", "as in byte-level.* model's tokenizer.json$")):
         write(tmp_path, vocab=[*pieces, f"{mark}a", f"{mark}b"], tokenizer_config={"do_lower_case": False})
         for path in (tmp_path, tmp_path / "vocab.txt"):
             with pytest.raises(UserError, match=rf"^{tmp_path}/vocab.txt: 2 of its 10 pieces start with {mark}, {says}"):
