@@ -73,6 +73,8 @@ Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExampl
 
 SPLITS = ("train", "dev", "test")
 _MOST_SHOWN, _MOST_LISTED = 5, 30
+_UNLABELLED = ("-", "-1")
+"""Labels that mean that the label is unknown, in SNLI and in data sets of the Hugging Face hub."""
 LARGEST = 1e6
 """The largest absolute value of a label in a regression, since squares are summed in float32. Labels near 1 are learned
 best."""
@@ -136,6 +138,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
             names = collect_labels(examples[split])
             if not names:
                 raise UserError(f"no row of {config.train} has a label; fill in the column of the labels")
+            _refuse_unlabelled(config, names, examples[split])
     if not any(examples.values()):
         raise UserError("no file is given; set train, dev or test")
     if named and not names:
@@ -150,6 +153,20 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if kind == "token" and examples["train"]:
         _check_words(config, names, examples["train"], say)
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
+
+
+def _refuse_unlabelled(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example]) -> None:
+    """Raises UserError if one of the classes of the training texts is "-" or -1, as in SNLI for texts on which the annotators
+    did not agree. "-" may be a class if "+" is one, and -1 if it is one of at most three classes (-1, 0 and 1)."""
+    others = {*names} - {*_UNLABELLED}
+    for mark in _UNLABELLED:
+        count = sum(isinstance(example, TextExample) and example.label == mark for example in train)
+        may_be_class = "+" in others if mark == "-" else len(others) < 3 or not all(map(str.isdecimal, others))
+        if count and len(others) > 1 and not may_be_class:
+            raise UserError(
+                f"{config.train}: {counted(count, 'row')} with the {config.label} {mark}, which usually means that the label is "
+                "unknown; remove these rows, or list all classes in label_names if it is one of them"
+            )
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
@@ -473,6 +490,11 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
             if alike := next((name for name in known if _look(name) == _look(unknown)), None):
                 raise location.error(
                     f"the label {unknown!a} is not known, although it looks like {alike!a}; write both in the same way"
+                )
+            if unknown in _UNLABELLED and isinstance(example, TextExample):
+                raise location.error(
+                    f"the label {unknown!r} usually means that the label is unknown; remove the row, or add {unknown!r} to "
+                    "label_names if it is a class"
                 )
             listed = ", ".join(known[:_MOST_LISTED]) + (f", ... ({len(known):,} in all)" if len(known) > _MOST_LISTED else "")
             raise location.error(

@@ -85,6 +85,21 @@ def test_labels_are_sorted_from_the_training_file_and_numbers_numerically(tmp_pa
     assert labels(True, False) == ("false", "true")
 
 
+@pytest.mark.parametrize(
+    ("classes", "mark"),
+    [(("0", "1", "2"), "-1"), (("no", "yes"), "-"), (("0", "1"), "-"), (("-", "+", "="), ""), (("-1", "0", "1"), "")],
+)
+def test_a_label_that_means_unknown_is_no_class_unless_label_names_lists_it(tmp_path: pathlib.Path, classes, mark: str):
+    path = put(tmp_path / "a.csv", "text,label", *(f"t,{name}" for name in (*classes, *[mark or classes[0]] * 2)))
+    says = rf"a\.csv: 2 rows with the label {mark}, which usually means that the label is unknown; remove these rows, or list all"
+    with pytest.raises(UserError, match=says) if mark else contextlib.nullcontext():
+        load_own_data(OwnDataConfig(train=path), "sequence")
+    names = (*classes, *filter(None, [mark]))
+    assert load_own_data(OwnDataConfig(train=path, label_names=names), "sequence").labels == names
+    with pytest.raises(UserError, match=rf"the label '{mark}' usually means that") if mark else contextlib.nullcontext():
+        load_own_data(OwnDataConfig(train=path, label_names=classes), "sequence")
+
+
 def test_a_label_missing_in_training_is_refused_with_its_line(tmp_path: pathlib.Path):
     train = put(tmp_path / "train.tsv", "text\tlabel", "a\tyes", "b\tno")
     dev = put(tmp_path / "dev.tsv", "text\tlabel", "a\tyes", "b\tmaybe")
@@ -1028,7 +1043,7 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
     read = "every label is -1, so the labels are unknown, as in test sets of the Hugging Face hub"
     assert said == [f"{tmp_path / 't.jsonl'}: {read}", f"{tmp_path / 't.csv'}: {read}"]
     mixed = put(tmp_path / "u.csv", "text,label", "a,-1", "a,1")
-    is_wrong = pytest.raises(UserError, match="the label '-1' is not known")
+    is_wrong = pytest.raises(UserError, match="the label '-1' usually means that the label is unknown; remove the row")
     with is_wrong if problem == "classification" else contextlib.nullcontext():
         load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
 
