@@ -899,6 +899,11 @@ CASES = [
         "line without a",
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
+    Case(
+        "a ratio for documents",
+        "--max-length-ratio=2",
+        "--max-length-ratio=2 would have no effect, because it only applies to texts and their translations; leave it out",
+    ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),
     Case("pairs of no tokens", "--max-pair-tokens=0", "--max-pair-tokens=0 must be at least 1 and at most 2,147,483,647"),
     Case(

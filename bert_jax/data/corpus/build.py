@@ -19,7 +19,7 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
-from bert_jax.data.corpus.parallel import UNNAMED
+from bert_jax.data.corpus.parallel import UNNAMED, PairRules
 from bert_jax.data.corpus.report import (
     ShardSurvey,
     corpus_report,
@@ -155,6 +155,8 @@ def _refuse_unused_options(config: BuildConfig, items: Sequence[Item]) -> None:
     """Raises UserError if an option that selects the text applies to none of the sources."""
     options, kinds = config.text.options, {source.kind for source in (*config.sources, *config.eval_sources)}
     has_fields = any(item.pairs and item.pairs.kind != "lines" for item in items)
+    has_pairs, pairs = any(item.pairs for item in items), "texts and their translations"
+    ratio, most = config.text.pairs.max_length_ratio, config.text.pairs.max_pair_tokens
     for flag, given, is_used, where in (
         (
             "--text-field",
@@ -169,6 +171,8 @@ def _refuse_unused_options(config: BuildConfig, items: Sequence[Item]) -> None:
             has_fields,
             "files that hold both languages (parallel:GLOB.tsv or parallel:GLOB.jsonl) and to translations in tfds:",
         ),
+        ("--max-length-ratio", f"{ratio:g}" if ratio != PairRules.max_length_ratio else None, has_pairs, pairs),
+        ("--max-pair-tokens", most if most != PairRules.max_pair_tokens else None, has_pairs, pairs),
     ):
         if given and not is_used:
             raise UserError(f"{flag}={given} would have no effect, because it only applies to {where}; leave it out")
