@@ -4,7 +4,8 @@ not learn from them, and shortens warmups that are too long.
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
 A key that is set on the command line is never changed. If its value contradicts the corpus or `init_from`, a later check raises
-a UserError with the right value. A key that would have no effect is refused, unless the run has already started with it.
+a UserError with the right value. A key that would have no effect is refused, unless the run has already started with it. In the
+experiment file, such a key is only noted, because other settings of the command line may be the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from bert_jax.configs.pretraining import PretrainingExperiment, read_objective, with_budgets
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment, read_objective, with_budgets
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
@@ -109,8 +110,8 @@ def infer_settings(
         experiment = PretrainingExperiment.from_dict(settled)
     except UserError:  # this error is reported when the experiment is made
         return settled, notes
-    _require_effect(experiment, phases, given, workdir)
-    return settled, notes + _advice(experiment)
+    unused = _require_effect(experiment, values, given, workdir)
+    return settled, notes + unused + _advice(experiment)
 
 
 def _steps(values: JsonObject, phases: Sequence[Any]) -> list[Any]:
@@ -126,21 +127,27 @@ def _as_list(value: Any) -> Any:
 
 
 def _require_effect(
-    experiment: PretrainingExperiment, phases: Sequence[JsonObject], given: Collection[str], workdir: AnyPath | None
-) -> None:
+    experiment: PretrainingExperiment, stated: JsonObject, given: Collection[str], workdir: AnyPath | None
+) -> list[str]:
     """Raises UserError if one of the keys `given` has no effect, or if a setting of the polynomial decay is set and no schedule
-    uses it. `phases` are the phases as the experiment file and the command line set them.
+    uses it. Returns a note for each key of the experiment file that has no effect and differs from its default. `stated` are the
+    keys that the experiment file and the command line set.
 
     If the run in `workdir` has started with the same value, the key is accepted, so that a run of an earlier version, which did
     not refuse it, can resume."""
-    values = dict(flatten(experiment.to_dict()))
+    values, found, phases = dict(flatten(experiment.to_dict())), dict(flatten(stated)), stated.get("phases") or ()
+    usual = dict(flatten(PretrainingExperiment(phases=(PhaseConfig(),) * len(phases)).to_dict()))
+    notes: list[str] = []
 
     def is_as_started(key: str) -> bool:
         return values.get(key) == dict(flatten(_started(workdir))).get(key, "(absent)")
 
     def refuse(key: str, reason: str, remedy: str = "leave it out") -> None:
-        if key in given and not is_as_started(key):
-            raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
+        in_file = key not in given and found.get(key, usual.get(key)) != usual.get(key)
+        if (key in given or in_file) and not is_as_started(key):
+            if key in given:
+                raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
+            notes.append(f"config.{key}={found[key]} of the experiment file has no effect, because {reason}")
 
     of_phases = [phase.schedule or experiment.optimizer.schedule for phase in experiment.phases if not phase.continue_schedule]
     if not any(name == "original" or is_in_file(name) for name in of_phases):  # the schedules that may use the keys
@@ -166,14 +173,17 @@ def _require_effect(
     if all(span.key != "config.optimizer.schedule" for span in spans):
         refuse("optimizer.schedule", "every phase sets its own", f"set those of the phases, such as {spans[0].key}")
     for span in spans:
-        if (key := f"{span.phase}.warmup_steps".removeprefix("config.")) in given and not span.reads("warmup_steps"):
+        key = f"{span.phase}.warmup_steps".removeprefix("config.")
+        if (key in given or key in found) and not span.reads("warmup_steps"):
             refuse(key, f"{span.key}={span.schedule} does not use it")
     for i, phase in enumerate(experiment.phases):
         if phase.continue_schedule:
             first = max(j for j in range(i) if not experiment.phases[j].continue_schedule)
             for name in ("learning_rate", "warmup_steps"):
                 remedy = f"set config.phases.{first}.{name}, or config.phases.{i}.continue_schedule=false"
-                refuse(f"phases.{i}.{name}", f"phase {i} continues the schedule of phase {first}", remedy)
+                if (key := f"phases.{i}.{name}") in given or getattr(phase, name) != getattr(experiment.phases[first], name):
+                    refuse(key, f"phase {i} continues the schedule of phase {first}", remedy)
+    return notes
 
 
 def _require_effect_on_model(experiment: PretrainingExperiment, refuse: Callable[[str, str, str], None]) -> None:

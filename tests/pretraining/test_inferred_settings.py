@@ -157,6 +157,21 @@ def test_a_key_of_the_command_line_without_effect_is_refused(key: str, file: dic
 
 
 @pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ({"model": {"rotary_theta": 5.0}}, "model.rotary_theta=5.0"),
+        ({"model": {"rotary_theta": 10_000.0}}, ""),  # the default
+        ({"model": {"encoder": "bilm"}, "examples": {"pairs": "none", "masked_fraction": 0.3}}, "examples.masked_fraction=0.3"),
+        ({"phases": [TWO[0], TWO[1] | {"learning_rate": 0.5}]}, "phases.1.learning_rate=0.5"),
+        ({"phases": [TWO[0] | {"warmup_steps": 2}], "optimizer": {"schedule": "warmup"}}, "phases.0.warmup_steps=2"),
+    ],
+)
+def test_a_key_of_the_experiment_file_without_effect_is_noted(file: dict[str, Any], key: str):
+    notes = [note.partition(", because ") for note in infer_settings({"phases": TWO} | file, ())[1]]
+    assert [note[0] for note in notes if note[1]] == [f"config.{key} of the experiment file has no effect"] * bool(key)
+
+
+@pytest.mark.parametrize(
     ("default", "of_phases", "used"),
     [
         ("linear", ["", "warmup"], False),
