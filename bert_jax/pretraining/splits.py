@@ -12,12 +12,14 @@ import numpy as np
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER, plan
 from bert_jax.data.batches import BatchSource, check_policy
+from bert_jax.data.corpus.parallel import UNNAMED
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
+from bert_jax.objectives.objective import TRANSLATED
 
 FINGERPRINT = "corpus_fingerprint"
 """The key in a workdir's config.json whose value is the `fingerprint` of the run's corpus."""
@@ -102,7 +104,7 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
     """Opens the training splits of the phases that have their own corpus. Raises UserError if such a split has a different
-    vocabulary than `train`, or if examples cannot be built from the split."""
+    vocabulary or direction of translation than `train`, or if examples cannot be built from the split."""
     found: dict[int, Corpus] = {}
     for i, phase in enumerate(experiment.phases):
         if not phase.corpus:
@@ -116,7 +118,20 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
                 f"build it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
             )
         plan.check_corpus(corpus, experiment.example_config(i))
+        _require_direction(f"{key}={phase.corpus}", corpus, experiment, train)
     return found
+
+
+def _require_direction(named: str, corpus: Corpus, experiment: PretrainingExperiment, train: Corpus) -> None:
+    """Raises UserError if a run that translates would train on the corpus `named` in another direction than on `train`."""
+    there, here = train.languages, corpus.languages
+    if experiment.trained_objective.rows != TRANSLATED or not there or not here or UNNAMED in (there, here) or there == here:
+        return
+    reverse = f"; build it with the {here[0]} texts as the translations" if there == here[::-1] else ""
+    raise UserError(
+        f"{named} holds translations from {' to '.join(here)}, but config.corpus.directory={experiment.corpus.directory} from "
+        f"{' to '.join(there)}, and a model translates in one direction{reverse or '; name a corpus of this direction'}"
+    )
 
 
 def fingerprint(*splits: Corpus) -> str:

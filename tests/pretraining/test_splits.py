@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.corpus.parallel import UNNAMED
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
+from bert_jax.pretraining import splits
 from bert_jax.pretraining.splits import check_corpus, fingerprint, open_phase_corpora
 from tests.data.corpora import corpus_of, random_documents
 from tests.end_to_end.runs import build_corpus
@@ -96,3 +98,31 @@ def test_each_corpus_of_the_phases_is_opened_once(tmp_path: pathlib.Path):
         open_phase_corpora(of("", a), OTHER)
     with pytest.raises(UserError, match="document"):
         open_phase_corpora(of("", small), train)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "says"),
+    [
+        (("en", "de"), ("de", "en"), "de to en, .* from en to de, .*; build it with the de texts as the translations"),
+        (("en", "de"), ("en", "fr"), "en to fr, .* from en to de, .*; name a corpus of this direction"),
+        (("en", "de"), ("en", "de"), ""),
+        (("en", "de"), UNNAMED, ""),
+        (UNNAMED, ("de", "en"), ""),
+    ],
+)
+def test_the_corpus_of_a_phase_translates_in_the_direction_of_the_others(
+    there: tuple[str, str], here: tuple[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    train, other = (dataclasses.replace(corpus_of([[3, 4]] * 8), languages=languages) for languages in (there, here))
+    monkeypatch.setattr(splits, "open_splits", lambda *_: [other])
+    values = {"examples": {"pairs": "none"}, "phases": [{"steps": 1}, {"steps": 1, "corpus": "b"}], "corpus": {"directory": "a"}}
+    model = {**published("transformer_base"), "vocab_size": train.vocabulary.size}
+    experiment = PretrainingExperiment.from_dict({"model": model, **values})
+    if says:
+        says = rf"^config\.phases\.1\.corpus=b holds translations from {says}"
+        with pytest.raises(UserError, match=says):
+            open_phase_corpora(experiment, train)
+    else:
+        assert open_phase_corpora(experiment, train) == {1: other}
+    bert = PretrainingExperiment.from_dict({"model": {"vocab_size": train.vocabulary.size}, **values})
+    assert open_phase_corpora(bert, train) == {1: other}, "masked words have no direction"
