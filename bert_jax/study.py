@@ -52,8 +52,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         # -------------------------------------------------------------------------------------------- the steps of every arm
         steps = _steps(checked, flags, run, runner)
         everything = StudyExperiment.from_dict({**flags.config, "only_arms": (), "only_tasks": ()})
-        inputs = checked.pretraining, checked.tasks, flags.workdir, checked.teachers
-        whole = Planned(checked.study, steps, *inputs, everything)
+        of_arms = checked.pretraining, checked.tasks, flags.workdir, checked.teachers
+        whole = Planned(checked.study, steps, *of_arms, everything, checked.inputs, checked.examples)
 
         # ------------------------------------------------------------------------------------------------------- the parts
         mine = [part for parts in run.shard.select(part_groups(checked.study)) for part in parts]

@@ -128,17 +128,22 @@ def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Mod
 CORPUS_KEY = "config.cross_view.corpus"
 
 
-def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """Returns hashes of the examples, the weights of each model, and the cross-view corpus (if there is one), by name. A
-    resumed run compares the hashes, so files may have moved but must have the same content."""
+def examples_fingerprint(task: Task) -> str:
+    """Returns a hash of the examples of all splits."""
     digest = hashlib.sha256()
     for split, examples in task.splits.items():
         digest.update(split.encode())
         for example in examples:
             digest.update(repr(example).encode())
+    return digest.hexdigest()
+
+
+def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
+    """Returns hashes of the examples, the weights of each model, and the cross-view corpus (if there is one), by name. A
+    resumed run compares the hashes, so files may have moved but must have the same content."""
     teacher = experiment.distillation.teacher
     models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
-    found = {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}
+    found = {"examples": examples_fingerprint(task)} | {name: weights_fingerprint(model) for name, model in models.items()}
     if directory := experiment.cross_view.corpus:
         manifest = local_corpus(directory, CORPUS_KEY) / MANIFEST
         found["cross_view"] = hashlib.sha256(manifest.read_bytes() if manifest.is_file() else b"").hexdigest()

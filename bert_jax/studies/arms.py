@@ -22,7 +22,9 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
+from bert_jax.finetuning.data import examples_fingerprint
 from bert_jax.finetuning.program import learning_rate
+from bert_jax.finetuning.start import weights_fingerprint
 from bert_jax.interface import python_files
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
@@ -30,7 +32,7 @@ from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.kernels.dispatch import require_possible
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.splits import check_corpus
+from bert_jax.pretraining.splits import check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -160,6 +162,10 @@ class Checked:
     tasks: Mapping[str, Task]
     teachers: Mapping[str, ModelConfig]
     """Name of an arm that is pretrained with a teacher -> the configuration of the teacher."""
+    inputs: Mapping[str, Mapping[str, str]]
+    """Name of an arm that pretrains -> the hashes of its corpora and of the models that it reads, by name."""
+    examples: Mapping[str, str]
+    """Name of a task -> the hash of its examples."""
 
 
 def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
@@ -170,10 +176,11 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     pretraining: dict[str, PretrainingExperiment] = {}
     teachers: dict[str, ModelConfig] = {}
     words: dict[str, VocabularyInfo] = {}
+    inputs: dict[str, dict[str, str]] = {}
     for arm in itertools.chain.from_iterable(families(study)):
         if not arm.shares:
             with _named(f"the arm {arm.name!r}"):
-                pretraining[arm.name], vocabulary = _checked_pretraining(study, arm)
+                pretraining[arm.name], vocabulary, inputs[arm.name] = _checked_pretraining(study, arm)
                 words[arm.name] = vocabulary
                 if teacher := load_teacher(pretraining[arm.name], vocabulary):
                     teachers[arm.name] = teacher.config
@@ -193,7 +200,8 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
         with _named(f"the arm {arm.name!r} cannot do the task {task.name!r}"):
             model = pretraining[study.trainer(arm).name]
             check_finetuning(finetuning_values(study, arm, task, study.seeds[0]), model, tasks[task.name].head)
-    return Checked(study, pretraining, tasks, teachers)
+    examples = {name: examples_fingerprint(task) for name, task in tasks.items()}
+    return Checked(study, pretraining, tasks, teachers, inputs, examples)
 
 
 def _plain(study: StudyExperiment) -> ArmConfig:
@@ -201,8 +209,10 @@ def _plain(study: StudyExperiment) -> ArmConfig:
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
-def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[PretrainingExperiment, VocabularyInfo]:
-    """Returns (the pretraining experiment of an arm, the vocabulary of its corpus)."""
+def _checked_pretraining(
+    study: StudyExperiment, arm: ArmConfig
+) -> tuple[PretrainingExperiment, VocabularyInfo, dict[str, str]]:
+    """Returns (the pretraining experiment of an arm, the vocabulary of its corpus, the hashes of what it reads)."""
     values = pretraining_values(study, arm)
     directory = values["corpus"]["directory"]
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
@@ -219,7 +229,10 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     require_possible(experiment.model)
     experiment.trained_objective.abstract_parameters()
     piecewise(experiment.schedules())  # raises UserError for an unusable schedule
-    return experiment, train.vocabulary
+    inputs = {"corpus": fingerprint(train, split, *open_phase_corpora(experiment, train).values())}
+    models = {"init_from": experiment.init_from, "teacher": experiment.teacher}
+    inputs |= {name: weights_fingerprint(model) for name, model in models.items() if model}
+    return experiment, train.vocabulary, inputs
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:

@@ -30,7 +30,15 @@ from bert_jax.tasks.task import Task
 PRETRAINING, STATE = "pretraining", "model"
 CHECKPOINTS = "checkpoints"
 MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
-"""The keys of a part's experiment whose values are paths. The paths may change when a study is resumed."""
+"""The keys of a part's experiment whose values are paths. The paths may change when a study is resumed, but what they hold must
+stay the same (`Planned.inputs`)."""
+_INPUTS = {
+    "corpus": "corpus (other tokens at config.corpus or corpus.directory)",
+    "init_from": "model at init_from",
+    "teacher": "model at teacher",
+    "examples": "set of examples (other data at the task's files)",
+}
+"""The names of a part's inputs in messages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +101,10 @@ class Planned:
     """Name of an arm that is pretrained with a teacher -> the configuration of the teacher."""
     everything: StudyExperiment | None = None
     """The study with all arms, if `only_arms` leaves out some of them. A pretraining keeps the states for all arms."""
+    inputs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """Name of an arm that pretrains -> the hashes of its corpora and of the models that it reads, by name."""
+    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Name of a task -> the hash of its examples."""
 
     def values(self, part: Part) -> JsonObject:
         """Returns the values of the part's experiment. For an earlier state, returns the workdir and the step of the state."""
@@ -125,8 +137,8 @@ class Planned:
         return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Returns whether the part has a record. Raises UserError if the record was made with a different configuration, or if
-        an earlier state was not kept by the finished run of its model."""
+        """Returns whether the part has a record. Raises UserError if the record was made with a different configuration or with
+        different data, or if an earlier state was not kept by the finished run of its model."""
         record = self.record(part)
         if record is None:
             if part.name == STATE:
@@ -137,7 +149,19 @@ class Planned:
                 f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
                 f"study, or remove {part.directory(self.root)} to run these parts again"
             )
+        stored = record.get("inputs", {})
+        if changed := [name for name, found in self._inputs(part).items() if stored.get(name, found) != found]:
+            raise UserError(
+                f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore it, name another --workdir for "
+                f"this study, or remove {part.directory(self.root)} to run these parts again"
+            )
         return True
+
+    def _inputs(self, part: Part) -> Mapping[str, str]:
+        """Returns the hashes of the data and the models that the part reads, without models of the study itself."""
+        if part.name == PRETRAINING:
+            return self.inputs.get(part.arm, {})
+        return {"examples": self.examples[part.name]} if part.name in self.examples else {}
 
     def _require_state(self, state: Part) -> None:
         """Raises UserError if the run with an earlier state is finished and has not kept the state."""
@@ -161,7 +185,8 @@ class Planned:
         """Writes the record of a part that has ended successfully."""
         values = self.values(part)
         numbers = {"step": values["step"]} if part.name == STATE else read_numbers(part.workdir(self.root))
-        write_json(part.record(self.root), {"part": digest(values), **numbers})
+        read = {"inputs": inputs} if (inputs := self._inputs(part)) else {}
+        write_json(part.record(self.root), {"part": digest(values), **read, **numbers})
 
     def clean_up(self, part: Part) -> None:
         """Removes the files of a finished part that no later part needs. They are the checkpoints, the best weights of a

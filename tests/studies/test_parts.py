@@ -128,6 +128,25 @@ def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, exper
     assert whole.record(state) is None
 
 
+@pytest.mark.parametrize(("name", "says"), [(PRETRAINING, "corpus"), ("stsb", "set of examples")])
+def test_a_part_that_read_other_data_is_refused(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment, name: str, says: str
+):
+    """The record of an earlier version has no hashes, so it is not compared."""
+    bare, part = planned(tmp_path, experiment), Part("a", 4, name)
+    write(part.workdir(tmp_path) / "results.json", RESULTS)
+    one, other = (
+        dataclasses.replace(bare, inputs={"a": {"corpus": found}}, examples={"stsb": found}) for found in ("x1", "x2")
+    )
+    bare.finish(part)
+    assert one.is_done(part)
+    one.finish(part)
+    assert one.is_done(part)
+    assert bare.is_done(part)
+    with pytest.raises(UserError, match=rf"{name}\.json was made with another {says} "):
+        other.is_done(part)
+
+
 RESULTS = {
     "steps": 8, "parameters": 11, "eval": {"mlm_loss": 3.0}, "skipped_steps": 1, "more": 5,
     "devices": "cpu", "jax": "0.7", "ledger": {"seconds": {"training": 5.0}},

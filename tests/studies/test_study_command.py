@@ -53,6 +53,8 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     ran = played("")
     assert command.study(one_arm, flags, run) == 0
     assert (flags.workdir / "a" / "seed-3" / "pretraining" / "checkpoints").is_dir(), "for the arm that is not run now"
+    read = [read_json(flags.workdir / "a" / "seed-3" / f"{name}.json")["inputs"] for name in ("pretraining", "own")]
+    assert read == [checked.inputs["a"], {"examples": checked.examples["own"]}]
     assert [line.partition(" ")[0] for line in ran.read_text().splitlines()] == ["pretrain", "finetune", "finetune"]
     content = read_json(local / "table.json")
     assert content["table"]["arms"][0]["scores"]["own"]["mean"] == 0.75
