@@ -334,9 +334,9 @@ def _lengthen_steps(pause: float) -> None:
 
     requested = Preemption.requested
 
-    def late(self: Preemption, step: int) -> bool:
+    def late(self: Preemption) -> bool:
         time.sleep(pause)
-        return requested(self, step)
+        return requested(self)
 
     Preemption.requested = late  # type: ignore[method-assign]
 

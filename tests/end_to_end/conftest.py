@@ -17,7 +17,7 @@ from tests.end_to_end.forked import Command, Done, Failure, Move, Signal, Surrou
 from tests.end_to_end.runs import BRIEF, LAST_STEP, as_a_person, build_corpus, damage_newest_checkpoint, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
 
-ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
+ASKED = "bert_jax.runtime.interruptions:Watchdog.step_done"
 """The function that a run calls after every step, with the step's number."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes."
 TOO_LARGE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."

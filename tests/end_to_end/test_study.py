@@ -14,7 +14,7 @@ from tests.end_to_end import forked, tiny_study
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import free_port
 
-ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
+ASKED = "bert_jax.runtime.interruptions:Watchdog.step_done"
 
 
 def command(directory: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tuple[str, ...]:
