@@ -136,9 +136,10 @@ def slice_variables() -> dict[str, str] | None:
 
 def _metadata(key: str) -> str | None:
     request = urllib.request.Request(METADATA + key, headers={"Metadata-Flavor": "Google"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach the metadata of this VM
     try:
-        with urllib.request.urlopen(request, timeout=5) as response:
-            return response.read().decode()
+        with direct.open(request, timeout=5) as response:
+            return str(response.read().decode())
     except OSError:  # not on Google Cloud, or the attribute does not exist
         return None
 

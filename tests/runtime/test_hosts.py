@@ -30,7 +30,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Makes this machine a TPU VM whose metadata server has these attributes; none at first."""
     attributes: dict[str, str] = {}
 
-    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+    def answered(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        assert not any(isinstance(handler, urllib.request.ProxyHandler) for handler in opener.handlers)
         folder, _, name = request.full_url.rpartition("/")
         assert folder == "http://metadata.google.internal/computeMetadata/v1/instance/attributes"
         assert (request.headers, timeout) == ({"Metadata-flavor": "Google"}, 5)
@@ -40,7 +41,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     for name in [name for name in os.environ if name.startswith(("TPU_", "MEGASCALE_", "SKYPILOT_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", answered)
     monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
     return attributes
 
