@@ -407,6 +407,9 @@ class _Conll2012Reader(_DocumentReader):
         except UserError as error:
             self._report(f"{error}; the sentence is left out")
             return
+        removed = next((r.place for r, row in zip(rows, columns, strict=True) if row[_WORD] == "[WORD]"), None)
+        if removed:
+            raise UserError(f"{removed}the word is [WORD], as in the *_skel files; restore the words with skeleton2conll.sh")
         tags, types = [row[_TAG] for row in columns], _named([row[_NAMED] for row in columns])
         self.begin_sentence([_WRITTEN.get(row[_WORD], row[_WORD]) for row in columns])
         for i, (record, row) in enumerate(zip(rows, columns, strict=True)):

@@ -184,6 +184,11 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
             "empty line"
         )
     columns = [tuple(column) for column in zip(*(row for _, row in words), strict=True)]
+    if len(words) > 1 and not any(form.strip("_") for form in columns[1]):
+        raise UserError(
+            f"{place}all {counted(len(words), 'word')} of the sentence are {columns[1][0]!r}: they were removed for licence "
+            "reasons; restore them with the treebank's script"
+        )
     found: tuple[int, ...] = ()
     if heads != "ignored" and any(head != "_" for head in columns[6]):
         found = tuple(_head(line, row[6], len(words)) for line, row in words)

@@ -289,6 +289,11 @@ def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
     assert (document.words, len(problems)) == (tuple(WORDS), 1)
 
 
+def test_a_conll_2012_file_without_its_words_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"line 3: the word is \[WORD\], .*; restore the words with skeleton2conll\.sh"):
+        list(Conll2012File(write(tmp_path, conll2012(rows()).replace(WORDS[1], "[WORD]"))))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -52,6 +52,11 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
             "line 1: the line has 11 columns between TABs, not the 10 columns of CoNLL-U; remove the TAB at the end",
         ),
         (f"{GOOD}\u00a0\n", "line 3: the line has 1 column between TABs, not the 10 columns of CoNLL-U; correct the line"),
+        (
+            row(1, "_", 2) + row(2, "_"),
+            "line 1: all 2 words of the sentence are '_': they were removed for licence reasons; restore them with the "
+            "treebank's script",
+        ),
         (row("1-2", "a"), "line 1: the sentence has no word; remove its lines"),
     ],
 )
