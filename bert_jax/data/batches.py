@@ -31,7 +31,7 @@ from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
 from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
 from bert_jax.data.masking import MaskingTables, masking_tables
 from bert_jax.data.packing import permutation
-from bert_jax.data.plan import Blocks, EpochPlan, plan_epoch
+from bert_jax.data.plan import Blocks, EpochPlan, check_corpus, plan_epoch
 from bert_jax.data.rows import (
     Batch,
     Feature,
@@ -47,7 +47,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 
 _CHECKED_DOCUMENTS = 64
-"""The number of documents that `check_policy` reads, so that even a large corpus is checked at once."""
+"""The number of documents that `check_rows` and `check_policy` read, so that even a large corpus is checked at once."""
 _PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
 
 
@@ -134,6 +134,20 @@ class BatchSource:
 def corpus_masking_tables(corpus: Corpus) -> MaskingTables:
     """Returns the masking tables for the corpus's vocabulary and tokenizer."""
     return masking_tables(corpus.vocabulary, corpus.tokenizer)
+
+
+def check_rows(corpus: Corpus, config: ExampleConfig) -> None:
+    """Raises UserError if no rows can be made from a corpus. Plans the rows of the first documents. If these yield no row, plans
+    a whole block."""
+    check_corpus(corpus, config)
+    blocks = Blocks(corpus, 0, config.duplicates)
+    blocks.require_documents()
+    first = corpus.part([(0, min(corpus.num_documents, _CHECKED_DOCUMENTS))])
+    try:
+        plan_epoch(first, config, seed=0, epoch=0)
+    except UserError:
+        texts, seed, epoch = blocks.at(0)
+        plan_epoch(texts, config, seed=seed, epoch=epoch)
 
 
 def check_policy(corpus: Corpus, config: ExampleConfig) -> None:

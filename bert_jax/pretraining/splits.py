@@ -10,10 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data import DECODER, plan
-from bert_jax.data.batches import BatchSource, check_policy
+from bert_jax.data import DECODER
+from bert_jax.data.batches import BatchSource, check_policy, check_rows
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.parallel import UNNAMED
-from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
+from bert_jax.data.corpus.store import TOKENIZER, Corpus, CorruptedCorpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
@@ -97,9 +98,24 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
             f"config.model.decoder_vocab_size={target:,}, but the corpus {train.directory} has a vocabulary of "
             f"{counted(size, 'entry')} for both languages; set {size}, or 0, so that the languages share a table"
         )
-    for split in (train, eval_split):
-        plan.check_corpus(split, experiment.example_config(0))
+    checked: set[tuple[int, ExampleConfig]] = set()
+    for i, phase in enumerate(experiment.phases):
+        of_phase = [] if phase.corpus else [(train, experiment.example_config(i))]
+        for split, config in [*of_phase, (eval_split, experiment.eval_config(i))]:
+            if (id(split), config) not in checked:
+                checked.add((id(split), config))
+                _require_rows(split, config, f"config.phases.{i}: " if i else "")
     check_policy(train, experiment.example_config(0))
+
+
+def _require_rows(corpus: Corpus, config: ExampleConfig, named: str) -> None:
+    """Raises UserError, which starts with `named`, if no rows can be made from a corpus."""
+    try:
+        check_rows(corpus, config)
+    except CorruptedCorpus:
+        raise
+    except UserError as error:
+        raise UserError(f"{named}{error}") from None
 
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
@@ -117,8 +133,9 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
                 f"{key}={phase.corpus} has a different vocabulary than config.corpus.directory={experiment.corpus.directory}; "
                 f"build it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
             )
-        plan.check_corpus(corpus, experiment.example_config(i))
+        _require_rows(corpus, experiment.example_config(i), f"{key}={phase.corpus}: ")
         _require_direction(f"{key}={phase.corpus}", corpus, experiment, train)
+        check_policy(corpus, experiment.example_config(i))
     return found
 
 

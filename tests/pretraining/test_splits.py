@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.parallel import UNNAMED
-from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
 from bert_jax.pretraining import splits
@@ -126,3 +126,48 @@ def test_the_corpus_of_a_phase_translates_in_the_direction_of_the_others(
         assert open_phase_corpora(experiment, train) == {1: other}
     bert = PretrainingExperiment.from_dict({"model": {"vocab_size": train.vocabulary.size}, **values})
     assert open_phase_corpora(bert, train) == {1: other}, "masked words have no direction"
+
+
+def of_pairs(*lengths: int, split: str = "train") -> Corpus:
+    return dataclasses.replace(corpus_of([[length, length] for length in lengths]), languages=("en", "de"), split=split)
+
+
+LONG, LATE, HELD_OUT = of_pairs(*[9] * 70), of_pairs(*[9] * 70, 2), of_pairs(9, 2, split="eval")
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "other", "says"),
+    [
+        (LONG, HELD_OUT, None, r"config\.phases\.1: no pair of the train split .* fits into rows of 8 tokens; raise length"),
+        (LATE, of_pairs(9, split="eval"), None, r"config\.phases\.1: no pair of the eval split .* fits into rows of 8 tokens"),
+        (LONG, HELD_OUT, LONG, r"config\.phases\.1\.corpus=b: no pair of the train split .* fits into rows of 8 tokens"),
+        (LATE, HELD_OUT, None, ""),
+        (LONG, HELD_OUT, LATE, ""),
+    ],
+)
+def test_rows_that_a_later_phase_cannot_make_are_refused_before_the_run(
+    train: Corpus, held_out: Corpus, other: Corpus | None, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(splits, "open_splits", lambda *_: [dataclasses.replace(other or LONG, vocabulary=train.vocabulary)])
+    phases = [{"steps": 1, "length": 16}, {"steps": 1, "length": 8, "corpus": "b" if other else ""}]
+    model = {**published("transformer_base"), "vocab_size": train.vocabulary.size}
+    experiment = PretrainingExperiment.from_dict({"model": model, "examples": {"pairs": "none"}, "phases": phases})
+
+    def check() -> None:
+        check_corpus(experiment, train, held_out)
+        open_phase_corpora(experiment, train)
+
+    if says:
+        with pytest.raises(UserError, match=f"^{says}"):
+            check()
+    else:
+        check()
+
+
+def test_a_mask_policy_is_tried_on_the_corpora_of_phases(monkeypatch: pytest.MonkeyPatch):
+    tried: list[tuple[Corpus, int]] = []
+    monkeypatch.setattr(splits, "open_splits", lambda *_: [CORPUS])
+    monkeypatch.setattr(splits, "check_policy", lambda corpus, config: tried.append((corpus, config.length)))
+    phases = [{"steps": 1}, {"steps": 1, "length": 64, "corpus": "b"}]
+    open_phase_corpora(of_size(CORPUS.vocabulary.size, phases=phases), CORPUS)
+    assert tried == [(CORPUS, 64)]
