@@ -221,8 +221,8 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Returns `tokenizer` with added whole words. A word in brackets, such as "[E1]", is a special token, which only
-    `encode_with_specials` recognises.
+    """Returns `tokenizer` with added whole words. A word in brackets, such as "[E1]", is recognised in every text, before its
+    other rules.
 
     Afterwards, WordPiece also uses an added word as the first piece of longer words. In a tokenizer.json, added tokens take the
     ids of [unused0], [unused1], ..., which already have rows. Such tokens are found anywhere in a text, as in transformers.

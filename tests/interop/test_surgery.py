@@ -247,8 +247,7 @@ def test_an_added_word_is_one_piece_and_changes_the_hash_of_the_vocabulary(model
     tokenizer = extended(model.tokenizer, ["rivers", "[E1]"])
     longer = reloaded(with_vocabulary(model, tokenizer, find_sources(model.tokenizer, tokenizer)), tmp_path / "m")
     assert longer.tokenizer.tokens(longer.tokenizer.encode("the rivers")) == ["the", "rivers"]
-    assert longer.tokenizer.tokens(longer.tokenizer.encode_with_specials("the [E1]")) == ["the", "[E1]"]
-    assert "[E1]" not in longer.tokenizer.tokens(longer.tokenizer.encode("the [E1]"))
+    assert longer.tokenizer.tokens(longer.tokenizer.encode("the [E1]")) == ["the", "[E1]"]
     assert longer.tokenizer.vocabulary.sha256 != model.tokenizer.vocabulary.sha256
     assert longer.tokenizer.vocabulary.sha256 in (tmp_path / "m" / "config.json").read_text()
 

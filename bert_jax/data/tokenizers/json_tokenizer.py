@@ -87,7 +87,8 @@ class JsonTokenizer:
         text_content, hidden = _without_specials(content, self._spec)
         if hidden:
             self._with_specials, self._rust = self._rust, _load(text_content, self._spec)
-        # Special tokens in a text are treated as ordinary text, except in `encode_with_specials`.
+        self._of_roles: dict[frozenset[str], Any] = {}
+        # Special tokens in a text are treated as ordinary text, except in `encode_with_specials` and `_with_added`.
         self._rust.encode_special_tokens = True
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
@@ -191,10 +192,31 @@ class JsonTokenizer:
         else:
             out.frombytes(self._marked(text))
 
-    def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
+    def append_with_added(self, text: str, out: array[int], roles: frozenset[str]) -> None:
+        """Does the same as `append`, but recognises all special tokens except `roles`."""
+        ids, _, begins = self.encode_with_words(text, roles)
+        out.extend(i | BEGINS if first else i for i, first in zip(ids, begins, strict=True))
+
+    def _with_added(self, roles: frozenset[str]) -> Any:
+        """Returns the library's tokenizer, with all special tokens as ordinary added tokens except `roles`, which are text."""
+        if roles not in self._of_roles:
+            tokens = [
+                token | {"special": bool(token.get("special")) and content in roles} for content, token in self.added.items()
+            ]
+            spec = self._spec | {"added_tokens": tokens}
+            content, _ = _without_specials(json.dumps(spec, ensure_ascii=False), spec)
+            self._of_roles[roles] = _load(content, spec)
+            self._of_roles[roles].encode_special_tokens = True
+        return self._of_roles[roles]
+
+    def encode_with_words(
+        self, text: str, roles: frozenset[str] | None = None
+    ) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
         """Returns the ids and, for each id, the range [start, end) of its characters in `text`, and whether it begins a word.
-        The ranges exclude surrounding white space."""
-        encoded = self._rust.encode(text, add_special_tokens=False)
+        The ranges exclude surrounding white space. All special tokens in `text` are ordinary text or, if `roles` is given, only
+        these."""
+        rust = self._rust if roles is None else self._with_added(roles)
+        encoded = rust.encode(text, add_special_tokens=False)
         offsets = []
         for start, end in encoded.offsets:
             while start < end and text[start].isspace():
@@ -217,10 +239,10 @@ class JsonTokenizer:
     def _with_specials(self) -> Any:
         return _load(self.content, self._spec)
 
-    def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the range [start, end) of the characters of each word in `text`. The ranges exclude surrounding white
-        space."""
-        return joined_spans(*self.encode_with_words(text)[1:])
+    def word_spans(self, text: str, roles: frozenset[str] | None = None) -> list[tuple[int, int]]:
+        """Returns the range [start, end) of the characters of each word in `text`. The ranges exclude surrounding white space.
+        `roles` is explained in `encode_with_words`."""
+        return joined_spans(*self.encode_with_words(text, roles)[1:])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, including special tokens. If encoding has lost nothing, this is the original text."""
@@ -256,7 +278,7 @@ class JsonTokenizer:
 
     @property
     def special_tokens(self) -> list[str]:
-        """The added tokens that are special. They are never matched in ordinary text."""
+        """The added tokens that are special."""
         return [token for token, about in self.added.items() if about.get("special")]
 
     def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:

@@ -10,7 +10,7 @@ import json
 import pathlib
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,8 @@ _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
     """The properties of a vocabulary. Two tokenizers give the same ids only if all properties are equal. `sha256` is a hash of
-    the pieces, which does not depend on line ends. For a tokenizer.json, it is also a hash of the text rules.
+    the pieces, which does not depend on line ends. For a tokenizer.json, it is also a hash of the text rules. `Tokenizer.added`
+    is not compared, because few texts contain such a token.
 
     The manifests of older corpora lack the last two fields. The defaults are the behaviour of the code at that time."""
 
@@ -86,12 +87,12 @@ class VocabularyInfo:
 
 
 class Tokenizer:
-    """Converts text to ids and back. No method adds [CLS] or [SEP]. Only `encode_with_specials` produces special ids other than
-    [UNK].
+    """Converts text to ids and back. No method adds [CLS] or [SEP]. Only `encode_with_specials` recognises the names of the five
+    special tokens in a text. All other methods treat them as ordinary text.
 
-    specials: role -> piece, for special pieces with unusual names, e.g. {"mask": "<mask>"}. added: further special pieces,
-    which only `encode_with_specials` recognises. max_length: the model's maximum text length in tokens, stored for `save`.
-    notes: messages for the user about contradictions between the files.
+    specials: role -> piece, for special pieces with unusual names, e.g. {"mask": "<mask>"}. added: further pieces, such as
+    "[E1]", which all methods recognise in a text, before its other rules. max_length: the model's maximum text length in
+    tokens, stored for `save`. notes: messages for the user about contradictions between the files.
     """
 
     def __init__(
@@ -130,12 +131,12 @@ class Tokenizer:
             split_cjk=model.split_cjk,
             **special,
         )
-        #: the special tokens that `encode_with_specials` recognises in addition to the usual five special tokens
+        #: the tokens that are recognised in every text, without the five special tokens
         self.added = tuple(dict.fromkeys(token for token in added if ids[token] not in self.special_ids))
         self._special_pieces = {model.pieces[i]: i for i in sorted(self.special_ids)}
         self._special_pieces |= {token: ids[token] for token in self.added}
-        longest_first = sorted(self._special_pieces, key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(map(re.escape, longest_first)))
+        self._special_pattern = _any_of(self._special_pieces)
+        self._added_pattern = _any_of(self.added) if self.added else None
 
     def is_added(self, piece: str) -> bool:
         """Returns whether a piece is in `added`, which may be long."""
@@ -146,7 +147,7 @@ class Tokenizer:
     def continuation_table(self) -> np.ndarray:
         """Whether each piece continues a word, bool [V]. With `marks_words`, whether it usually continues a word."""
         table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
-        table[sorted(self.special_ids)] = False
+        table[sorted({*self.special_ids, *self._special_pieces.values()})] = False
         return table
 
     @property
@@ -234,26 +235,64 @@ class Tokenizer:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this method, so that it
         does not create a list for each sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so the type of
         `out` must have 32 bits. With `target`, `text` is in a translator's target language, and `target_tokenizer` is used."""
-        (self.target_tokenizer if target else self)._model.append(text, out)
+        of_side = self.target_tokenizer if target else self
+        if not of_side._has_added(text):
+            of_side._model.append(text, out)
+        elif isinstance(of_side._model, JsonTokenizer):
+            of_side._model.append_with_added(text, out, of_side._roles)
+        else:
+            for _, section, token in of_side._sections(text):
+                if token is None:
+                    of_side._model.append(section, out)
+                else:
+                    out.append(token)
+
+    @property
+    def _roles(self) -> frozenset[str]:
+        return frozenset(self.specials.values())
+
+    def _has_added(self, text: str) -> bool:
+        return self._added_pattern is not None and self._added_pattern.search(text) is not None
+
+    def _sections(self, text: str) -> Iterator[tuple[int, str, int | None]]:
+        """Divides `text` at the added tokens. Yields (the first character of a section, the section, its id), where the id is
+        None for the text between added tokens."""
+        start = 0
+        for match in self._added_pattern.finditer(text) if self._added_pattern else ():
+            yield start, text[start : match.start()], None
+            yield match.start(), match[0], self._special_pieces[match[0]]
+            start = match.end()
+        yield start, text[start:], None
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
-        """Returns the ids of `text`. If the text has special tokens, e.g. "[MASK]", they are treated as ordinary text. `target`
-        is explained in `append`."""
+        """Returns the ids of `text`. The names of the five special tokens, e.g. "[MASK]", are ordinary text. `target` is
+        explained in `append`."""
         ids = array("I")
         self.append(text, ids, target=target)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of `text` and, for each id, the range [start, end) of its characters in `text`."""
-        return self._model.encode_with_offsets(text)
+        if not self._has_added(text):
+            return self._model.encode_with_offsets(text)
+        if isinstance(self._model, JsonTokenizer):
+            return self._model.encode_with_words(text, self._roles)[:2]
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for at, section, token in self._sections(text):
+            found, spans = self._model.encode_with_offsets(section) if token is None else ([token], [(0, len(section))])
+            ids += found
+            offsets += [(at + start, at + end) for start, end in spans]
+        return ids, offsets
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
         """Returns the ids and character ranges of `encode_with_offsets`, and whether each id continues the word of the previous
         id."""
         if isinstance(self._model, JsonTokenizer):
-            ids, offsets, begins = self._model.encode_with_words(text)
+            hidden = self._roles if self._has_added(text) else None
+            ids, offsets, begins = self._model.encode_with_words(text, hidden)
             return ids, offsets, ~np.array(begins, bool)
-        ids, offsets = self._model.encode_with_offsets(text)
+        ids, offsets = self.encode_with_offsets(text)
         return ids, offsets, self.continuation_table[np.array(ids, np.int64)]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
@@ -261,14 +300,14 @@ class Tokenizer:
         pieces of each word).
 
         Each word is tokenised separately, as with transformers' `is_split_into_words`. If a leading space changes the pieces of
-        a word, a space is added before all words except the first, as in running text. A word without pieces (it is empty or
-        has only control characters) becomes the unknown token, so that every word has a first piece."""
+        a word, a space is added before all words except the first and except added tokens, as in running text. A word without
+        pieces (it is empty or has only control characters) becomes the unknown token, so that every word has a first piece."""
         space = " " if self.distinguishes_spaces else ""
         ids: list[int] = []
         firsts: list[int] = []
         counts: list[int] = []
         for word in words:
-            pieces = self.encode(f"{space}{word}" if word and firsts else word) or [self.unk_id]
+            pieces = self.encode(f"{space}{word}" if word and firsts and not self.is_added(word) else word) or [self.unk_id]
             firsts.append(len(ids))
             counts.append(len(pieces))
             ids += pieces
@@ -277,13 +316,21 @@ class Tokenizer:
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """Returns the range [start, end) of the characters of each word in `text`, in order. WordPiece splits text at white
         space and punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. The
-        pre-tokenizer of a tokenizer.json finds the words itself. Every non-empty range of `encode_with_offsets` is inside
-        exactly one word."""
-        return self._model.word_spans(text)
+        pre-tokenizer of a tokenizer.json finds the words itself. An added token is a word. Every non-empty range of
+        `encode_with_offsets` is inside exactly one word."""
+        if not self._has_added(text):
+            return self._model.word_spans(text)
+        if isinstance(self._model, JsonTokenizer):
+            return self._model.word_spans(text, self._roles)
+        spans: list[tuple[int, int]] = []
+        for at, section, token in self._sections(text):
+            found = self._model.word_spans(section) if token is None else [(0, len(section))]
+            spans += [(at + start, at + end) for start, end in found]
+        return spans
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of `text`. Special tokens in the text, such as "[MASK]", are recognised. Use this method for users'
-        prompts, never for corpora."""
+        """Returns the ids of `text`. The five special tokens in the text, such as "[MASK]", are recognised too. Use this method
+        for users' prompts, never for corpora."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.encode_with_specials(text)
         ids: list[int] = []
@@ -533,6 +580,11 @@ def _content(model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces) ->
     if isinstance(model, JsonTokenizer) or model.kind == "marian":
         return model.identity
     return model.model if model.kind == "sentencepiece" else "".join(f"{piece}\n" for piece in model.pieces).encode()
+
+
+def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern that matches the longest of `tokens` at a position."""
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
 
 
 def _special_names() -> str:

@@ -6,12 +6,14 @@ import gzip
 import json
 import pathlib
 import re
+from array import array
 
 import numpy as np
 import pytest
 import tokenizers
 
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, infer_casing, load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
 
@@ -124,6 +126,35 @@ def test_tokens_and_decoding_join_continuations(tiny):
     assert tiny.continuation_table.shape == (tiny.size,)
     assert not tiny.continuation_table[sorted(tiny.special_ids)].any()
     assert not tiny.mask_takes_space
+
+
+def test_added_tokens_are_recognised_in_every_text():
+    tokenizer = Tokenizer(WordPiece([*SPECIALS, *LETTERS, "##b", "[", "]", "mask", "[E1]"], lowercase=True), added=("[E1]",))
+    added, text = tokenizer.size - 1, "ab[E1]b [MASK][E1]"
+    appended = array("I")
+    tokenizer.append(text, appended)
+    ids, offsets, continues = tokenizer.encode_with_words(text)
+    assert tokenizer.tokens(ids) == ["a", "##b", "[E1]", "b", "[", "mask", "]", "[E1]"]
+    assert ids == tokenizer.encode(text) == appended.tolist()
+    assert (ids, offsets) == tokenizer.encode_with_offsets(text)
+    assert [text[start:end] for start, end in offsets] == ["a", "b", "[E1]", "b", "[", "MASK", "]", "[E1]"]
+    assert continues.tolist() == [False, True, *[False] * 6]
+    assert [text[start:end] for start, end in tokenizer.word_spans(text)] == ["ab", "[E1]", "b", "[", "MASK", "]", "[E1]"]
+    assert tokenizer.encode_words(["ab", "[E1]"]) == ([*ids[:2], added], [0, 2], [2, 1])
+    assert tokenizer.encode_with_specials(text) == [*ids[:4], tokenizer.mask_id, added]
+
+
+def test_an_added_token_begins_a_word_of_sentencepiece():
+    trained = train_sentencepiece([["it was fine at the house", "five more houses"]] * 20, 40, True)
+    assert "e" in trained.pieces
+    tokenizer = Tokenizer(trained._model, specials=trained.specials, added=("e",))
+    text = "it was the houses"
+    ids, offsets, continues = tokenizer.encode_with_words(text)
+    found = [i for i, token in enumerate(ids) if tokenizer.pieces[token] == "e"]
+    assert [offsets[i] for i in found] == [(9, 10), (15, 16)]
+    assert not continues[found].any()
+    assert {(9, 10), (15, 16)} <= {*tokenizer.word_spans(text)}
+    assert "".join(text[start:end] for start, end in offsets) == text.replace(" ", "")
 
 
 def test_the_longest_of_special_tokens_with_a_common_prefix_matches():

@@ -480,11 +480,10 @@ def test_a_tokenizer_json_alone_names_its_unknown_token(tmp_path):
         {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": {"entity_token": "[E1]"}}},
     ],
 )
-def test_written_added_tokens_count_only_on_request(tmp_path, files):
+def test_added_tokens_are_recognised_in_every_text(tmp_path, files):
     tokenizer = load_tokenizer(write(tmp_path, **files), lowercase=False)
     assert (tokenizer.pieces, tokenizer.added) == ([*PIECES, "[E1]"], ("[E1]",))
-    assert tokenizer.encode_with_specials("a[E1]") == [*tokenizer.encode("a"), len(PIECES)]
-    assert len(PIECES) not in tokenizer.encode("a[E1]")
+    assert tokenizer.encode_with_specials("a[E1]") == tokenizer.encode("a[E1]") == [*tokenizer.encode("a"), len(PIECES)]
     tokenizer.save(tmp_path / "saved")
     again = load_tokenizer(tmp_path / "saved")
     assert (again.vocabulary, again.added) == (tokenizer.vocabulary, ("[E1]",))
