@@ -79,7 +79,8 @@ MAY_CHANGE = (
     "phases.*.accumulation",
 )
 """Keys that a resumed run may change. They do not affect the result, with two exceptions. Sums may be computed in a different
-order, so their rounding may differ. Fused attention may use different random bits for dropout."""
+order, so their rounding may differ. Dropout uses different random bits with another `accumulation`, and may do so with fused
+attention."""
 
 
 def pretrain(

@@ -92,8 +92,8 @@ class PhaseConfig:
     sliding_rotary_theta: Theta | None = None
     """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
-    """The number of microbatches per update (gradient accumulation). The result is the same, but only the activations of
-    batch_size / accumulation rows are in memory."""
+    """The number of microbatches per update (gradient accumulation). The result is the same except for the random bits of
+    dropout, but only the activations of batch_size / accumulation rows are in memory."""
     learning_rate: LearningRate = 1e-4
     """The peak of the schedule. If the phase starts with a decay, this is its initial rate."""
     warmup_steps: CountOrZero = 0
