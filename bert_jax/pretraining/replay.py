@@ -250,7 +250,7 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         key = f"config.phases.{found.phase}.accumulation={found.accumulation}"
-        yield f"with the original weights, if the run had {key} at this step too (it changes dropout)"
+        yield f"with the original weights, if the run had {key} in these steps too (it changes dropout)"
     else:
         yield f"with the weights of step {found.weights_of:,}, the earliest that remain, so losses and gradients differ"
     named = found.objective.named_scores()

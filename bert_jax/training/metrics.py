@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, write_text
+from bert_jax.files import JsonObject, parse_json, write_text
 from bert_jax.interface.named import load_named
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import EVENTS, METRICS, read_metrics
@@ -95,7 +95,7 @@ class MetricsWriter:
     def rollback(self, step: int) -> None:
         """Removes the lines of steps after `step`, which are about to be repeated."""
         self._write_lines()
-        self._unwritten = collections.deque(line for line in self._unwritten if json.loads(line)["step"] <= step)
+        self._unwritten = collections.deque(line for line in self._unwritten if parse_json(line)["step"] <= step)
         self._last_kept = step if self._last_kept is None else min(step, self._last_kept)
         self._sinks.close()
         if self._write_lines():

@@ -207,7 +207,7 @@ def test_a_step_is_reported_with_losses_gradients_and_its_worst_rows_first():
     found = dataclasses.replace(FOUND, norms={"a": 3.0, "b": 4.0})
     assert list(report(found, pathlib.Path("run"), TOKENIZER)) == [
         "step 1,234 of run, learning rate 0.000125",
-        "with the original weights, if the run had config.phases.1.accumulation=4 at this step too (it changes dropout)",
+        "with the original weights, if the run had config.phases.1.accumulation=4 in these steps too (it changes dropout)",
         "MLM loss 3, 25.0 % of 4 right (with dropout, as in the log)",
         "NSP loss 0.5, 66.7 % of 3 right (with dropout, as in the log)",
         "norm of the gradient 5",
