@@ -27,7 +27,7 @@ from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import RunShard, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
-from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
+from bert_jax.runtime.workdir import CONFIG, LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.objects import require_bucket
@@ -105,7 +105,7 @@ def start_run(
         if is_remote(flags.workdir):
             from bert_jax.storage.mirror import Mirror
 
-            mirror = Mirror(str(flags.workdir), f"-{index}" if index else "")
+            mirror = Mirror(str(flags.workdir), f"-{index}" if index else "", mark=CONFIG)
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
         in_place: list[Callable[[], None]] = []
@@ -116,9 +116,9 @@ def start_run(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            in_place.append(
-                stack.enter_context(open_workdir(workdir, command, config, may_change, completed, flags.changed_files))
-            )
+            withdrawn = mirror.withdraw if mirror else lambda: None
+            opened = open_workdir(workdir, command, config, may_change, completed, flags.changed_files, withdrawn)
+            in_place.append(stack.enter_context(opened))
             if mirror:
                 mirror.push()  # from now on, the checkpoints in the bucket belong to this configuration
 

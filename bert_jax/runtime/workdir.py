@@ -50,6 +50,7 @@ def open_workdir(
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
     changed_files: bool = False,
+    withdrawn: Callable[[], object] = lambda: None,
 ) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
@@ -64,7 +65,7 @@ def open_workdir(
     Without this check, the next write would create a new directory with the old name.
 
     If a start ends with a UserError before its first step, the directory is restored to its previous state, which is without a
-    run or with the old configuration."""
+    run or with the old configuration. `withdrawn` is called before the files of a new run are removed."""
     with contextlib.suppress(PermissionError):  # `_make` reports this error
         _require_ours(directory)  # checked before locking, so that no lock file is left in an unrelated directory
     made = _make(directory)
@@ -94,7 +95,7 @@ def open_workdir(
             if not _is_in_place(directory, holder):
                 _remove_made_anew(directory)
             elif stored is None:
-                _withdraw(directory, made)
+                _withdraw(directory, made, withdrawn)
             elif metrics.exists() and (recorded or b"").startswith(metrics.read_bytes()):
                 write_json(directory / CONFIG, stored)  # no step was recorded; the resume may have dropped later records
                 if recorded is None:
@@ -294,7 +295,7 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
     return made
 
 
-def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
+def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path], withdrawn: Callable[[], object]) -> None:
     """Removes the files that a rejected start has written, and the directories that it `made`.
 
     If `metrics.jsonl` has a line or if there are other files, an earlier start has trained. Nothing is removed in this case."""
@@ -303,6 +304,7 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     metrics = directory / METRICS
     ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
     if files <= ours and not (metrics in files and metrics.stat().st_size):
+        withdrawn()
         with contextlib.suppress(OSError):
             for path in inside:
                 path.rmdir() if path.is_dir() else path.unlink()

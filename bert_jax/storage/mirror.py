@@ -45,7 +45,8 @@ def _is_hidden(name: str) -> bool:
 class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """Mirrors `remote`, a directory in a bucket, to the local `directory`. Leaving the `with` block uploads all remaining files.
 
-    `part` distinguishes several processes on one machine. Hidden files are not uploaded.
+    `part` distinguishes several processes on one machine. Hidden files are not uploaded. A file that is deleted locally is
+    removed from the bucket too.
 
     >>> with Mirror("gs://bucket/runs/mine") as mirror:
     ...     mirror.fetch()
@@ -53,10 +54,11 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     ...     (mirror.directory / "metrics.jsonl").write_text("...")
     """
 
-    def __init__(self, remote: str, part: str = "", *, last: Collection[str] = (), every: float = EVERY):
+    def __init__(self, remote: str, part: str = "", *, last: Collection[str] = (), every: float = EVERY, mark: str = ""):
         """`last` has the files that mark a directory as complete. They are uploaded after all other files. `every` is the time
-        between uploads in seconds."""
-        self.remote, self._last, self._every = remote, last, every
+        between uploads in seconds. `mark` is a file that is deleted on purpose only after `withdraw`, like the directory itself.
+        While this file is missing, nothing is removed from the bucket, because somebody else has deleted local files."""
+        self.remote, self._last, self._every, self._mark = remote, last, every, mark
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
         self._record = Record(self.directory)
@@ -77,7 +79,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
             ) from error
         self._held.enter_context(self._record.held(wait=False, name="in-use"))
-        self._opened = os.open(self.directory, os.O_RDONLY)
+        self._opened = os.open(self.directory, os.O_RDONLY)  # while it is open, no other directory has its number
         self._held.callback(os.close, self._opened)
         return self
 
@@ -134,6 +136,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         """Uploads changes immediately, in the background."""
         self._due.set()
 
+    def withdraw(self) -> None:
+        """Allows the next upload to remove all objects from the bucket, because the files were deleted on purpose."""
+        self._mark = ""
+
     def push(self) -> None:
         """Uploads changed files, and removes the objects of deleted files from the bucket. Raises StorageError. Does nothing if
         the local directory was moved or removed, e.g. with the whole cache."""
@@ -143,6 +149,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             files = self._files()
             changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]
             gone = self._known.keys() - set(files)
+            if self._mark in gone:
+                gone = set()
             if not changed and not gone:
                 return
             try:
@@ -163,7 +171,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _is_gone(self) -> bool:
-        return self._opened is not None and not is_still(self.directory, self._opened)
+        if self._mark and self._opened is not None:
+            return not is_still(self.directory, self._opened)
+        return not self.directory.is_dir()  # an export replaces the directory
 
     def _files(self) -> list[str]:
         names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]

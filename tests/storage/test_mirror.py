@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkdirError
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror, is_input, uploaded, uploaded_file
 from tests.storage.emulator import Emulator
@@ -37,6 +37,28 @@ def test_changed_files_are_uploaded_and_deleted_files_removed(bucket: str):
         (made.directory / "runs" / "lines").write_bytes(b"12")
         (made.directory / "old").unlink()
     assert content(bucket) == {"runs/lines": b"12"}
+
+
+def test_the_bucket_keeps_old_files_that_a_cleaner_deletes(bucket: str):
+    with Mirror(bucket, mark="config.json") as made:
+        for name in ("config.json", "lines", "old"):
+            (made.directory / name).write_text("1")
+        made.push()
+        (made.directory / "config.json").unlink()
+        (made.directory / "old").unlink()
+        (made.directory / "lines").write_text("2")
+    assert content(bucket) == {"config.json": b"1", "lines": b"2", "old": b"1"}
+
+
+def test_an_output_may_replace_its_directory_but_not_lose_it(bucket: str):
+    for name in "ab":
+        with uploaded(bucket, "--to") as local:
+            shutil.rmtree(local)
+            pathlib.Path(local).mkdir()
+            pathlib.Path(local, name).write_text("1")
+    with pytest.raises(WorkdirError, match="was moved or removed"), uploaded(bucket, "--to") as local:
+        shutil.rmtree(local)
+    assert content(bucket) == {"b": b"1"}
 
 
 def test_a_link_instead_of_the_mirror_is_refused(bucket: str, tmp_path: pathlib.Path):
@@ -223,7 +245,7 @@ def test_a_locally_removed_file_is_fetched_again(bucket: str):
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_a_local_copy_that_is_removed_while_it_is_used_removes_nothing_from_the_bucket(bucket: str, is_made_anew: bool):
     says = f"{bucket}, was moved or removed before its files were uploaded; rerun the same command"
-    made = Mirror(bucket)
+    made = Mirror(bucket, mark="lines")
     made.__enter__()
     (made.directory / "lines").write_bytes(b"12")
     made.push()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import MARKER_FILE, Processes, require_shared_directory
 from bert_jax.runtime.restarts import find_workdir, steps_done
-from bert_jax.runtime.workdir import PROCESSES, fetch_workdir, stored_config
+from bert_jax.runtime.workdir import PROCESSES, fetch_workdir, open_workdir, stored_config
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror
 from tests.runtime.connected import group
@@ -43,6 +44,17 @@ def test_a_run_or_nothing_in_a_bucket_is_fetched(names: tuple[str, ...], bucket:
     with Mirror(bucket) as mirror:
         fetch_workdir(mirror)
         assert {path.name for path in mirror.directory.iterdir()} == {name for name in names if not name.startswith(".")}
+
+
+def test_a_rejected_start_is_removed_from_the_bucket(bucket: str):
+    mirror = Mirror(bucket, mark="config.json")
+    opened = open_workdir(mirror.directory, "pretrain", {}, withdrawn=mirror.withdraw)
+    with contextlib.suppress(UserError), mirror, opened:
+        mirror.push()
+        mirror.start()
+        assert objects.listed(bucket).keys() == {"config.json"}
+        raise UserError("the task has no such file")
+    assert not objects.listed(bucket)
 
 
 def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
