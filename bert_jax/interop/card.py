@@ -89,6 +89,8 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     architecture = architecture_name(model.params, head, config.direction, family)
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
     command = use.command if head is None else _HEAD_COMMANDS[head.kind]
+    if head is not None and head.reads_pairs and model.of_pairs:
+        command += ' "A second text."'
     if not is_bert and head is None:
         command = _USES["MTModel" if config.encoder == "encoder_decoder" else "Model"].command
     loads = family.model_type in FAMILIES and form == "huggingface"

@@ -84,6 +84,8 @@ def test_the_card_of_a_task_head_names_its_task_and_labels(tmp_path, kind, tag, 
     assert front_matter(text)["pipeline_tag"] == tag
     assert f"python -m bert_jax.predict {command}" in text
     assert ("Labels: no, yes, perhaps." in text) == bool(labels)
+    of_pairs = model_card(dataclasses.replace(model, of_pairs=True), Training())
+    assert ('classify --model=DIR "A text." "A second text."\n' in of_pairs) == (kind == "sequence")
 
 
 def test_a_card_has_its_sections_in_order(vocabulary):
