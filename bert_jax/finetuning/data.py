@@ -14,7 +14,7 @@ from bert_jax.data.corpus.store import MANIFEST, Corpus, open_corpus
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
-from bert_jax.finetuning.start import weights_fingerprint
+from bert_jax.finetuning.start import config_fingerprint, tokenizer_fingerprint, weights_fingerprint
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.head import TaskHead
@@ -139,11 +139,17 @@ def examples_fingerprint(task: Task) -> str:
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """Returns hashes of the examples, the weights of each model, and the cross-view corpus (if there is one), by name. A
-    resumed run compares the hashes, so files may have moved but must have the same content."""
+    """Returns hashes of the examples, the weights, settings and vocabulary of each model, and the cross-view corpus (if there is
+    one), by name. A resumed run compares the hashes, so files may have moved but must have the same content."""
     teacher = experiment.distillation.teacher
     models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
-    found = {"examples": examples_fingerprint(task)} | {name: weights_fingerprint(model) for name, model in models.items()}
+    found = {"examples": examples_fingerprint(task)}
+    for name, model in models.items():
+        found |= {
+            name: weights_fingerprint(model),
+            f"{name}_config": config_fingerprint(model),
+            f"{name}_tokenizer": tokenizer_fingerprint(model),
+        }
     if directory := experiment.cross_view.corpus:
         manifest = local_corpus(directory, CORPUS_KEY) / MANIFEST
         found["cross_view"] = hashlib.sha256(manifest.read_bytes() if manifest.is_file() else b"").hexdigest()

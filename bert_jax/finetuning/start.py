@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import logging
 from collections.abc import Collection
 
@@ -14,6 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import (
@@ -138,6 +140,22 @@ def weights_fingerprint(name: str) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def config_fingerprint(name: str) -> str:
+    """Returns a hash of the settings in the config.json of the model `name` that differ from the defaults of `ModelConfig`, so
+    that a newer version with more settings finds the same hash."""
+    directory = find_model_directory(name)
+    config = config_from_json(read_model_config(directory), str(directory))
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    stated = sorted((name, repr(value)) for name, default in defaults.items() if (value := getattr(config, name)) != default)
+    return hashlib.sha256(repr(stated).encode()).hexdigest()
+
+
+def tokenizer_fingerprint(name: str) -> str:
+    """Returns a hash of the vocabulary of the model `name` and of its text rules, such as lower-casing."""
+    vocabulary = load_tokenizer(find_model_directory(name)).vocabulary.to_json()
+    return hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:

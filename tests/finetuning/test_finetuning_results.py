@@ -139,10 +139,19 @@ def test_fingerprints_distinguish_splits_examples_and_models(directory: pathlib.
         FinetuningExperiment.from_dict({"init_from": str(directory), "distillation": {"teacher": teacher}})
         for teacher in ("", str(other))
     )
-    assert fingerprints(alone, toy()).keys() == {"examples", "init_from"}
+    assert fingerprints(alone, toy()).keys() == {"examples", "init_from", "init_from_config", "init_from_tokenizer"}
     found = fingerprints(taught, toy())
     moved = fingerprints(dataclasses.replace(taught, init_from=str(same)), toy())
     assert moved == found
+    for name, key, value in (("config", "layer_norm_eps", 0.25), ("tokenizer_config", "do_lower_case", False)):
+        file = same / f"{name}.json"
+        text = file.read_text()
+        file.write_text(json.dumps(json.loads(text) | {key: value}))
+        corrected = fingerprints(dataclasses.replace(taught, init_from=str(same)), toy())
+        assert [key for key in found if corrected[key] != found[key]] == [f"init_from_{name.removesuffix('_config')}"]
+        file.write_text(text)
+    earlier = finetune.with_newer_keys({"fingerprints": {"init_from": "x"}}, found)
+    assert earlier["fingerprints"] == found | {"init_from": "x"}
     assert found["init_from"] != found["teacher"]
     changed = [toy(dev=("a",)), toy(train=("the train", "changed")), toy(dev_other=("the capital of france", "the dev_other"))]
     changed.append(dataclasses.replace(toy(), splits={x.replace("test", "exam"): some for x, some in toy().splits.items()}))
