@@ -255,6 +255,16 @@ def read_object(path: Path, remedy: str = "remove it and run the same command ag
     return content
 
 
+def read_record(path: Path) -> JsonObject | None:
+    """Returns the object in a JSON file, or None if the file does not exist or holds no object. Raises OSError (in a bucket,
+    StorageError) if the file cannot be read at the moment, because a record that exists must not be taken for a missing one."""
+    try:
+        content = parse_json(read_bytes(path))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def write_json(path: Path, value: Json, *, indent: int = 2, sort_keys: bool = False) -> None:
     """Replaces `path` atomically with `value` as JSON. NaN and infinities become null, since JSON cannot represent them."""
     write_text(path, json.dumps(_finite(value), indent=indent, sort_keys=sort_keys) + "\n")

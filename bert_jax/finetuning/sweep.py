@@ -20,7 +20,7 @@ import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import HUNG, UserError, WorkdirError
-from bert_jax.files import Json, JsonObject, parse_json, read_bytes, remove_tree
+from bert_jax.files import Json, JsonObject, read_record, remove_tree
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
@@ -203,15 +203,10 @@ def _trained(
 
 
 def _stored(directory: AnyPath) -> JsonObject | None:
-    """Returns the stored results of a run that an earlier start of the sweep has finished, or None. Raises StorageError if the
-    storage cannot be reached."""
-    try:
-        results = parse_json(read_bytes(directory / RESULTS))
-    except StorageError:
-        raise
-    except (OSError, ValueError):
-        return None
-    return results if isinstance(results, dict) and "scores" in results else None
+    """Returns the stored results of a run that an earlier start of the sweep has finished, or None. Raises OSError (StorageError
+    in a bucket) if the file cannot be read."""
+    results = read_record(directory / RESULTS)
+    return results if results and "scores" in results else None
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bert_jax.configs.pretraining import PretrainingExperiment, with_steps
 from bert_jax.configs.study import ArmConfig, StudyExperiment
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, parse_json, read_bytes, remove_tree, write_json
+from bert_jax.files import JsonObject, read_record, remove_tree, write_json
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import pretraining_values
@@ -176,11 +176,8 @@ def _workdir(arm: ArmConfig, measurement: Measurement) -> AnyPath:
 
 
 def _read(root: AnyPath) -> JsonObject:
-    try:
-        found = parse_json(read_bytes(root / PLAN))
-    except (OSError, ValueError):
-        return {}
-    return found["arms"] if isinstance(found, dict) and isinstance(found.get("arms"), dict) else {}
+    arms = (read_record(root / PLAN) or {}).get("arms")
+    return arms if isinstance(arms, dict) else {}
 
 
 def _identity(study: StudyExperiment, arm: ArmConfig) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, parse_json, read_bytes, read_json, remove_tree, write_json, write_text
+from bert_jax.files import JsonObject, read_json, read_record, remove_tree, write_json, write_text
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
 from bert_jax.model.config import ModelConfig
@@ -175,11 +175,7 @@ class Planned:
 
     def record(self, part: Part) -> JsonObject | None:
         """Returns the numbers of a part, or None if the part is not done."""
-        try:
-            found = parse_json(read_bytes(part.record(self.root)))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        return read_record(part.record(self.root))
 
     def finish(self, part: Part) -> None:
         """Writes the record of a part that has ended successfully."""

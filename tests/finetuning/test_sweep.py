@@ -214,13 +214,14 @@ def test_a_bug_in_a_run_a_full_disk_and_a_lost_storage_are_no_failed_runs(error:
         assert (tmp_path / "runs" / whole.runs()[0].name / "checkpoints" / "5").is_dir()
 
 
-def test_a_run_whose_results_the_storage_does_not_return_is_not_repeated(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [StorageError, PermissionError])
+def test_a_run_whose_results_cannot_be_read_is_not_repeated(error: type[OSError], tmp_path, monkeypatch):
     def read(path: pathlib.Path) -> bytes:
-        raise StorageError("the connection was lost")
+        raise error("the connection was lost")
 
-    monkeypatch.setattr("bert_jax.finetuning.sweep.read_bytes", read)
+    monkeypatch.setattr("bert_jax.files.read_bytes", read)
     finish = Finished()
-    with pytest.raises(StorageError):
+    with pytest.raises(error):
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path), by_seed, finish)
     assert not (tmp_path / "runs").exists()
 

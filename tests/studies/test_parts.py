@@ -126,6 +126,10 @@ def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, exper
         whole.is_done(state)
     path.write_text("{")  # type: ignore[union-attr]
     assert whole.record(state) is None
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):  # a failed read does not mean that the part is not done
+        whole.is_done(state)
 
 
 @pytest.mark.parametrize(("name", "says"), [(PRETRAINING, "corpus"), ("stsb", "set of examples")])

@@ -158,6 +158,12 @@ def test_an_unreadable_plan_is_replaced(tmp_path: pathlib.Path, experiment: Pret
     assert planned(study(), {"a": experiment}, tmp_path) == {}
 
 
+def test_a_plan_that_cannot_be_read_is_not_replaced(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    (tmp_path / "plan.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        planned(study(), {"a": experiment}, tmp_path)
+
+
 def test_a_changed_arm_is_another_configuration(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     plan(study(), {"a": experiment, "b": experiment}, Measurement(tmp_path, tmp_path, no_run))
     for arm in ({"name": "b", "pretrain": {"seed": 3}}, {"name": "b", "continues": "a"}):
