@@ -47,7 +47,16 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, step_scalars
 from bert_jax.pretraining.results import results, trained_model, training_section
-from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
+from bert_jax.pretraining.splits import (
+    FINGERPRINT,
+    PHASE_CORPUS,
+    PhaseBatches,
+    Splits,
+    check_corpus,
+    fingerprint,
+    open_phase_corpora,
+    with_corpora_in_place,
+)
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
@@ -72,7 +81,7 @@ MAY_CHANGE = (
     "evaluation.batch_size",
     "checkpoints.*",
     "corpus.directory",
-    "phases.*.corpus",
+    PHASE_CORPUS,
     "teacher",
     "mesh.*",
     *(f"model.{name}" for name in Execution.exact()),
@@ -251,9 +260,9 @@ def _start(flags: Flags) -> int:
     experiment = with_teacher(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, extra_key=FINGERPRINT)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
-    kept = experiment.checkpoints
+    kept, may_change = experiment.checkpoints, with_corpora_in_place(MAY_CHANGE, experiment)
     with (
-        start_run("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
+        start_run("pretrain", flags, config, may_change=may_change, completed=completed) as run,
         Checkpoints(
             run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at,
             transferring=run.watchdog.transferring,

@@ -31,7 +31,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, step_scalars
-from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
+from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora, with_corpora_in_place
 from bert_jax.pretraining.start import initial_state, load_teacher, start_step, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import METRICS, from_start, read_metrics, run_config, with_lists
@@ -106,6 +106,7 @@ def load_experiment(
     if stored.get("init_state"):
         trunk, _, kept = stored["init_state"].rpartition("@")
         stored["init_state"] = f"{from_start(workdir, trunk)}@{kept}"
+    may_change = with_corpora_in_place(may_change, PretrainingExperiment.from_dict(stored))
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
             raise UserError(f"--config.{key}={text} would change the run; with --replay set only {', '.join(may_change)}")

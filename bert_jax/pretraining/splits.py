@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +40,16 @@ class Splits:
     def for_phase(self, phase: int) -> Corpus:
         """Returns the split that a phase trains on."""
         return self.of_phases.get(phase, self.train)
+
+
+PHASE_CORPUS = "phases.*.corpus"
+
+
+def with_corpora_in_place(may_change: Sequence[str], experiment: PretrainingExperiment) -> list[str]:
+    """Returns the keys that a resumed run of `experiment` `may_change`. PHASE_CORPUS stands only for the phases that have their
+    own corpus, since such a corpus may be in another directory, but not in another phase."""
+    own = [f"phases.{i}.corpus" for i, phase in enumerate(experiment.phases) if phase.corpus]
+    return [key for pattern in may_change for key in (own if pattern == PHASE_CORPUS else [pattern])]
 
 
 def trained_splits(experiment: PretrainingExperiment, train: Corpus, of_phases: Mapping[int, Corpus]) -> list[Corpus]:

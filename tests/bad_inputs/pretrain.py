@@ -359,6 +359,15 @@ CASES = [
         leaves="run/.lock",
     ),
     Case(
+        "a phase that loses its corpus, maybe to another phase",
+        says="--workdir=run holds a run with a different configuration: ... phases.0.corpus ... stored other, given nothing",
+        files={
+            "run/config.json": '{"written_by": "bert_jax 0.1 pretrain", "phases": [{"steps": 3, "corpus": "other"}]}',
+            "run/metrics.jsonl": "{}\n",
+        },
+        leaves="run/.lock",
+    ),
+    Case(
         "an experiment that raises",
         "--config=mine.py",
         "--config=$here/mine.py raises ZeroDivisionError; correct the file here: ... ZeroDivisionError: division by zero",

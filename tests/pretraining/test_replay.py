@@ -32,7 +32,7 @@ from bert_jax.pretraining.replay import (
     report,
     row_text,
 )
-from bert_jax.pretraining.splits import PhaseBatches, fingerprint
+from bert_jax.pretraining.splits import PHASE_CORPUS, PhaseBatches, fingerprint
 from bert_jax.runtime.workdir import CONFIG
 from tests.end_to_end.runs import VOCABULARY, build_corpus
 from tests.objectives.scored import objective_of
@@ -125,6 +125,18 @@ def test_a_replay_uses_the_stored_experiment_and_requires_the_same_corpus(corpor
     changes = [("corpus.directory", f"{corpora}/other")]
     with pytest.raises(UserError, match=r"other is not the one this run was trained on; .*corpus\.directory=DIR"):
         load_experiment(tmp_path, changes, allowed)
+
+
+def test_a_corpus_of_a_phase_may_be_elsewhere_but_not_in_another_phase(corpora: pathlib.Path, tmp_path: pathlib.Path):
+    mine, other = corpora / "mine", str(corpora / "other")
+    of_run = fingerprint(*open_splits(mine), *open_splits(other, ["train"]))
+    phases = [dataclasses.asdict(EXPERIMENT.phases[0]), dataclasses.asdict(EXPERIMENT.phases[1]) | {"corpus": "gone"}]
+    write(tmp_path, mine, corpus={"directory": str(mine)}, phases=phases, corpus_fingerprint=of_run)
+    allowed = (PHASE_CORPUS, "mesh.*")
+    assert load_experiment(tmp_path, [("phases.1.corpus", other)], allowed)[0].phases[1].corpus == other
+    moved = [("phases.0.corpus", other), ("phases.1.corpus", "")]
+    with pytest.raises(UserError, match=r"phases\.0\.corpus=.*other would change the run; .* only phases\.1\.corpus, mesh\.\*$"):
+        load_experiment(tmp_path, moved, allowed)
 
 
 def test_relative_paths_start_from_where_the_run_was_started(
