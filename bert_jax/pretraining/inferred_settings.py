@@ -159,6 +159,12 @@ def _require_effect(
                     f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"
                 )
     _require_effect_on_model(experiment, refuse)
+    policy = experiment.spikes.policy
+    for name in ("deviations", "window", "in_a_row", "rollback_steps", "max_rollbacks"):
+        policies = ("skip", "rollback") if name in ("deviations", "window") else ("rollback",)
+        if policy not in policies:
+            remedy = f"set config.spikes.policy={' or '.join(policies)}, or leave it out"
+            refuse(f"spikes.{name}", f"config.spikes.policy is {policy}", remedy)
     rows = experiment.examples.targets
     for group in ("examples", "evaluation", *(f"phases.{i}" for i in range(len(phases)))):
         if rows != "masked":

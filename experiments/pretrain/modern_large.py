@@ -15,8 +15,8 @@ Differences:
 - The batch grows from 448 to 4,928 rows over 10 G tokens. The paper does not give the sizes in between; here these are
   multiples of 448. Table 3 gives 77 and 78 rows of 8,192 for each of 8 GPUs, 616 and 624 in all. 616 rows cannot be divided
   over 16 chips, so both phases have 624 here.
-- The warmup takes 2 G tokens and ends together with the fifth batch size. Here the rate rises linearly in steps, in the paper
-  linearly in tokens.
+- The warmup takes 2 G tokens. It ends after 78 of the 396 steps of the fifth batch size. Here the rate rises linearly in steps,
+  in the paper linearly in tokens.
 - The weight decay of 1e-5 at 5e-4, and of 1e-6 at 5e-5, is 0.02 times the learning rate in all phases.
 - The released model was initialised by tiling ModernBERT-base (appendix A.3): `--config.init_from=runs/modern_base
   --config.init_tiled=true`.

@@ -146,6 +146,8 @@ TRANSLATOR = published("transformer_base")
         ("model.sliding_rotary_theta", {"model": {"positions": "rotary"}}, "no layer is sliding; list"),
         ("model.rotary_theta", {}, "config.model.positions is learned; set config.model.positions=rotary, or leave it out"),
         ("model.rotary_pairing", {}, "config.model.positions is learned; set config.model.positions=rotary, or leave it out"),
+        ("spikes.window", {}, "config.spikes.policy is none; set config.spikes.policy=skip or rollback, or leave it out"),
+        ("spikes.in_a_row", {"spikes": {"policy": "skip"}}, "policy is skip; set config.spikes.policy=rollback, or leave it out"),
         ("model.layers_per_scan_step", {}, "scan_layers is false; set config.model.scan_layers=true, or leave it out"),
     ],
 )
@@ -163,6 +165,9 @@ def test_a_key_of_the_command_line_without_effect_is_refused(key: str, file: dic
         ({"model": {"rotary_theta": 10_000.0}}, ""),  # the default
         ({"model": {"encoder": "bilm"}, "examples": {"pairs": "none", "masked_fraction": 0.3}}, "examples.masked_fraction=0.3"),
         ({"phases": [TWO[0], TWO[1] | {"learning_rate": 0.5}]}, "phases.1.learning_rate=0.5"),
+        ({"spikes": {"policy": "skip", "window": 50, "deviations": 3.0, "max_rollbacks": 9}}, "spikes.max_rollbacks=9"),
+        ({"spikes": {"policy": "rollback", "window": 50, "rollback_steps": 9, "max_rollbacks": 9, "in_a_row": 9}}, ""),
+        ({"spikes": {"deviations": 3.0}}, "spikes.deviations=3.0"),
         ({"phases": [TWO[0] | {"warmup_steps": 2}], "optimizer": {"schedule": "warmup"}}, "phases.0.warmup_steps=2"),
     ],
 )
