@@ -199,12 +199,18 @@ def results(
     }
 
 
-def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
+def finish(
+    result: RunResult,
+    devices: Sequence[jax.Device],
+    run: Run,
+    inputs: Inputs,
+    predicted: Mapping[str, list[np.ndarray]],
+) -> None:
     """Exports the best weights of a run to model/ in the workdir. Writes the predictions of these weights on every split to
     predictions/. This directory gets its name when all of its files are written, and results.json then lists them (`is_done`).
     Splits that have no logits in `predicted` are evaluated."""
     written, partial = run.workdir / PREDICTIONS, run.workdir / f".{PREDICTIONS}"
-    job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
+    job = Job(result.experiment, run, result.directory, devices, inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
         # the model is exported first, so that it is not lost if the predictions fail
@@ -301,6 +307,7 @@ def _start(flags: Flags) -> int:
                 predicted, best_score = {directory: job.predicted}, score
             return found
 
-        return sweep(
-            experiment, run, train_run, lambda best: finish(best, run, inputs, predicted.get(best.directory, {}))
-        )
+        def finish_best(best: RunResult, devices: Sequence[jax.Device]) -> None:
+            finish(best, devices, run, inputs, predicted.get(best.directory, {}))
+
+        return sweep(experiment, run, train_run, finish_best)

@@ -59,10 +59,12 @@ class RunResult:
 
 
 Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], JsonObject | None]
+Finish = Callable[[RunResult, Sequence[jax.Device]], None]
 
 
-def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
-    """Trains all runs of `experiment`, compares them, and calls `finish` with the best run. Returns the exit status.
+def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Finish) -> int:
+    """Trains all runs of `experiment`, compares them, and calls `finish` with the best run, and with devices as for its training.
+    Returns the exit status.
 
     `train` trains one run in a directory on some devices. It returns the results of the run, or None if it was asked to stop.
     Runs that finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0
@@ -124,7 +126,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
             if unwritten := write_results(run.workdir, summary):
                 unsaved.append(str(unwritten))
             draw(run.workdir, summary, run.figure_formats)
-    finish(chosen)
+    finish(chosen, groups[0])
     if unsaved:
         raise UserError(". ".join(unsaved))
     log.info("results: %s\nmodel: %s", *(run.durable(run.workdir / name) for name in (RESULTS, MODEL)))

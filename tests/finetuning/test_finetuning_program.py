@@ -88,7 +88,7 @@ def test_parallel_sweep_runs_share_compiled_functions_and_train_as_alone(tmp_pat
 
     finetuning._program.cache_clear()
     run = Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
-    assert sweep(whole, run, train, lambda best: None) == 0
+    assert sweep(whole, run, train, lambda best, devices: None) == 0
     assert finetuning._program.cache_info().currsize == 2
     meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
     programs = [program_of(whole.runs()[0], 3, mesh) for mesh in meshes]

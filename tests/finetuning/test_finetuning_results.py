@@ -275,10 +275,10 @@ def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
     with monkeypatch.context() as patch:
         patch.setattr(TextTask, "write_predictions", blocked)
         with pytest.raises(UserError, match=r"dev_other\.tsv cannot be written .*; free space and rerun the command"):
-            finetune.finish(ended, run, inputs, {})
+            finetune.finish(ended, jax.devices(), run, inputs, {})
     assert (tmp_path / "model").is_dir()
     assert not finetune.is_done(run)
-    finetune.finish(ended, run, inputs, {})
+    finetune.finish(ended, jax.devices(), run, inputs, {})
     assert finetune.is_done(run)
     assert {path.name for path in (tmp_path / "predictions").iterdir()} == {"dev.tsv", "dev_other.tsv", "test.tsv"}
 
@@ -297,7 +297,7 @@ def test_a_run_in_a_bucket_is_done_only_when_all_of_its_predictions_are_uploaded
     run, inputs = run_in(workdir), Inputs(read_features(toy(), start), start, lambda mesh: lambda batch: batch)
     (workdir / "results.json").write_text('{"seed": 3}')
     shutil.copytree(workdir, bucket)
-    finetune.finish(RunResult(job_in(workdir, run=run).experiment, workdir, {}), run, inputs, {})
+    finetune.finish(RunResult(job_in(workdir, run=run).experiment, workdir, {}), jax.devices(), run, inputs, {})
     assert finetune.is_done(run)
     (bucket / "model").mkdir()
     names = ["dev.tsv", "dev_other.tsv", "test.tsv"] if writes else []

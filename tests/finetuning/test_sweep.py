@@ -307,8 +307,10 @@ def test_parallel_runs_have_their_own_devices(tmp_path, count, devices_per_run):
         return by_seed(one, directory, devices)
 
     whole = experiment(seeds=list(range(1, count + 1)), devices_per_run=devices_per_run)
-    assert sweep(whole, run_in(tmp_path), train, Finished()) == 0
+    finish = Finished()
+    assert sweep(whole, run_in(tmp_path), train, finish) == 0
     assert sorted(device.id for devices in of_seed.values() for device in devices) == list(range(8))
+    assert finish.devices in of_seed.values(), "a mesh of these devices fits the run"
 
 
 def in_order(*seeds: int) -> Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], dict[str, Any]]:

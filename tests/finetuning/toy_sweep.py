@@ -60,9 +60,11 @@ class Finished:
 
     def __init__(self) -> None:
         self.runs: list[RunResult] = []
+        self.devices: Sequence[jax.Device] = ()
 
-    def __call__(self, result: RunResult) -> None:
+    def __call__(self, result: RunResult, devices: Sequence[jax.Device]) -> None:
         assert (result.directory / BEST).is_dir(), "its weights are gone"
+        self.devices = devices
         self.runs.append(result)
 
     @property
