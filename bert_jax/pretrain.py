@@ -38,6 +38,7 @@ from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
+from bert_jax.files import read_record
 from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
@@ -117,12 +118,12 @@ def pretrain(
     with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
+        if is_done(run, last_step, None if state is None else int(state.step)):
+            log.info("all %s are done; see %s", counted(last_step, "step"), run.durable(run.workdir / RESULTS))
+            return 0
         if state is None:
             state = init_state()
     first_step = int(state.step)
-    if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
-        log.info("all %s are done; see %s", counted(last_step, "step"), place)
-        return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
     scalars = step_scalars(experiment)
@@ -227,6 +228,15 @@ def pretrain(
     if trained.unsaved:
         raise trained.unsaved
     return 0
+
+
+def is_done(run: Run, last_step: int, restored: int | None) -> bool:
+    """Returns whether the run with the newest state `restored` is finished. The checkpoints of a finished run may have been
+    removed. If it has no state, its results must be of the last step, and its model must exist."""
+    found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
+    if restored is not None:
+        return restored == last_step and found.exists()
+    return (read_record(found) or {}).get("steps") == last_step and model.is_dir()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

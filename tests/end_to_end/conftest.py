@@ -81,6 +81,7 @@ def finished(experiment: pathlib.Path) -> dict[str, Done]:
         "copied once more": copying(workdir, bare),
         "without checkpoints": functools.partial(shutil.rmtree, bare / "checkpoints"),
         "step 5": ("pretrain", f"--workdir={bare}", "--replay=5"),
+        "restarted without checkpoints": command(experiment, bare),
         "armed": Failure("jax.stages:Compiled.__call__", call=7, error=jax.errors.JaxRuntimeError(OUT_OF_MEMORY)).arm,
         "out of memory": command(experiment, short),
         "armed again": Failure(

@@ -137,6 +137,8 @@ def test_restarting_a_finished_run_changes_nothing(uninterrupted: Ended, finishe
     said = f"all {LAST_STEP} steps are done; see {uninterrupted.workdir / 'results.json'}\n"
     assert finished["restarted"] == Done(0, said)
     assert contents(uninterrupted.workdir.with_name("after")) == contents(uninterrupted.workdir.with_name("before"))
+    assert finished["restarted without checkpoints"] == Done(0, said.replace("uninterrupted", "bare"))
+    assert learned(uninterrupted.workdir.with_name("bare")) == learned(uninterrupted.workdir)
 
 
 def test_a_run_killed_before_its_results_is_evaluated_and_exported_without_training(uninterrupted: Ended, evaluated: Ended):
