@@ -44,6 +44,7 @@ from bert_jax.tasks.readers.own_rows import (
     plain,
     several_questions,
     short,
+    split_words,
     written_list,
     written_object,
 )
@@ -84,7 +85,7 @@ class Field:
     many: bool = False  # whether the value is a list of texts
     optional: bool = False  # whether the value may be missing, which makes it None
     number: bool = False  # whether the value is a character offset, which only JSON objects and tables can hold
-    words: bool = False  # with `many`: whether white space separates the texts of a line without TABs
+    words: bool = False  # with `many`: whether spaces separate the texts of a line without TABs
     hint: str = ""  # the end of the error message if the field is missing
     sentence: bool = False  # whether every word has its own answer, so that a file must not have a word on each line
     whole: bool = False  # whether the only field is the whole line, even white space; an empty line is a blank record
@@ -474,7 +475,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 def _cell_value(of: Field, cells: Sequence[str], separator: str | None = None) -> Any:
     """Returns the value of a field from the cells of its columns. If an optional field has an empty cell, returns None.
-    `separator` separates the texts in a cell of a field with `many` (None: white space between words)."""
+    `separator` separates the texts in a cell of a field with `many` (None: spaces between words)."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -492,7 +493,7 @@ def _cell_value(of: Field, cells: Sequence[str], separator: str | None = None) -
         return items
     if separator is not None and separator != " ":
         return [text.strip() for text in cell.split(separator)]
-    return cell.split() if of.words or separator else cell
+    return split_words(cell) if of.words or separator else cell
 
 
 def _is_list(line: bytes) -> bool:
@@ -532,7 +533,7 @@ def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[
     has several required fields, or reads words, all arguments together are one record. However, if any argument contains a TAB,
     or a space in a question that reads words, each argument is a record."""
     required = [field for field in fields if not field.optional]
-    one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
+    one_each = any("\t" in text or (fields[0].words and len(_line_words(text)) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
         yield _divided(1, "", list(texts), fields, arguments=True)
         return
@@ -545,8 +546,13 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
     if len(texts) == 1 and not texts[0].many:
         parts = [text]
     else:
-        parts = text.split() if texts[0].words and "\t" not in text else text.split("\t")
+        parts = _line_words(text) if texts[0].words and "\t" not in text else text.split("\t")
     return _divided(number, place, parts, fields)
+
+
+def _line_words(text: str) -> list[str]:
+    """Returns the words of a line, without those that are only white space."""
+    return [word for word in split_words(text) if not word.isspace()]
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:

@@ -140,8 +140,8 @@ class Tag:
     probabilities of the labels. If the labels are entity tags in any scheme (`as_tags`), entities are returned too."""
 
     words: bool = False
-    """Whether records have a list "words" instead of "text". In a line of text, words are separated by TABs, or by white space
-    if there are no TABs."""
+    """Whether records have a list "words" instead of "text". In a line of text, words are separated by TABs, or by spaces if
+    there are no TABs."""
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -519,8 +519,10 @@ def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
 
 
 @pytest.mark.parametrize(
-    "cell", ["a b", "['a', 'b']", "['a' 'b']", "('a', 'b')", '["it\'s"]', "[1, 2.5]", "[laughter] a", "[ a ]", "(a) b", "[true]"]
-)
+    "cell",
+    ["a b", "3\u00a0km\u3000a b", "['a', 'b']", "['a' 'b']", "('a', 'b')", '["it\'s"]', "[1, 2.5]", "[laughter] a", "[ a ]",
+     "(a) b", "[true]"],
+)  # fmt: skip
 def test_words_in_a_cell_are_read_as_in_training(tmp_path, cell):
     path = tmp_path / "t.tsv"
     (record,) = read_any(path, f"words\n{cell}\n", WORDS)
@@ -528,6 +530,13 @@ def test_words_in_a_cell_are_read_as_in_training(tmp_path, cell):
     path.write_text(f"words\tlabels\n{cell}\t{json.dumps(rows[0]['labels'])}\n")
     (example,) = load_own_data(OwnDataConfig(train=str(path)), "token").train
     assert list(example.words) == record.values["words"]
+
+
+def test_spaces_divide_the_words_of_a_line_but_no_break_spaces_do_not(tmp_path):
+    words = ["3\u00a0km", "à\u3000b", "c"]
+    (line,) = read_any(tmp_path / "t.txt", f"{' '.join(words)} \u00a0\n", WORDS)
+    (argument,) = read_texts([" ".join(words)], None, WORDS)
+    assert line.values == argument.values == {"words": words}
 
 
 @pytest.mark.parametrize(

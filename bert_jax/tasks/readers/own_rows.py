@@ -428,7 +428,7 @@ class Row:
             listed = self._written(name, value, strict=strict)
             if listed is None and self.has_cells:
                 if (self.separator or " ") == " " or not value.strip():  # any number of spaces, TABs and line ends
-                    listed = [part for part in re.split("[ \t\r\n]+", value) if part]
+                    listed = split_words(value)
                 else:
                     listed = [part.strip() for part in value.split(self.separator)]
         if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
@@ -449,6 +449,12 @@ class Row:
             return written_list(text, strict=strict)
         except ValueError as error:
             raise self.location.error(f"{name} is {short(text)}, {error}") from error
+
+
+def split_words(text: str) -> list[str]:
+    """Returns the words between spaces, TABs and line ends. Other white space, such as a no-break space, is part of a word, as in
+    files of words."""
+    return [part for part in re.split("[ \t\r\n]+", text) if part]
 
 
 CHOICES_OBJECT = re.compile(r"\A\s*\{\s*['\"](text|label)['\"]\s*:")
