@@ -116,8 +116,7 @@ def start_run(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            withdrawn = mirror.withdraw if mirror else lambda: None
-            opened = open_workdir(workdir, command, config, may_change, completed, flags.changed_files, withdrawn)
+            opened = open_workdir(workdir, command, config, may_change, completed, flags.changed_files, mirror)
             in_place.append(stack.enter_context(opened))
             if mirror:
                 mirror.push()  # from now on, the checkpoints in the bucket belong to this configuration

@@ -20,6 +20,7 @@ from bert_jax.interface.named import Record, file_record, source_file
 from bert_jax.interface.python_files import MissingFile
 from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, is_remote
 
 if TYPE_CHECKING:  # loaded only by runs in buckets
@@ -50,7 +51,7 @@ def open_workdir(
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
     changed_files: bool = False,
-    withdrawn: Callable[[], object] = lambda: None,
+    mirror: Mirror | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
@@ -59,16 +60,17 @@ def open_workdir(
     configuration must describe the whole run. A user's file (FILE.py:NAME in a value) may be moved. If its content has changed,
     this is also a UserError, unless `changed_files` is True. A UserError is raised as well if the directory is in use, cannot
     be written, or holds other files. `completed` adds the defaults of newer keys to a stored configuration, so that a newer
-    version can resume the run.
+    version can resume the run. `mirror` is the mirror of a workdir in a bucket, whose local copy is `directory`.
 
     Yields a function that raises WorkdirError if the directory was moved, removed, or replaced by the directory of another run.
     Without this check, the next write would create a new directory with the old name.
 
     If a start ends with a UserError before its first step, the directory is restored to its previous state, which is without a
-    run or with the old configuration. `withdrawn` is called before the files of a new run are removed."""
+    run or with the old configuration."""
     with contextlib.suppress(PermissionError):  # `_make` reports this error
         _require_ours(directory)  # checked before locking, so that no lock file is left in an unrelated directory
-    made = _make(directory)
+    remote = mirror.remote if mirror else ""
+    made, named = _make(directory, remote), remote or str(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
         own = {key: record for key, value in flatten(config) if (record := file_record(str(value), f"config.{key}"))}
@@ -78,9 +80,9 @@ def open_workdir(
             before = stored.get(FILES, {})
             same = [key for key in own if key in before and before[key]["sha256"] == own[key]["sha256"]]
             asked = _with_moved_files(stored, config, same)
-            _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), asked, may_change)
+            _require_same(named, command, stored[WRITTEN_BY], completed(_values(stored)), asked, may_change)
             if not changed_files:
-                _require_same_files(directory, before, own, may_change)
+                _require_same_files(named, before, own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
         with contextlib.suppress(OSError):  # the current directory may have been removed
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
@@ -90,12 +92,12 @@ def open_workdir(
         metrics = directory / METRICS
         recorded = metrics.read_bytes() if metrics.exists() else None
         try:
-            yield lambda: require_in_place(directory, holder)
+            yield lambda: require_in_place(directory, holder, remote)
         except UserError:
             if not _is_in_place(directory, holder):
                 _remove_made_anew(directory)
             elif stored is None:
-                _withdraw(directory, made, withdrawn)
+                _withdraw(directory, made, mirror)
             elif metrics.exists() and (recorded or b"").startswith(metrics.read_bytes()):
                 write_json(directory / CONFIG, stored)  # no step was recorded; the resume may have dropped later records
                 if recorded is None:
@@ -103,12 +105,18 @@ def open_workdir(
             raise
 
 
-def require_in_place(directory: AnyPath, holder: str | None = None) -> None:
-    """Raises WorkdirError if a run's directory is gone or its lock file does not name the process `holder`."""
+def require_in_place(directory: AnyPath, holder: str | None = None, remote: str = "") -> None:
+    """Raises WorkdirError if a run's directory, or the local copy of `remote`, is gone or its lock file does not name the process
+    `holder`."""
     if not _is_in_place(directory, holder):
+        gone = "was moved or removed while the run was using it"
+        if remote:
+            raise WorkdirError(
+                f"{directory}, the local copy of --workdir={remote}, {gone}; rerun the same command, which resumes from the last "
+                "checkpoint"
+            )
         raise WorkdirError(
-            f"--workdir={directory} was moved or removed while the run was using it; put it back under that name, and the same "
-            "command resumes from its last checkpoint"
+            f"--workdir={directory} {gone}; put it back under that name, and the same command resumes from its last checkpoint"
         )
 
 
@@ -267,16 +275,18 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 def fetch_workdir(mirror: Mirror) -> None:
     """Makes the local directory of a run equal to its workdir in a bucket, without the checkpoints. Raises UserError if the
-    bucket holds anything other than a run."""
+    workdir holds anything other than a run."""
     there = [name for name in mirror.listed() if not name.startswith((LOCK, PROCESSES))]
     if there and CONFIG not in there:
         _refuse_foreign(mirror.remote, sorted({name.partition("/")[0] for name in there}))
+    if there:
+        stored_config(as_path(mirror.remote))
     mirror.fetch()
 
 
-def _make(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Creates the directory. Returns the directories that it created (including parents), innermost first. Raises UserError on
-    failure."""
+def _make(directory: pathlib.Path, remote: str) -> list[pathlib.Path]:
+    """Creates the directory, which may be the local copy of `remote`. Returns the directories that it created (including
+    parents), innermost first. Raises UserError on failure."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -286,7 +296,7 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
             reason = f"a link to {directory.readlink()}, which does not exist"
         raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to") from error
     try:
-        require_capable(directory)
+        require_capable(directory, remote)
     except UserError:
         for path in made:
             with contextlib.suppress(OSError):
@@ -295,7 +305,7 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
     return made
 
 
-def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path], withdrawn: Callable[[], object]) -> None:
+def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path], mirror: Mirror | None) -> None:
     """Removes the files that a rejected start has written, and the directories that it `made`.
 
     If `metrics.jsonl` has a line or if there are other files, an earlier start has trained. Nothing is removed in this case."""
@@ -304,7 +314,8 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path], withdrawn: 
     metrics = directory / METRICS
     ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
     if files <= ours and not (metrics in files and metrics.stat().st_size):
-        withdrawn()
+        if mirror:
+            mirror.withdraw()
         with contextlib.suppress(OSError):
             for path in inside:
                 path.rmdir() if path.is_dir() else path.unlink()
@@ -345,7 +356,7 @@ def _may_change(key: str, patterns: Sequence[str]) -> bool:
 
 
 def _require_same(
-    directory: pathlib.Path, command: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
+    directory: str, command: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
 ) -> None:
     stored_command = written_by.split()[-1]
     if stored_command != command:
@@ -373,7 +384,7 @@ def _require_same(
 
 
 def _require_same_files(
-    directory: pathlib.Path, stored: Mapping[str, Record], own: Mapping[str, Record], may_change: Sequence[str]
+    directory: str, stored: Mapping[str, Record], own: Mapping[str, Record], may_change: Sequence[str]
 ) -> None:
     """Raises UserError if a user's file has changed since the run's last start."""
     for key, now in own.items():

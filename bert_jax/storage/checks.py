@@ -29,11 +29,14 @@ _REMEDY = (
 log = logging.getLogger(__name__)
 
 
-def require_capable(directory: pathlib.Path) -> None:
+def require_capable(directory: pathlib.Path, remote: str = "") -> None:
     """Raises UserError unless the existing `directory` is suitable for a run. Files in it must support creation, appending,
     listing and replacement. A non-empty directory must support renaming, and Orbax must be able to read the path. Logs a
-    warning if the clock of the file system is wrong."""
-    _require_path(directory)
+    warning if the clock of the file system is wrong. `remote` is the workdir in a bucket if `directory` is its local copy."""
+    _require_path(remote or directory)
+    name, remedy = f"--workdir={directory}", "name a directory that you may write to"
+    if remote:
+        name, remedy = f"{directory}, the local copy of --workdir={remote},", "set BERT_JAX_CACHE to another directory"
     probe = directory / f"{PROBE}{os.getpid()}-{os.urandom(4).hex()}"  # processes in two containers may have the same number
     inside = probe / "inside"
     file = inside / "file"
@@ -44,9 +47,7 @@ def require_capable(directory: pathlib.Path) -> None:
             file.write_bytes(b"1")
         except OSError as error:
             reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-            raise UserError(
-                f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to"
-            ) from error
+            raise UserError(f"{name} cannot be written ({reason}); {remedy}") from error
         for what, does in (
             ("cannot append to files, but metrics are appended line by line", lambda: _appends(file)),
             (
@@ -56,16 +57,16 @@ def require_capable(directory: pathlib.Path) -> None:
             ("cannot rename a file over another file, but results are written this way", lambda: _replaces(file)),
             ("cannot rename a directory that holds files, but checkpoints are completed this way", lambda: _renames(file)),
         ):
-            _require(directory, what, does)
+            _require(f"{name} {what}", does, remedy if remote else _REMEDY)
         _tell_of_clock(directory, probe / "renamed" / "file", now)
     finally:
         remove_tree(probe)
 
 
-def _require_path(directory: pathlib.Path) -> None:
+def _require_path(directory: str | pathlib.Path) -> None:
     """Raises UserError if Orbax could not read checkpoints at this path. Orbax treats *, ? and [ as wildcards, and its C++ code
     needs UTF-8."""
-    path = str(directory.absolute())
+    path = str(directory) if is_remote(directory) else str(pathlib.Path(directory).absolute())
     if sign := next((sign for sign in "[*?" if sign in path), ""):
         of = "" if sign in str(directory) else f" ({path})"
         raise UserError(
@@ -80,14 +81,14 @@ def _require_path(directory: pathlib.Path) -> None:
         ) from error
 
 
-def _require(directory: pathlib.Path, what: str, does: Callable[[], bool]) -> None:
+def _require(what: str, does: Callable[[], bool], remedy: str) -> None:
     reason = ""
     try:
         if does():
             return
     except OSError as error:
         reason = f" ({error.strerror or error})"
-    raise UserError(f"--workdir={directory} {what}{reason}; {_REMEDY}")
+    raise UserError(f"{what}{reason}; {remedy}")
 
 
 def _appends(file: pathlib.Path) -> bool:

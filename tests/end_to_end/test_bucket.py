@@ -108,6 +108,18 @@ def test_a_bucket_run_killed_twice_equals_the_local_run_bit_for_bit(
     assert ".lock" not in objects.listed(f"{machine.bucket}/run")
 
 
+def test_another_configuration_is_refused_with_the_name_in_the_bucket(
+    ended: pathlib.Path, machine: Machine, corpus: str, experiment: pathlib.Path
+):
+    named = f"--workdir={machine.bucket}/run"
+    flags = (f"--config={experiment}", named, f"--config.corpus.directory={corpus}", "--config.phases.0.learning_rate=1")
+    (done,) = machine.do(("pretrain", *flags))
+    assert done.status == 2
+    assert f"error: {named} holds a run with a different configuration:\n" in done.output
+    run = f"{machine.bucket}/run"
+    assert f"name another --workdir and --config.init_from={run}, or --config.init_state={run}@STEP" in done.output
+
+
 def test_commands_read_and_write_in_a_bucket(ended: pathlib.Path, machine: Machine, another: Machine, uninterrupted: Ended):
     bucket = machine.bucket
     objects.write(f"{bucket}/texts.txt", b"the river of paris\nold books in quiet rooms\n")

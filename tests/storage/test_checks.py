@@ -97,6 +97,9 @@ def test_an_unwritable_directory_is_refused_with_the_reason(tmp_path: pathlib.Pa
     monkeypatch.setattr(pathlib.Path, "mkdir", refusing)
     with pytest.raises(UserError, match=rf"--workdir={tmp_path} cannot be written \(Read-only file system\); name a directory"):
         require_capable(tmp_path)
+    says = rf"^{tmp_path}, the local copy of --workdir=gs://b/run, cannot be written \(Read-only .*\); set BERT_JAX_CACHE"
+    with pytest.raises(UserError, match=says):
+        require_capable(tmp_path, "gs://b/run")
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -40,7 +40,7 @@ def test_a_bucket_directory_with_other_files_is_refused_and_not_changed(bucket: 
 @pytest.mark.parametrize("names", [(), (".lock", ".processes/1.lock"), ("config.json", "notes.txt")])
 def test_a_run_or_nothing_in_a_bucket_is_fetched(names: tuple[str, ...], bucket: str):
     for name in names:
-        objects.write(f"{bucket}/{name}", b"{}")
+        objects.write(f"{bucket}/{name}", b'{"written_by": "bert_jax 1 pretrain"}')
     with Mirror(bucket) as mirror:
         fetch_workdir(mirror)
         assert {path.name for path in mirror.directory.iterdir()} == {name for name in names if not name.startswith(".")}
@@ -48,13 +48,29 @@ def test_a_run_or_nothing_in_a_bucket_is_fetched(names: tuple[str, ...], bucket:
 
 def test_a_rejected_start_is_removed_from_the_bucket(bucket: str):
     mirror = Mirror(bucket, mark="config.json")
-    opened = open_workdir(mirror.directory, "pretrain", {}, withdrawn=mirror.withdraw)
+    opened = open_workdir(mirror.directory, "pretrain", {}, mirror=mirror)
     with contextlib.suppress(UserError), mirror, opened:
         mirror.push()
         mirror.start()
         assert objects.listed(bucket).keys() == {"config.json"}
         raise UserError("the task has no such file")
     assert not objects.listed(bucket)
+
+
+def test_a_model_directory_in_a_bucket_is_refused_by_its_name_there(bucket: str):
+    objects.write(f"{bucket}/config.json", b'{"model_type": "bert"}')
+    says = f"{bucket} holds a config.json that was not written by a run (a model directory?); name another --workdir"
+    with Mirror(bucket) as mirror, pytest.raises(UserError, match=f"^{re.escape(says)}"):
+        fetch_workdir(mirror)
+
+
+def test_a_removed_local_copy_is_told_from_a_removed_workdir(bucket: str):
+    says = f"^{{}}, the local copy of --workdir={bucket}, was moved or removed while the run was using it; rerun the same command"
+    with Mirror(bucket) as mirror:
+        opened = open_workdir(mirror.directory, "pretrain", {}, mirror=mirror)
+        with pytest.raises(UserError, match=says.format(mirror.directory)), opened as require_in_place:  # noqa: PT012
+            (mirror.directory / ".lock").unlink()
+            require_in_place()
 
 
 def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
