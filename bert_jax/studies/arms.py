@@ -22,7 +22,7 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
-from bert_jax.finetuning.data import examples_fingerprint
+from bert_jax.finetuning.data import check_tags, examples_fingerprint
 from bert_jax.finetuning.program import learning_rate
 from bert_jax.finetuning.start import weights_fingerprint
 from bert_jax.interface import python_files
@@ -199,7 +199,8 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
             say(f"the arm {arm.name!r} fine-tunes on {task.name!r} with its own {key}={ours}, not the task's {its}")
         with _named(f"the arm {arm.name!r} cannot do the task {task.name!r}"):
             model = pretraining[study.trainer(arm).name]
-            check_finetuning(finetuning_values(study, arm, task, study.seeds[0]), model, tasks[task.name].head)
+            values = finetuning_values(study, arm, task, study.seeds[0])
+            check_tags(check_finetuning(values, model, tasks[task.name].head), tasks[task.name])
     examples = {name: examples_fingerprint(task) for name, task in tasks.items()}
     return Checked(study, pretraining, tasks, teachers, inputs, examples)
 

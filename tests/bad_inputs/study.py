@@ -9,6 +9,7 @@ from tests.bad_inputs.damage import other_vocabulary
 
 TEXTS = {"own": {"train": "$train", "dev": "$dev"}, "length": 16}
 TASK = {"name": "own", "experiment": "$repository/experiments/finetune/own_text.py", "finetune": {"task": TEXTS}}
+TAGS = {"train": "tags.jsonl", "dev": "tags.jsonl"}
 GOOD: dict[str, Any] = {
     "title": "t",
     "corpus": "$corpus",
@@ -59,6 +60,15 @@ CASES = [
         says="the arm 'a' cannot do the task 'own': config.sweep.epochs=[1, 2] has several settings, but ... set "
         "config.finetune.sweep.epochs=[1], or another",
         files=study(finetune={"sweep": {"epochs": [1, 2]}}),
+    ),
+    Case(
+        "an arm whose head cannot predict the tags of a task",
+        says="the arm 'b' cannot do the task 'tags': config.head.crf=iob2 predicts I-X only ... set config.task.scheme=IOB2",
+        files=study(
+            arms=[{"name": "a"}, {"name": "b", "heads": {"token": {"head": {"crf": "iob2"}}}}],
+            tasks=[TASK | {"name": "tags", "finetune": {"task": {"name": "own/token", "length": 16, "own": TAGS}}}],
+        )
+        | {"tags.jsonl": '{"words": ["in", "oslo"], "labels": ["O", "I-A"]}\n'},
     ),
     Case(
         "an arm with a model that cannot be",
