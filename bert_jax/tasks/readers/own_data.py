@@ -17,6 +17,9 @@ letter (A is the first), or its label in the object. In a test set, -1 means tha
 may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column
 `sentence` numbers the sentences.
 
+In SNLI, the label "-" marks a text without a label, and -1 does in data sets of the Hugging Face hub. Such rows of train and dev
+must be removed, unless `label_names` lists the label.
+
 A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
 answer, and there is no column `is_impossible`, the answers are unknown.
 
