@@ -300,12 +300,13 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     answers, attention = _names_right(choice), choice.attention.values
     neither = choice.n.values[:, list(choice.n["group"]).index(NEITHER)] > 0
     order = attention.argsort(0)
+    levels = np.take_along_axis(attention, order, 0)
     # at threshold k, the answer is "neither" for the k examples with the least attention
     gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
     right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
+    right[1:-1][levels[1:] == levels[:-1]] = -1  # no threshold separates equal attentions
     k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))
-    levels = np.sort(attention[:, head])
-    threshold = float(np.append(levels, np.nextafter(levels[-1], np.inf))[k])
+    threshold = float(np.append(levels[:, head], np.nextafter(levels[-1, head], np.inf))[k])
     own_neither = reported.n.values[:, list(reported.n["group"]).index(NEITHER)] > 0
     said = reported.attention.values[:, head] < threshold
     found = np.where(said, own_neither, _names_right(reported)[:, head])

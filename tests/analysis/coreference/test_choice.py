@@ -94,8 +94,12 @@ def one_question(seed: int, documents: int) -> Antecedents:
     )
 
 
-def test_neither_is_predicted_below_the_threshold_of_the_choosing_documents():
+@pytest.mark.parametrize("levels", [1 << 20, 3], ids=["distinct", "equal"])
+def test_neither_is_predicted_below_the_threshold_of_the_choosing_documents(levels: int):
+    """No threshold separates texts with equal attention, so it separates none of them."""
     choice, reported = one_question(0, 40), one_question(1, 31)
+    for part in (choice, reported):
+        part.attention.values[:] = np.ceil(part.attention.values * levels) / levels
     reported.n.values[30] = 0  # a text without a question
     unasked, reported = reported, reported.part(range(30))
     best = {best.group: best for best in best_heads(choice, unasked, OPTIONS)}
