@@ -116,7 +116,8 @@ def test_a_single_process_saves_failed_best_weights_again(tmp_path: pathlib.Path
     def full(self: CheckpointManager, step: int, *_: Any, **__: Any) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with BestWeights(job_in(tmp_path)) as best:
+    job = job_in(tmp_path)
+    with BestWeights(job) as best:
         with monkeypatch.context() as patch:
             patch.setattr(CheckpointManager, "save", full)
             best.offer(4, 0.5, weights(4), {})
@@ -128,6 +129,8 @@ def test_a_single_process_saves_failed_best_weights_again(tmp_path: pathlib.Path
         best.ensure_saved()
         assert on_disk(tmp_path) == ["4"]
         assert best.checkpoints.failures == 1
+        job.run.watchdog.skip(-1e6)  # a million seconds later
+        assert "in the work after saving a checkpoint" in job.run.watchdog.hang(), "a slow save counts as progress"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
