@@ -4,9 +4,10 @@
 #   BERT_JAX_PYTHON=PATH      the Python of a new .venv    (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
-# `aot` has an environment of its own, .venv-tpu: if the TPU compiler is installed, JAX looks for a TPU in every program.
+# `aot` has an environment of its own, .venv-tpu: if the TPU compiler is installed, JAX looks for a TPU in every program. So has an
+# accelerator for which .venv has no JAX (.venv-cuda12), since a running command may use .venv.
 #
-# All files are in .venv, .venv-tpu and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again.
+# All files are in .venv, .venv-* and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again.
 # Environments made by anything else are not changed.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -199,21 +200,32 @@ choose_tpu_compiler() {
 
 # set_up EXTRA...: makes or updates the environment `venv` for this checkout.
 set_up() {
-    local name="${venv##*/}"
-    local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device has python extras wanted="$*"
+    local name stamp begun device has python extras wanted="$*"
     device="$(find_device)" || exit 1
 
     # finished: tests whether the environment is up to date; sets extras, and has (the environment's device). Extras once
-    # installed stay, so run.sh after test.sh does nothing. So does JAX for an accelerator on a machine without one: on a
-    # cluster, machines with GPUs and machines without share the checkout.
+    # installed stay, so run.sh after test.sh does nothing. So does JAX for an accelerator, for a machine without one (machines
+    # of a cluster share the checkout) and for BERT_JAX_DEVICE=cpu. Another accelerator has an environment of its own.
     finished() {
-        has=""
-        if grep -qsxF "place: $root" "$stamp"; then has="$(sed -n 's/^extras: \([a-z0-9]*\).*/\1/p' "$stamp")"; fi
-        if [[ -z "${BERT_JAX_DEVICE:-}" && "$device" == cpu && -n "$has" ]]; then device="$has"; fi
+        look
+        if [[ -n "$has" && "$has" != cpu && "$has" != "$device" ]]; then
+            if [[ "$device" == cpu ]]; then
+                if [[ -n "${BERT_JAX_DEVICE:-}" ]]; then export JAX_PLATFORMS=cpu; fi
+                device="$has"
+            else
+                venv="$root/.venv-$device"
+                look
+            fi
+        fi
         extras="$device"
         if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi
         # shellcheck disable=SC2086
         [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$venv/bin/python" -c '' 2>/dev/null
+    }
+    look() {
+        name="${venv##*/}" stamp="$venv/bert_jax-stamp" has=""
+        begun="$setup_dir/begun${name#.venv}"
+        if grep -qsxF "place: $root" "$stamp"; then has="$(sed -n 's/^extras: \([a-z0-9]*\).*/\1/p' "$stamp")"; fi
     }
     finished && report_other_python && return
 
@@ -235,9 +247,8 @@ set_up() {
         *cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
     esac
-    # incomplete (no stamp), made elsewhere, with JAX for another accelerator, or without its Python: make it anew
-    if [[ "$has" != cpu && "$has" != "$device" ]] || ! "$venv/bin/python" -c '' 2>/dev/null; then
-        if [[ -n "$has" && "$has" != "$device" ]]; then say "$name has JAX for $has: making it anew with JAX for $device"; fi
+    # incomplete (no stamp), made elsewhere, or without its Python: make it anew
+    if [[ -z "$has" ]] || ! "$venv/bin/python" -c '' 2>/dev/null; then
         python="$(find_python)" || exit 1
         if [[ -z "$python" ]]; then
             say "no Python 3.11 to 3.14 with venv here (python3 is $(python3 --version 2>&1 || true)): fetching one with uv"

@@ -15,4 +15,4 @@ set_up test
 cd "$root"
 export PYTHONUTF8=1 # in every locale, as commands do
 # loadfile: the tests of a file share fixtures (tests/conftest.py groups files, and starts with the longest)
-exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"
+exec "$venv/bin/python" -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"

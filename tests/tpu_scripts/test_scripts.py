@@ -131,24 +131,30 @@ def test_a_foreign_environment_is_not_changed(tmp_path: pathlib.Path, python: st
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
 
 
-def test_another_accelerator_makes_the_environment_anew(tmp_path: pathlib.Path, python: str):
+def test_an_environment_with_an_accelerator_is_kept_while_others_are_asked_for(tmp_path: pathlib.Path, python: str):
+    """A running command may use it."""
     checkout = make_checkout(tmp_path / "checkout")
+    corpus = checkout / "bert_jax" / "corpus.py"
+    corpus.write_text(corpus.read_text().replace("*sys.argv[1:]", 'os.environ.get("JAX_PLATFORMS")'))
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     without = f"{tmp_path}:{os.environ['PATH']}"
-    stamp, debris = checkout / ".venv" / "bert_jax-stamp", checkout / ".venv" / "debris"
-    for given, anew, has in (
-        ("cpu", True, "cpu"),
-        ("cuda12", False, "cuda12"),  # adds the plugin
-        ("", False, "cuda12"),  # a machine without a GPU that shares the checkout
-        ("cpu", True, "cpu"),  # otherwise JAX would still use the GPU
+    kept = checkout / ".venv" / "kept"
+    for given, made, venv, has, platforms in (
+        ("cpu", True, ".venv", "cpu", None),
+        ("cuda12", False, ".venv", "cuda12", None),  # adds the plugin
+        ("", False, ".venv", "cuda12", None),  # a machine without a GPU that shares the checkout
+        ("cpu", False, ".venv", "cuda12", "cpu"),  # otherwise JAX would use the GPU
+        ("cuda13", True, ".venv-cuda13", "cuda13", None),  # a machine with another GPU that shares the checkout
+        ("cuda13", False, ".venv-cuda13", "cuda13", None),
     ):
-        done = script(checkout, "run", "corpus", BERT_JAX_PYTHON=python, BERT_JAX_DEVICE=given, PATH=without)
-        assert (done.returncode, "making .venv ... " in done.stderr) == (0, anew), (given, done.stderr)
-        assert debris.exists() != anew
-        assert f"extras: {has}\n" in stamp.read_text()
-        debris.touch()
-    assert ".venv has JAX for cuda12: making it anew with JAX for cpu\n" in done.stderr
+        variables = {"BERT_JAX_PYTHON": python, "BERT_JAX_DEVICE": given, "PATH": without, "JAX_PLATFORMS": ""}
+        done = script(checkout, "run", "corpus", **variables)
+        assert (done.returncode, f"making {venv} ... " in done.stderr) == (0, made), (given, done.stderr)
+        assert done.stdout == f"corpus|{tmp_path}|{platforms}\n"
+        assert f"extras: {has}\n" in (checkout / venv / "bert_jax-stamp").read_text()
+        kept.touch()
+    assert kept.exists()
 
 
 def test_aot_has_its_own_environment_with_the_tpu_compiler(tmp_path: pathlib.Path, python: str):
