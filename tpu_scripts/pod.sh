@@ -178,7 +178,7 @@ or use a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --s
 }
 
 run() {
-    local archive command secret=()
+    local packed archive command lock=bert_jax/runs/pod/lock
     case "${1:-}" in
         pretrain | finetune | study | doctor) ;;
         *) fail 2 "run takes pretrain, finetune, study or doctor with its arguments, not '${1:-}'" ;;
@@ -186,19 +186,22 @@ run() {
     [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
     [[ "$1" == doctor ]] || set -- "--restarts=$restarts" "$@" # a restart does not fix what doctor finds
     wait_until_active
-    archive="$(mktemp -d)/bert_jax.tar.gz"
+    packed="$(mktemp -d)"
     # shellcheck disable=SC2064 # expanded now
-    trap "rm -rf '$(dirname "$archive")'" EXIT
-    if [[ -n "${BERT_JAX_SECRET:-}" ]]; then # in the archive: commands are visible in process lists and logs
-        secret=(-C "$(dirname "$archive")" .bert_jax_secret)
-        (umask 077 && printf '%s\n' "$BERT_JAX_SECRET" >"${secret[1]}/.bert_jax_secret")
-    fi
-    (cd "$root" && git ls-files -z --cached --others --exclude-standard |
-        tar --null -czf "$archive" -T - ${secret[@]+"${secret[@]}"}) ||
+    trap "rm -rf '$packed'" EXIT
+    archive="$packed/bert_jax.tar"
+    (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -cf "$archive" -T -) ||
         fail 1 "$root could not be packed; it must be a git checkout without missing files (git status)"
-    reach "copying the checkout" tpu queued-resources scp "$archive" "$name:bert_jax.tar.gz" --node=all --worker=all
-    reach "preparing" on_workers all \
-        "mkdir -p bert_jax && rm -f bert_jax/.bert_jax_secret && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
+    if [[ -n "${BERT_JAX_SECRET:-}" ]]; then # in the archive: commands are visible in process lists and logs
+        (umask 077 && printf '%s\n' "$BERT_JAX_SECRET" >"$packed/.bert_jax_secret")
+        tar -rf "$archive" -C "$packed" .bert_jax_secret # on its own: the tar of macOS applies -C to the names of -T - too
+    fi
+    gzip "$archive"
+    reach "copying the checkout" tpu queued-resources scp "$archive.gz" "$name:bert_jax.tar.gz" --node=all --worker=all
+    reach "preparing" on_workers all "if [ -e $lock ] && ! flock -n $lock true; then \
+echo \"\$(uname -n): a command is running here, so its code and packages are not replaced\" >&2; \
+else mkdir -p bert_jax && rm -f bert_jax/.bert_jax_secret && tar -xzf bert_jax.tar.gz -C bert_jax && \
+bert_jax/tpu_scripts/worker.sh prepare; fi"
     printf -v command ' %q' "$@"
     reach "starting" on_workers all "cd bert_jax && tpu_scripts/worker.sh start$command"
     say "started on all workers; $pod logs $name --follow"

@@ -60,6 +60,10 @@ esac
 TOOLS = {
     "gcloud": GCLOUD,
     "sleep": "#!/bin/sh\n",
+    "tar": """#!/bin/sh
+case "$*" in *"-T - -C"*) echo "could not chdir: as on macOS" >&2; exit 1 ;; esac
+PATH=/usr/bin:/bin exec tar "$@"
+""",
     "uname": '#!/bin/sh\n[ "$1" = -n ] && exec basename "$HOME"\nexec /bin/uname "$@"\n',
 }
 PYTHON = f"""#!/bin/sh
@@ -254,7 +258,12 @@ def test_lost_ssh_connections_are_retried_and_runs_continue(cloud: Cloud):
     deadline = time.monotonic() + 30
     while (told := cloud.pod("status pod").stderr) != "w-0: running: begun\nw-1: running: begun\n":
         assert time.monotonic() < deadline, told
-    assert "w-1: already running" in cloud.pod(command).stderr
+    code = cloud.checkout / "bert_jax" / "pretrain.py"
+    code.write_text("newer")
+    again = cloud.pod(command).stderr
+    assert "w-1: already running" in again
+    assert "w-1: a command is running here, so its code and packages are not replaced" in again
+    assert "newer" not in (cloud.directory / "w-1" / "bert_jax" / "bert_jax" / "pretrain.py").read_text()
     other = cloud.pod(f"{command} --config.seed=1")
     assert other.returncode == 1
     assert f"w-0: error: another command is running here: --restarts=20 pretrain {end}\n" in other.stderr
