@@ -14,8 +14,8 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
 of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"]}. The label of a choice is its index, its
 letter (A is the first), or its label in the object. In a test set, -1 means that it is unknown. The labels of a multi-label text
-may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s. If each row is a single word, the column
-`sentence` numbers the sentences.
+may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s in every row. If each row is a single
+word, the column `sentence` numbers the sentences.
 
 In SNLI, the label "-" marks a text without a label, and -1 does in data sets of the Hugging Face hub. Such rows of train and dev
 must be removed, unless `label_names` lists the label.
@@ -37,7 +37,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
@@ -378,7 +378,10 @@ def read_own_data(
     if split == "test" and kind == "span" and not states_impossible:
         found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
-        _refuse_vectors(given, known, [example for _, example in found])
+        if config.label_names:
+            found = _read_vectors(given, config, found, say)
+        else:
+            _refuse_vectors(given, known, [example for _, example in found])
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
@@ -506,6 +509,44 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
         yield location, example
 
 
+def _read_vectors(
+    path: pathlib.Path, config: OwnDataConfig, found: list[tuple[Location, Example]], say: Say
+) -> list[tuple[Location, Example]]:
+    """Replaces lists of 0s and 1s, one for each of `label_names`, by the names that apply.
+
+    Such a list is unlike a list of indices if it repeats a number. If no list does so, as with [0, 1] for two labels, and some
+    row has another number of labels, all lists are left as indices. If all rows fit both, they are read as 0s and 1s, with a
+    warning. Raises UserError if rows of both kinds occur."""
+    names = tuple(map(label_text, config.label_names))
+    if set(names) & set(_FLAGS):
+        return found
+    lists = [(place, e.label) for place, e in found if isinstance(e, TextExample) and isinstance(e.label, tuple)]
+    vectors = {labels: place for place, labels in lists if len(labels) == len(names) and all(map(_FLAGS.__contains__, labels))}
+    others = [(place, labels) for place, labels in lists if labels not in vectors]
+    indices = set() if any(name.lstrip("-").isdecimal() for name in names) else {str(i) for i in range(len(names))}
+    clear = next((labels for labels in vectors if len(set(labels)) < len(labels) or not set(labels) <= indices), None)
+    if not vectors or (clear is None and others):
+        return found
+    wrong = next(((place, labels) for place, labels in others if labels), None)
+    if wrong and clear:
+        raise wrong[0].error(
+            f"{config.label} is {short(list(wrong[1]))}, but {vectors[clear]} has a 0 or 1 for each of the "
+            f"{counted(len(names), 'label')} of label_names; write the labels of all rows in the same way"
+        )
+
+    def named(labels: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name, label in zip(names, labels, strict=True) if _FLAGS[label])
+
+    if clear is None:
+        first = next(iter(vectors))
+        say(
+            f"WARNING: {path}: {config.label} may be the indices of labels, or a 0 or 1 for each label; it is read as 0s and 1s, "
+            f"so {short(list(map(int, first)))} is {', '.join(named(first)) or 'no label'}; if this is wrong, write the names"
+        )
+    read: dict[Any, tuple[str, ...]] = {labels: named(labels) for labels in vectors}
+    return [(at, replace(e, label=read[e.label]) if isinstance(e, TextExample) and e.label in read else e) for at, e in found]
+
+
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
     """Raises UserError if the labels of all texts are lists of 0s and 1s. Such a list is ambiguous, because it may have a 0 or
     1 for each label, or 0 and 1 may be the names of labels."""
@@ -599,7 +640,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
     labels = row.labels(name, known=names) or ()
     if labels and not set(names) & set(_FLAGS) and all(label in _FLAGS for label in labels):
         if len(labels) == len(names):
-            return tuple(names[i] for i, label in enumerate(labels) if _FLAGS[label])
+            return labels  # `_read_vectors` decides for all rows
         if (names and not set(labels) <= {str(i) for i in range(len(names))}) or len(set(labels)) < len(labels):
             named = f", but label_names has {len(names)}" if names else ""
             raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")

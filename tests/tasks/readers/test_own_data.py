@@ -710,6 +710,33 @@ def test_a_missing_column_of_zeros_and_ones_is_a_label_name(tmp_path: pathlib.Pa
             labels_of(row, problem="multi_label")
 
 
+@pytest.mark.parametrize(
+    ("lists", "wanted", "says"),
+    [
+        ([[0, 1], [0], [1]], ["xy", "x", "y"], "which are read as 0=x, 1=y"),
+        ([[0, 1], []], ["xy", ""], "which are read as 0=x, 1=y"),
+        ([[0, 1], [1, 1]], ["y", "xy"], ""),
+        ([[0, 1], [0, 0], []], ["y", "", ""], ""),
+        ([[0, 1], [1, 0]], ["y", "x"], "it is read as 0s and 1s, so [0, 1] is y; if this is wrong, write the names"),
+    ],
+)
+def test_lists_of_numbers_are_indices_in_all_rows_or_zeros_and_ones_in_all_rows(
+    tmp_path: pathlib.Path, lists: list[list[int]], wanted: list[str], says: str
+):
+    path = put(tmp_path / "a.jsonl", *({"text": "a", "label": some} for some in lists))
+    config, said = OwnDataConfig(train=path, problem="multi_label", label_names=("x", "y")), list[str]()
+    found = read_own_data(config, "sequence", "train", labels=("x", "y"), say=said.append)
+    assert [getattr(example, "label", None) for example in found] == [tuple(names) for names in wanted]
+    assert [line for line in said if "read as" in line] == [line for line in said if says and says in line]
+    assert any(says in line for line in [*said, ""])
+
+
+def test_rows_with_a_number_for_each_label_and_rows_with_indices_are_refused(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.jsonl", {"text": "a", "label": [1, 1]}, {"text": "a", "label": [0]})
+    with pytest.raises(UserError, match=r'line 2: label is \["0"\], but .*line 1 has a 0 or 1 for each of the 2 labels of'):
+        labels_of(path, problem="multi_label", label_names=("x", "y"))
+
+
 def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"[0, 1]"', "b,[1]")
     assert labels_of(path, problem="multi_label", label_names=("0", "1")) == [("0", "1"), ("1",)]
