@@ -171,7 +171,7 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     if fixed == len(parts) or object_at(text):  # the name of an existing object is used literally, even if it has wildcards
         return [path] if (path := fetched(text, name)).is_file() else []
     above, wanted = "/".join(parts[:fixed]), parts[fixed:]
-    there, copies = listed(above), cached_path(above)
+    there, copies = listed(above, deep=wanted[1:] != [] or "**" in wanted), cached_path(above)
     objects = {other: item for other, item in there.items() if item.size and _matches(other.split("/"), wanted)}
     fetch(above, copies, objects, keep=True)
     with _disk_errors(copies):

@@ -103,7 +103,8 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
 def listed(path: str | os.PathLike[str], *, deep: bool = True) -> dict[str, Item]:
     """Returns the objects in a directory of a bucket by relative name, including subdirectories if `deep`."""
     bucket, key = split(path)
-    return {name.removeprefix(f"{key}/"): item for name, item in _listed(bucket, f"{key}/", deep).items()}
+    prefix = f"{key}/" if key else ""
+    return {name.removeprefix(prefix): item for name, item in _listed(bucket, prefix, deep).items()}
 
 
 def object_at(path: str | os.PathLike[str]) -> Item | None:

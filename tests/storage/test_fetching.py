@@ -248,6 +248,14 @@ def test_globs_match_in_a_bucket_as_on_a_disk(bucket: str, tmp_path: pathlib.Pat
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 
 
+def test_a_pattern_may_be_at_the_top_of_a_bucket(bucket: str, emulator: Emulator):
+    top = f"gs://{emulator.bucket}"
+    for name in ("top-a.txt", "top-b.txt", "top-c/d.txt"):
+        objects.write(f"{top}/{name}", b"text")
+    assert fetched_files(f"{top}/top-*.txt", "--source") == [cached_path(f"{top}/top-{name}.txt") for name in "ab"]
+    assert fetched_files(f"{top}/top-*/*.txt", "--source") == [cached_path(f"{top}/top-c/d.txt")]
+
+
 def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_starts(bucket: str, monkeypatch: pytest.MonkeyPatch):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
