@@ -99,6 +99,8 @@ class MissingFile(UserError):
         self.what, self.flag = what, flag
 
 
+_loaded: dict[str, str] = {}
+"""Path of a user's file that this process has loaded -> the key or flag that named it first."""
 _loaded_for: dict[str, list[str]] = {}
 """Path of a user's file whose objects this process uses -> the keys or flags that named the file, for error messages."""
 
@@ -108,6 +110,11 @@ def loaded_for(file: pathlib.Path, flag: str) -> None:
     flags = _loaded_for.setdefault(str(file), [])
     if flag not in flags:
         flags.append(flag)
+
+
+def loaded_files() -> list[str]:
+    """Returns the user's files that this process has loaded, each with the key or flag that named it."""
+    return [f"{flag}={file}" for file, flag in _loaded.items()]
 
 
 @contextlib.contextmanager
@@ -152,6 +159,7 @@ def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
     assert specification is not None, "there is a loader"
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses look up types here
+    _loaded.setdefault(str(file), flag)
     _run(file, flag, lambda: loader.exec_module(module))
     return module
 

@@ -46,6 +46,7 @@ import jax
 from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.python_files import loaded_files
 from bert_jax.interface.words import counted
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
@@ -380,22 +381,31 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             raise UserError(message)
 
     def join_jax(self, timeout: float) -> None:
-        """Starts `jax.distributed`.
+        """Starts `jax.distributed`. Raises UserError if a user's file has already computed with JAX.
 
         JAX's own service aborts all processes with a C++ stack trace if a process is silent. The service expects two heartbeats
         per time limit, so it may react after half of the limit. The limit is therefore more than twice our patience, so that
         our own check reacts first. This check names the silent process. JAX's barrier at the exit is not used, because process
         0, which runs the service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
-        jax.distributed.initialize(
-            self.hosts.coordinator,
-            self.count,
-            self.index,
-            coordinator_bind_address=f"{own_address(host) or '[::]'}:{port}",
-            initialization_timeout=max(60, int(timeout)),
-            heartbeat_timeout_seconds=2 * int(self._patience) + 100,
-            shutdown_timeout_seconds=0,
-        )
+        try:
+            jax.distributed.initialize(
+                self.hosts.coordinator,
+                self.count,
+                self.index,
+                coordinator_bind_address=f"{own_address(host) or '[::]'}:{port}",
+                initialization_timeout=max(60, int(timeout)),
+                heartbeat_timeout_seconds=2 * int(self._patience) + 100,
+                shutdown_timeout_seconds=0,
+            )
+        except RuntimeError as error:
+            if "must be called before any JAX calls" not in str(error):
+                raise
+            raise UserError(
+                "JAX was used before the processes were connected: your own file computes with JAX (jnp.zeros, jax.devices and "
+                "the like) while it is loaded; use NumPy there, or compute in the functions that the run calls. The loaded files "
+                f"are {', '.join(loaded_files())}"
+            ) from error
 
     @contextlib.contextmanager
     def watched_by(self, watchdog: Watchdog) -> Iterator[Watchdog]:

@@ -20,6 +20,7 @@ from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
+from bert_jax.interface.python_files import load_module
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
@@ -443,6 +444,15 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
     }
     Processes(hosts[0], patience=0.7).join_jax(5.0)
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"
+
+
+def test_a_file_that_computes_before_the_processes_are_connected_is_named(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("import jax.numpy as jnp\nSCALE = jnp.ones(2)\n")
+    load_module(file, "config.optimizer.name")
+    says = rf"your own file computes with JAX .* while it is loaded; use NumPy there, .*config\.optimizer\.name={file}"
+    with pytest.raises(UserError, match=says):
+        Processes(Hosts("127.0.0.1:1", 2, 1, NAMES[:2], "")).join_jax(1.0)
 
 
 def stand_by() -> int:
