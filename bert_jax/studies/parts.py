@@ -152,8 +152,8 @@ class Planned:
         stored = record.get("inputs", {})
         if changed := [name for name, found in self._inputs(part).items() if stored.get(name, found) != found]:
             raise UserError(
-                f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore it, name another --workdir for "
-                f"this study, or remove {part.directory(self.root)} to run these parts again"
+                f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore the old one, name another "
+                f"--workdir for this study, or remove {part.directory(self.root)} to run these parts again"
             )
         return True
 
