@@ -28,7 +28,6 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.output import checked_target, writing
-from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.self_test import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -123,17 +122,15 @@ def _run_checks(
     corpus = values.get("corpus")
     if isinstance(corpus, dict) and corpus.get("directory"):
         checks.append(corpus_check(processes, str(corpus["directory"])))
+        if checks[-1].faults and processes.count > 1:  # without the corpus, a process would compile steps of another size
+            return checks
     log.info("compiling the steps of %s ...", flags.config)
     rates = [device["flops"] for record in records for device in record["devices"] if device["flops"]]
     together = min(rates, default=1.0) * (1 if jax.default_backend() == "cpu" else jax.device_count())
-    try:
-        compared = [record.get("kernels", {}) for record in records]
-        rejected = {operation for of_process in compared for operation, verdict in of_process.items() if verdict["reason"]}
-        estimated = not flags.no_estimate
-        with file_errors_explained():
-            checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
-    except UserError as error:
-        checks.append(Check("experiment", flags.config, (str(error),)))
+    compared = [record.get("kernels", {}) for record in records]
+    rejected = {operation for of_process in compared for operation, verdict in of_process.items() if verdict["reason"]}
+    estimated = not flags.no_estimate
+    checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
     return checks
 
 

@@ -23,6 +23,7 @@ from bert_jax.data.corpus.verification import KEY
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
 from bert_jax.hardware import find_chip
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.processes import Processes, require_shared_directory
 from bert_jax.sharding.device_errors import DoesNotFit, memory_shortage
@@ -109,10 +110,11 @@ def _bucket(directory: AnyPath, process: int) -> None:
 
 def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
     """Returns the messages of the UserErrors that `look` raises in all processes, without duplicates. Every process has to call
-    this function."""
+    this function, and to end its check if there is a message, because the others do not go on."""
     message = ""
     try:
-        look()
+        with file_errors_explained():
+            look()
     except UserError as error:
         message = str(error)
     return tuple(dict.fromkeys(str(said) for said in processes.gather(message) if said))
@@ -143,10 +145,16 @@ def fit_checks(
     TPUs, if `estimated` is set, the first process also runs `aot` for this slice. The steps do not use the `rejected` kernels,
     because these disagree with the plain path on these devices. Every process has to call this function."""
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
-    found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
-    return [
-        fit_check(processes, case, case.lower(jax.devices()), overrides, flops, workdir, estimated=estimated) for case in found
-    ]
+    lowered: list[tuple[Case, StepProgram]] = []
+
+    def lower() -> None:
+        for case in cases(given, overrides, options):
+            used = case.without_kernels(rejected) if rejected else case
+            lowered.append((used, used.lower(jax.devices())))
+
+    if faults := _everywhere(processes, lower):
+        return [Check("experiment", given, faults)]
+    return [fit_check(processes, case, program, overrides, flops, workdir, estimated=estimated) for case, program in lowered]
 
 
 def fit_check(
@@ -162,18 +170,26 @@ def fit_check(
     """Returns the check of one step, `program`, which is lowered for these devices. The other arguments are those of
     `fit_checks`."""
     name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
-    if workdir is not None and isinstance(program.state, TrainState):
-        try:
+    compiled: list[jax.stages.Compiled] = []
+
+    def find_room() -> None:
+        if workdir is not None and isinstance(program.state, TrainState):
             require_room(workdir, sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.state)))
-        except UserError as error:
-            return Check(name, case.config, (str(error),))
-    try:
-        executable = program.lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        shortage = memory_shortage(error)
-        if shortage is None:
-            raise
-        return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
+
+    def compile() -> None:
+        try:
+            compiled.append(program.lowered.compile())
+        except jax.errors.JaxRuntimeError as error:
+            shortage = memory_shortage(error)
+            if shortage is None:
+                raise
+            raise UserError(too_large(case, program, shortage)) from error
+
+    if faults := _everywhere(processes, find_room):
+        return Check(name, case.config, faults)
+    if faults := _everywhere(processes, compile):
+        return Check(name, f"{case.config} does not fit", faults)
+    (executable,) = compiled
     needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free(processes)
     text = f"{case.config}: {needs / 2**30:.2f}" + (f" of {free / 2**30:.2f} GiB per device" if free else " GiB per device")
     if free is not None and needs > free:

@@ -3,6 +3,7 @@ behind."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from bert_jax.runtime.messages import ask
 from bert_jax.runtime.processes import code_digest, process_facts
 from bert_jax.tpu.diagnosis import speed
 from tests.end_to_end.runs import free_port
+from tests.runtime.connected import group
 
 EXPERIMENT = """
 def get_config():
@@ -100,6 +102,16 @@ def test_an_experiment_that_cannot_run_on_these_devices_is_a_fault(
     said = capsys.readouterr().out
     assert f"FAULT  experiment   {tmp_path / 'experiment.py'}\n" in said
     assert "config.phases.0.batch_size=12 is not divisible by 8 devices" in said
+
+
+def test_the_steps_are_not_compiled_if_a_process_has_no_corpus(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """Each process would infer another size of the vocabulary."""
+    flags = argparse.Namespace(config="a.py", no_estimate=True)
+    monkeypatch.setattr(doctor, "fit_checks", lambda *_, **__: pytest.fail("it compiled"))
+    with group(count=2) as several:
+        places = [{"corpus": {"directory": str(tmp_path / name)}} for name in ("", "nowhere")]
+        found = several.all(lambda one: doctor._run_checks(one, flags, [], places[one.index], None, []))
+    assert [[check.name for check in checks if check.faults] for checks in found] == [["corpus"]] * 2
 
 
 def test_an_error_in_a_file_of_the_user_is_a_fault(

@@ -18,6 +18,7 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
 from bert_jax.hardware import GIB, PEAKS
 from bert_jax.runtime.processes import Processes
 from bert_jax.sharding.device_errors import DoesNotFit
@@ -114,6 +115,30 @@ def test_only_memory_errors_of_the_compiler_are_faults(checked: Callable[..., Ch
     assert "it needs 20.25 GiB of HBM, but there are 15.75 GiB" in fault
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         checked("INTERNAL: a bug")
+
+
+@pytest.mark.parametrize("fails", ["cases", "compile"])
+def test_a_fault_of_one_process_ends_the_check_in_all(fails: str, student: StepProgram, monkeypatch: pytest.MonkeyPatch):
+    """A process that went on alone would wait for the others."""
+    errors = {"cases": UserError("no corpus here"), "compile": jax.errors.JaxRuntimeError(TOO_LARGE)}
+    calls = {name: iter([error] if name == fails else []) for name, error in errors.items()}
+
+    def fail_once(name: str, *_: object, **__: object) -> None:
+        if error := next(calls[name], None):
+            raise error
+
+    def found(*_: object) -> list[Case]:
+        fail_once("cases")
+        return [STUDENT_CASE]
+
+    monkeypatch.setattr(experiment, "cases", found)
+    monkeypatch.setattr(Case, "lower", lambda case, devices: student)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: fail_once("compile"))
+    with group(count=2) as several:
+        one, other = several.all(lambda processes: experiment.fit_checks(processes, "a.py", [], 1e9, None, estimated=False))
+    assert one == other
+    (fault,) = one[0].faults
+    assert fault == "no corpus here" or "does not fit in memory: it needs 20.25 GiB of HBM" in fault
 
 
 def test_the_disk_of_the_workdir_must_have_space_for_a_checkpoint(
