@@ -31,6 +31,9 @@ from bert_jax.storage.paths import SCHEME, cache_directory, checked, is_plain, i
 COPIES = "buckets"
 _AT_ONCE = 8
 _PROGRESS_DELAY = 1.0  # seconds
+RECORDED = 5.0
+"""Seconds between writes of the record during a transfer. A killed process repeats at most the transfers of this period, and
+those in progress."""
 _ROOM = 64 << 20  # bytes that are kept free
 
 
@@ -64,6 +67,7 @@ class Record:
 
     def __init__(self, directory: pathlib.Path):
         self._path = directory.parent / f".{directory.name}.copies"
+        self._written = time.monotonic()
 
     def read(self) -> dict[str, Copy]:
         """Returns the recorded copies. Invalid lines are skipped. Names that are not `is_plain` are skipped too, since they could
@@ -85,6 +89,12 @@ class Record:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{copy.generation}\t{copy.size}\t{copy.modified}\t{name}\n" for name, copy in sorted(copies.items())]
         write_text(self._path, "".join(lines))
+        self._written = time.monotonic()
+
+    def write_regularly(self, copies: dict[str, Copy]) -> None:
+        """Replaces the record if it was not written in the last `RECORDED` seconds."""
+        if time.monotonic() - self._written >= RECORDED:
+            self.write(copies)
 
     @contextlib.contextmanager
     def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
@@ -221,14 +231,14 @@ def fetch(
     to `remote`. Returns whether any file was new, changed or removed.
 
     Copies of other objects are deleted. With `keep`, they are kept, except files directly in `remote` that are no longer `there`
-    (an empty `there` is not known). Raises UserError if the disk has too little space, and for names as in `check_names`.
+    (an empty `there` is not known). The record is also written during the download. Raises UserError if the disk has too little
+    space, and for names as in `check_names`.
     """
     check_names(remote, objects)
     record = Record(directory)
     with downloading(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
-        require_space(remote, directory, sum(objects[name].size for name in due))
         gone = known.keys() - objects.keys()
         if keep:
             gone = {name for name in gone if there and "/" not in name and name not in there}
@@ -236,7 +246,8 @@ def fetch(
             (directory / name).unlink(missing_ok=True)
             del known[name]
         try:
-            known |= _download(remote, directory, {name: objects[name] for name in due}, known)
+            require_space(remote, directory, _space_needed(directory, {name: objects[name].size for name in due}))
+            _download(remote, directory, {name: objects[name] for name in due}, known, record)
         finally:
             record.write(known)
     return bool(due or gone)
@@ -294,10 +305,21 @@ def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:
     return copy is not None and copy.generation == item.generation and is_unchanged(file, copy)
 
 
+def _space_needed(directory: pathlib.Path, sizes: Mapping[str, int]) -> int:
+    """Returns the additional bytes that a download to `directory` needs at most, where `sizes` are those of the objects. An
+    existing file is only replaced when its new copy is complete, so the old files of the current downloads need space too."""
+    replaced = []
+    for name, size in sizes.items():
+        with contextlib.suppress(OSError):
+            replaced.append(min(size, (directory / name).stat().st_size))
+    return sum(sizes.values()) - sum(sorted(replaced)[:-_AT_ONCE])
+
+
 def _download(
-    remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy]
-) -> dict[str, Copy]:
-    """Downloads objects concurrently with a progress line. Adds each object to `known` as soon as its copy is complete."""
+    remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy], record: Record
+) -> None:
+    """Downloads objects concurrently with a progress line. Adds each object to `known` as soon as its copy is complete, and
+    writes `known` to the record regularly."""
     for folder in {(directory / name).parent for name in objects}:
         remove_leftovers(folder)  # leftovers are from a killed process, since no other process downloads into this directory
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
@@ -317,10 +339,10 @@ def _download(
             download(f"{remote}/{name}", pathlib.Path(part.name), objects[name], arrived)
         with counting:
             known[name] = copy_record(file, objects[name].generation)
+            record.write_regularly(known)
 
     with progress, ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
         list(pool.map(one, objects))
-    return known
 
 
 def require_space(what: str, directory: pathlib.Path, size: int) -> None:

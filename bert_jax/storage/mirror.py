@@ -159,6 +159,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                         before = copy_record(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
                         self._known[name] = Copy(generation, before.size, before.modified)
+                    with contextlib.suppress(OSError):
+                        self._record.write_regularly(self._known)
                 for name in gone:
                     remove(f"{self.remote}/{name}")
                     del self._known[name]

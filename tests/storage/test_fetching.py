@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.storage import fetching, mirror, objects
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
+from bert_jax.storage.paths import cache_directory
 from tests.clock import Clock
 from tests.storage.emulator import Emulator
 
@@ -31,6 +33,13 @@ class Copies:
         facts = {path.relative_to(self._directory).as_posix(): path.stat() for path in files}
         self._seen = {name: (fact.st_ino, fact.st_mtime_ns) for name, fact in facts.items()}
         return {name for name, fact in self._seen.items() if before.get(name) != fact}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str):
@@ -104,6 +113,26 @@ def test_a_fetch_continues_after_an_error(bucket: str, emulator: Emulator):
     assert done
     fetched(f"{bucket}/x", "--input")
     assert copies.new() == set("abcdef") - done
+
+
+def test_a_killed_fetch_repeats_only_the_last_seconds(
+    bucket: str, emulator: Emulator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in "ab":
+        objects.write(f"{bucket}/x/{name}", name.encode())
+    copy, after_the_kill = cached_path(f"{bucket}/x"), tmp_path / "after the kill"
+    monkeypatch.setattr(fetching, "RECORDED", 0.0)
+
+    def kill() -> None:
+        until(lambda: "a" in fetching.Record(copy).read())
+        shutil.copytree(cache_directory(), after_the_kill)
+
+    emulator.at(r"GET .*x/b\?", kill, lambda: fetched(f"{bucket}/x", "--input"))
+    monkeypatch.setenv("BERT_JAX_CACHE", str(after_the_kill))
+    copies = Copies(cached_path(f"{bucket}/x"))
+    copies.new()
+    fetched(f"{bucket}/x", "--input")
+    assert copies.new() == {"b"}
 
 
 def test_a_single_object_and_a_common_prefix_are_fetched(bucket: str):
@@ -273,6 +302,23 @@ def test_existing_copies_need_no_space(bucket: str, monkeypatch: pytest.MonkeyPa
     objects.write(f"{bucket}/x/b", b"1")
     with pytest.raises(UserError, match=r"needs 0\.00 GB"):
         fetched(f"{bucket}/x", "--input")
+
+
+def test_replaced_and_removed_copies_leave_their_space_to_the_new_ones(
+    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for number in range(10):
+        (copies / f"{number}").write_bytes(b"1" * 1000)
+    (copies / "removed").write_bytes(b"1" * 500)
+    record = fetching.Record(copies)
+    record.write({"removed": fetching.copy_record(copies / "removed", "1")})
+    needed: list[int] = []
+    monkeypatch.setattr(fetching, "require_space", lambda remote, directory, size: needed.append(size))
+    monkeypatch.setattr(fetching, "_download", lambda *arguments: needed.append((copies / "removed").exists()))
+    fetching.fetch(bucket, copies, {f"{number}": objects.Item(1200, "2") for number in range(10)})
+    assert needed == [10 * 1200 - 2 * 1000, False]  # the old files of 8 downloads exist until their new copies are complete
 
 
 def test_a_missing_path_is_named_with_its_flag(bucket: str):

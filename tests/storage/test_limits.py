@@ -13,6 +13,7 @@ from bert_jax.storage import fetching, formats, lock, mirror, objects, records
         ((lock.BEAT, lock.MISSED), (10.0, 6)),  # a lock is stale after a minute
         (mirror.EVERY, 30.0),  # seconds of metrics that may be lost with a machine
         (fetching._AT_ONCE, 8),  # downloads
+        (fetching.RECORDED, 5.0),  # seconds of transfers that a killed process repeats
         (objects._IN_ONE_REQUEST, 8 << 20),  # bytes
         (records._READ_BYTES, 1 << 20),  # bytes of a column of a Parquet file
         (records._BATCH_BYTES, 4 << 20),

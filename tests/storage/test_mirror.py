@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_jax.errors import UserError, WorkdirError
-from bert_jax.storage import objects
+from bert_jax.storage import fetching, objects
 from bert_jax.storage.mirror import Mirror, is_input, uploaded, uploaded_file
 from tests.storage.emulator import Emulator
 
@@ -195,6 +195,16 @@ def test_unrecorded_uploads_are_recognised_and_other_objects_stay(
         made.fetch()
         assert {path.name for path in made.directory.iterdir()} == {"lines", "new"}
     assert content(bucket) == {"lines": b"1" + further, "new": b"n"}
+
+
+def test_uploads_are_recorded_before_the_last_one_is_complete(bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetching, "RECORDED", 0.0)
+    recorded: list[set[str]] = []
+    with Mirror(bucket) as made:
+        for name in ("files", "lines"):
+            (made.directory / name).write_bytes(b"1")
+        emulator.at(UPLOAD, lambda: recorded.append({*made._record.read()}), made.push)
+    assert recorded == [{"files"}]
 
 
 def test_directories_of_the_same_name_have_separate_mirrors(monkeypatch: pytest.MonkeyPatch):

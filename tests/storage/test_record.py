@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage.fetching import Copy, Record, copy_record, is_unchanged
+from bert_jax.storage.fetching import RECORDED, Copy, Record, copy_record, is_unchanged
+from tests.clock import Clock
 
 
 def test_copies_of_any_name_are_read_back_and_invalid_lines_skipped(tmp_path: pathlib.Path):
@@ -26,6 +27,17 @@ def test_copies_of_any_name_are_read_back_and_invalid_lines_skipped(tmp_path: pa
     other = ["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", *odd, "g\t5\t6\tname"]
     file.write_text("\n".join(other))
     assert record.read() == {"name": Copy("g", 5, 6)}
+
+
+def test_a_record_is_written_every_few_seconds_of_a_transfer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock, copies = Clock(monkeypatch), {"a": Copy("1", 2, 3)}
+    record = Record(tmp_path / "copies")
+    for pause, recorded in ((RECORDED - 1, {}), (1.0, copies), (RECORDED - 1, {}), (1.0, copies)):
+        clock.advance(pause)
+        record.write_regularly(copies)
+        assert record.read() == recorded
+        if recorded:
+            record.write({})
 
 
 def test_a_record_that_cannot_be_replaced_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
