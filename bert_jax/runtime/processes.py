@@ -46,6 +46,7 @@ import jax
 from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.named import file_record
 from bert_jax.interface.python_files import loaded_files
 from bert_jax.interface.words import counted
 from bert_jax.runtime.hosts import Hosts
@@ -93,7 +94,7 @@ def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: f
 
 def process_facts(config: JsonObject) -> dict[str, str]:
     """Returns the facts that must be the same in every process, by name. They are the versions of Python and of packages, the
-    commit, a digest of the code, and all configuration keys."""
+    commit, a digest of the code, all configuration keys, and the hashes of the user's files that they name."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
         try:
@@ -102,7 +103,12 @@ def process_facts(config: JsonObject) -> dict[str, str]:
             facts[package] = "absent"
     facts["commit"] = git_commit()
     facts["code"] = code_digest()
-    return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config) if key}
+    for key, value in flatten(config):
+        if key:
+            facts[f"config.{key}"] = json.dumps(value)
+        if record := file_record(str(value), f"config.{key}"):
+            facts[f"config.{key} (SHA-256 of the file)"] = record["sha256"][:12]
+    return facts
 
 
 def git_commit() -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import pathlib
 import socket
 import sys
 import threading
@@ -108,6 +110,17 @@ def test_identity_names_packages_commit_and_every_configuration_key():
     assert facts["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert facts["libtpu"]
     assert (facts["commit"], facts["code"]) == (git_commit(), code_digest())
+
+
+def test_workers_with_different_contents_of_a_users_file_are_reported(tmp_path: pathlib.Path):
+    file, facts = tmp_path / "mine.py", list[dict[str, str]]()
+    for source in ("def mine(): return 1\n", "def mine(): return 2\n"):
+        file.write_text(source)
+        facts.append(process_facts({"optimizer": {"name": f"{file}:mine"}}))
+    first, second = (hashlib.sha256(f"def mine(): return {n}\n".encode()).hexdigest()[:12] for n in (1, 2))
+    told = call(group(2, free_port()), facts, timeout=30)
+    says = f"  config.optimizer.name (SHA-256 of the file): worker 0 has {first}, worker 1 has {second}\nmake them equal"
+    assert says in told[0] == told[1]
 
 
 def test_processes_that_meet_agree_on_their_configuration_and_keep_their_connections():
