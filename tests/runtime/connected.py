@@ -80,7 +80,15 @@ def group(patience: float = 60.0, beating: Sequence[int] | None = None, *, count
     try:
         with pytest.MonkeyPatch.context() as patch:
             exits = {member: several.exits[i] for i, member in enumerate(several.members)}
-            patch.setattr(processes.atexit, "register", lambda part: exits[part.__self__].append(part))
+            register = processes.atexit.register
+
+            def record(part: Callable[..., object], *given: object, **named: object) -> object:
+                owner = getattr(part, "__self__", None)
+                if isinstance(owner, Processes):
+                    return exits[owner].append(part)
+                return register(part, *given, **named)  # a library that is imported meanwhile, such as certifi
+
+            patch.setattr(processes.atexit, "register", record)
             yield several
     finally:
         for member in several.members:
