@@ -44,6 +44,7 @@ def run_command(module: str, check: str = "") -> NoReturn:
     os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib fails if the value is invalid
     _end_when_interrupted()
     _in_utf8()
+    _allow_open_files()
     _prepare_streams()
     for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
         stream = getattr(sys, name)
@@ -275,6 +276,21 @@ def _in_utf8() -> None:
         return
     os.environ["PYTHONUTF8"] = "1"  # child processes inherit this setting
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+def _allow_open_files() -> None:
+    """Raises the soft limit of open files to the hard limit, because a large corpus consists of thousands of files. The usual
+    soft limit, 1,024, is meant for programs that call select()."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # not on Windows; macOS accepts less than it reports
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= soft < _OPEN_FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES if hard < 0 else min(hard, _OPEN_FILES), hard))
+
+
+_OPEN_FILES = 1 << 20
+"""The highest limit of open files that Linux allows by default."""
 
 
 def _prepare_streams() -> None:

@@ -70,7 +70,12 @@ def build(tiny: Tokenizer):
     keep={"..."}, ...)`."""
 
     def run(
-        directory: pathlib.Path, *names: str, shards: int = 4, workers: int = 1, host: tuple[int, int] = (0, 1), **changes: Any
+        directory: pathlib.Path,
+        *names: str,
+        shards: int | None = 4,
+        workers: int = 1,
+        host: tuple[int, int] = (0, 1),
+        **changes: Any,
     ):
         config = BuildConfig(
             sources=tuple(map(parse_source, names)),

@@ -8,6 +8,7 @@ import io
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -98,6 +99,17 @@ def test_characters_that_a_stream_cannot_encode_are_escaped(monkeypatch: pytest.
     assert (sys.stdout.errors, sys.stderr.errors) == ("backslashreplace", "surrogateescape")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     command._prepare_streams()
+
+
+def test_a_command_may_open_as_many_files_as_the_hard_limit_allows():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        command._allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(soft, 1 << 20)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_replaced_standard_error_keeps_its_descriptor_open(monkeypatch: pytest.MonkeyPatch):

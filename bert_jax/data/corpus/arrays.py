@@ -75,11 +75,26 @@ def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """Memory-maps a .npy file. An empty array cannot be mapped, so it is read into memory."""
+    """Memory-maps a .npy file. An empty array cannot be mapped, so it is read into memory. A mapped array keeps its file open.
+
+    Raises UserError if this process may not open or map further files."""
     try:
-        return np.load(path, mmap_mode="r")
-    except ValueError:
-        return np.load(path)
+        try:
+            return np.load(path, mmap_mode="r")
+        except ValueError:
+            return np.load(path)
+    except OSError as error:
+        if error.errno in _LIMITS:
+            raise UserError(
+                f"{path} cannot be mapped: {error.strerror}; {_LIMITS[error.errno]}, or build the corpus again with fewer "
+                "--shards (all files of all shards are mapped at once)"
+            ) from error
+        raise
+
+
+_OPEN_FILES = "allow more open files (ulimit -n)"
+_LIMITS = {errno.EMFILE: _OPEN_FILES, errno.ENFILE: _OPEN_FILES, errno.ENOMEM: "allow more memory maps (sysctl vm.max_map_count)"}
+"""errno -> remedy, for errors that do not mean that the file is damaged."""
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:

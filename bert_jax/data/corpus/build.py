@@ -90,10 +90,12 @@ def build_corpus(
                 "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a "
                 "Marian model whose languages share a vocabulary, or train a vocabulary on both languages (--train-vocab=bpe)"
             )
-        spans = sources.cut(items, sources.default_shards(items, config.shards))
-        first_held_out = len(spans)
+        for_held_out = sources.default_shards(held_out, None) if held_out else 0
+        recorded = _recorded_shards(directory) - for_held_out
+        first_held_out = sources.default_shards(items, config.shards or max(0, recorded))
+        spans = sources.cut(items, first_held_out)
         if held_out:  # separate shards in which every document is held out
-            spans += sources.cut(held_out, sources.default_shards(held_out, None))
+            spans += sources.cut(held_out, for_held_out)
         items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
@@ -127,6 +129,13 @@ def build_corpus(
                 (directory / store.MANIFEST).unlink(missing_ok=True)
                 _finish(directory, config, items, shards, tokenizer, workers, languages)
         return files.read_json(directory / REPORT)
+
+
+def _recorded_shards(directory: pathlib.Path) -> int:
+    """Returns the number of shards of a corpus that has been started, or 0. Another version may have chosen another default."""
+    path = directory / store.SETTINGS
+    shards = files.read_json(path).get("shards") if path.is_file() and _holds_anything(directory) else 0
+    return shards if isinstance(shards, int) else 0
 
 
 def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[Item], list[Item], tuple[str, str] | None]:
@@ -458,8 +467,8 @@ def _finish(
                     surveys[k] = new
                 contents = [files.read_json(path / "shard.json") for path in paths]
         fraction = least = config.text.eval_fraction
-        hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
         if not config.eval_sources:
+            hashes = [np.load(path / DOCUMENT_HASHES) for path in paths]
             least = usable_fraction(np.concatenate(hashes), fraction)
         fraction = least if config.enough_eval else fraction
         moved = [k for k in range(shards) if contents[k]["eval_fraction"] not in (fraction, 1.0)]
@@ -486,7 +495,7 @@ def _finish(
         ],
     }
     fractions = {"asked": config.text.eval_fraction, "used": fraction, "least": least}
-    token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
+    token_counts = sum((np.load(path / TOKEN_COUNTS) for path in paths), np.zeros(tokenizer.size, np.int64))
     letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)
     numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice, sides)

@@ -66,6 +66,7 @@ _HEAD_BYTES = 1 << 16  # how much of a file is read to recognise its format (for
 _PARTS = 16  # the maximum number of parts of a user's source or of pairs; the reader of a part must skip all earlier documents
 _BLANK_LINE = re.compile(r"\n[ \t\r\v\f]*\n")  # the lines for which bytes.isspace() is true, like the reader's
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
+_MOST_DEFAULT_SHARDS = 1_024  # a process that reads a corpus keeps up to 8 files per shard open
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,11 +460,12 @@ def _head(path: str, size: int) -> bytes:
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
     """Returns the number of shards, which is `stated` if it is given. The default is 64, changed if necessary so that each
-    shard has 1 to 64 MiB of text. It does not depend on the number of cores."""
+    shard has 1 to 64 MiB of text. More than 64 GiB are divided into 1,024 shards. The number does not depend on the number of
+    cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
-    size = min(max(total / _DEFAULT_SHARDS, _MIN_SHARD_BYTES), _MAX_SHARD_BYTES)
+    size = min(max(total / _DEFAULT_SHARDS, _MIN_SHARD_BYTES), max(total / _MOST_DEFAULT_SHARDS, _MAX_SHARD_BYTES))
     return min(math.ceil(total / size), sum(len(item.cuts) or item.length for item in items))
 
 

@@ -153,7 +153,7 @@ def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: in
 def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
     try:
         array = map_array(file)
-    except (OSError, ValueError, EOFError) as error:
+    except (FileNotFoundError, ValueError, EOFError) as error:
         _refuse(file, f"no array ({error})", f"{counted(length, 'number')} of type {dtype}")
     if array.dtype != dtype or array.shape != (length,):
         _refuse(file, f"an array of shape {array.shape} and type {array.dtype}", f"{counted(length, 'number')} of type {dtype}")

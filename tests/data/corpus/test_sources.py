@@ -150,7 +150,10 @@ def test_an_item_is_cut_into_equal_parts():
     assert cut([Item("text", "a", "bytes", 1, 1.0)], 3)[0] == []
 
 
-@pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (64, 64), (500, 64), (4_096, 64), (8_000, 125)])
+@pytest.mark.parametrize(
+    ("megabytes", "shards"),
+    [(0.01, 1), (5, 5), (64, 64), (500, 64), (4_096, 64), (8_000, 125), (65_536, 1_024), (300_000, 1_024)],
+)
 def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
     size = int(megabytes * (1 << 20))
     assert default_shards([Item("text", "a", "bytes", size, size)], None) == shards

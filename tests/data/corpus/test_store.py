@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import pickle
+import resource
 import shutil
 
 import numpy as np
@@ -302,6 +304,25 @@ def test_a_file_that_is_not_an_array_is_refused(directory):
         UserError, match=r"train\.documents\.npy holds no array \(.*\); expected .* numbers of type int64; remove"
     ):
         open_corpus(directory)
+
+
+def test_a_corpus_with_more_files_than_may_be_open_is_not_called_corrupted(directory, monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest_free := os.dup(0))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 3, hard))
+        with pytest.raises(UserError, match=r"shard-.*npy cannot be mapped: .*; allow more open files \(ulimit -n\)") as found:
+            open_splits(directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not isinstance(found.value, CorruptedCorpus)
+
+    def without_memory(*_, **__):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(np, "load", without_memory)
+    with pytest.raises(UserError, match=r"Cannot allocate memory; allow more memory maps \(sysctl vm.max_map_count\), or"):
+        open_splits(directory)
 
 
 def test_a_vocabulary_in_another_order_is_refused(directory):
