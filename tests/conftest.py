@@ -43,6 +43,7 @@ import pytest
 from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
+from bert_jax.interface.named import read_files_again
 from tests.compiling import keep_programs, remove_unused_programs, share_contexts
 from tests.shapes import begin_test, check_shapes
 
@@ -153,6 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup() -> None:
     begin_test()
+    read_files_again()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

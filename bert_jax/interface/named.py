@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, TypedDict
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.python_files import find_module, load_module, loaded_for
+from bert_jax.interface.python_files import MissingFile, find_module, load_module, loaded_for
 
 IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
 """FILE.py:NAME, or FILE.py:NAME:REST for values with an argument."""
@@ -58,10 +58,10 @@ def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
     """Returns the object that `value` names. `value` is a key of `known`, whose values are "package.module:attribute", or
     FILE.py:NAME.
 
-    A relative FILE is looked up in the current directory, then in the checkout. A file is executed again only if its content
-    has changed, so the same value gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for
-    messages. Raises UserError if the name is unknown, if the file does not exist or raises an exception, or if the file does
-    not define the name."""
+    A relative FILE is looked up in the current directory, then in the checkout. A file is read once (see `read_files_again`), so
+    the same value gives the same object, even if the file is edited while a run trains. `key` is the key or flag with this
+    value, e.g. "config.objective", for messages. Raises UserError if the name is unknown, if the file does not exist or raises
+    an exception, or if the file does not define the name."""
     file, name, _ = split_named(value)
     if not file:
         if value not in known:
@@ -80,11 +80,15 @@ def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
 
 def file_module(value: str, key: str) -> ModuleType:
     """Returns the user's file of FILE.py:NAME as a module. Raises UserError as `load_named` does."""
-    found = _found(source_file(value), key)
-    loaded_for(pathlib.Path(found[0]), key)
-    if found not in _loaded:
-        _loaded[found] = load_module(pathlib.Path(found[0]), key)
-    return _loaded[found]
+    path, content = _found(source_file(value), key)
+    loaded_for(path, key)
+    if (path, content) not in _loaded:
+        try:
+            _loaded[path, content] = load_module(path, key, content)
+        except UserError:
+            del _read[path]  # in a notebook, the next call reads the corrected file
+            raise
+    return _loaded[path, content]
 
 
 def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
@@ -109,15 +113,35 @@ def file_record(value: str, key: str = "") -> Record | None:
     file = source_file(value)
     if not file:
         return None
-    path, digest = _found(file, key)
-    return {"path": path, "sha256": digest, "source": pathlib.Path(path).read_text(encoding="utf-8", errors="replace")}
+    path, content = _found(file, key)
+    digest = hashlib.sha256(content).hexdigest()
+    return {"path": str(path), "sha256": digest, "source": content.decode("utf-8", "replace")}
 
 
-def _found(file: str, key: str) -> tuple[str, str]:
-    """Returns (the absolute path of a user's file, the SHA-256 of its bytes)."""
-    path = find_module(file, key, "give your own Python file as FILE.py:NAME, or a built-in name")
-    return str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+def read_files_again() -> None:
+    """Lets later calls read the user's files again. Every command begins with this call. In between, a file keeps the content
+    with which it was first read. A file with the same content is not executed again. Call this in a notebook after an edit."""
+    _read.clear()
+    _places.clear()
 
 
-_loaded: dict[tuple[str, str], ModuleType] = {}
-"""The user's files that this process has executed, by path and SHA-256."""
+def _found(file: str, key: str) -> tuple[pathlib.Path, bytes]:
+    """Returns (the absolute path of a user's file, its content when it was first read)."""
+    try:
+        path = find_module(file, key, "give your own Python file as FILE.py:NAME, or a built-in name")
+    except MissingFile:
+        if file not in _places:
+            raise
+        path = _places[file]  # the file was removed after it was read
+    _places[file] = path
+    if path not in _read:
+        _read[path] = path.read_bytes()
+    return path, _read[path]
+
+
+_read: dict[pathlib.Path, bytes] = {}
+"""The contents of the user's files that this command has read, by path."""
+_places: dict[str, pathlib.Path] = {}
+"""FILE -> the absolute path of the file that it named last."""
+_loaded: dict[tuple[pathlib.Path, bytes], ModuleType] = {}
+"""The user's files that this process has executed, by path and content."""

@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_record, is_in_file, load_named, require_call, source_file, split_named
+from bert_jax.interface.named import file_record, is_in_file, load_named, read_files_again, require_call, source_file, split_named
 from bert_jax.interface.ranges import NamedIn, check_value
 
 KNOWN = {"square_root": "math:sqrt", "ceiling": "math:ceil"}
@@ -41,13 +41,27 @@ def test_a_known_name_is_imported_only_when_loaded(tmp_path: pathlib.Path, monke
     del sys.modules["late_module"]
 
 
-def test_a_name_in_a_file_is_the_same_object_until_the_file_changes(file: pathlib.Path):
+def test_a_name_in_a_file_is_the_same_object_until_changed_files_are_read_again(file: pathlib.Path):
     half = load_named("mine.py:half", KNOWN, KEY)
     assert half(3) == 1.5
     assert load_named("mine.py:half", KNOWN, KEY) is half
     assert load_named(f"{file}:half", KNOWN, "config.other") is half
+    record = file_record("mine.py:half")
     file.write_text("def half(x): return x // 2\n")
+    for _ in range(2):  # edited, then removed
+        assert load_named(f"{file}:half", KNOWN, KEY) is load_named("mine.py:half", KNOWN, KEY) is half
+        assert file_record("mine.py:half") == record
+        file.unlink(missing_ok=True)
+    file.write_text("def half(x): return x // 2\n")
+    read_files_again()
     assert load_named(f"{file}:half", KNOWN, KEY)(3) == 1
+    assert file_record("mine.py:half") != record
+
+
+def test_the_recorded_content_is_executed_even_if_the_file_is_edited_before_it_is_loaded(file: pathlib.Path):
+    assert "x / 2" in file_record("mine.py:half")["source"]
+    file.write_text("def half(x): return x // 2\n")
+    assert load_named("mine.py:half", KNOWN, KEY)(3) == 1.5
 
 
 def test_files_of_the_same_name_do_not_collide(file: pathlib.Path):

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface.named import read_files_again
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
@@ -84,6 +85,7 @@ def test_a_setting_in_a_user_file_is_read_only_with_the_same_file(field: str, tm
     moved = {field: "elsewhere/mine.py:Mine"} if field == "positions" else {"model": {field: "elsewhere/mine.py:Mine"}}
     assert config_from_json(fields | {"bert_jax": fields["bert_jax"] | moved}, "c.json") == config  # by its absolute path
     file.write_text(file.read_text() + "# changed\n")
+    read_files_again()
     with pytest.raises(UserError, match=f"mine.py:Mine computes the {field} of this model, but the file is missing or has chan"):
         config_from_json(fields, "c.json")
     del fields["bert_jax"][f"{field}_file"]

@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface.named import read_files_again
 from bert_jax.interface.python_files import find_module
 from bert_jax.runtime.workdir import from_start, open_workdir, own_files, recorded_files_named, run_config
 
@@ -19,6 +20,7 @@ MAY_CHANGE = ("log.*",)
 
 def start(workdir: pathlib.Path, file: pathlib.Path, **how: bool) -> None:
     """Starts a run whose optimizer and log sink are in `file`, with a line of metrics."""
+    read_files_again()
     config = {"seed": 0, "optimizer": {"name": f"{file}:mine"}, "log": {"sinks": ["tensorboard", f"{file.parent}/sink.py:Sink"]}}
     with open_workdir(workdir, "pretrain", config, MAY_CHANGE, **how):
         (workdir / "metrics.jsonl").write_text("{}\n")
@@ -83,9 +85,11 @@ def test_a_run_is_read_with_the_absolute_paths_of_its_files(file: pathlib.Path, 
     assert run_config(other, "pretrain")["optimizer"] == {"name": f"{file}:mine"}
     assert run_config(other, "pretrain")["log"] == {"sinks": ["tensorboard", f"{file.parent}/sink.py:Sink"]}
     (file.parent / "sink.py").write_text("class Sink: changed = True\n")
+    read_files_again()
     assert run_config(workdir, "pretrain")["seed"] == 0, "a sink does not affect the model"
     text = file.read_text()
     file.write_text("def mine(config, parameters): return 1\n")
+    read_files_again()
     with pytest.raises(UserError, match=rf"^--from={workdir} is a run with a different {file}: .*; restore that file$"):
         run_config(workdir, "pretrain", "--from")
     file.unlink()
