@@ -238,6 +238,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
             [name_in_bucket(item.path), item.unit, item.length, item.layout, *filter(None, [item.column, _pairs_name(item)])]
             for item in items
         ],
+        "sizes": {name_in_bucket(path): pathlib.Path(path).stat().st_size for item in items for path in item.counted_files},
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
         **text["options"],
@@ -299,7 +300,8 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
     if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
-    every = [key for key in settings if before.get(key) != settings[key]]
+    added = {"sizes": settings["sizes"]}  # older settings do not have them
+    every = [key for key in settings if (added | before).get(key) != settings[key]]
     changed = [key for key in every if (before.get(key), settings[key]) != _ACCEPTED_LATER.get(key)]
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
@@ -324,11 +326,12 @@ def _holds_anything(directory: pathlib.Path) -> bool:
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Describes the change of a setting. If the setting is an object, such as the vocabulary, lists the properties that differ.
-    If it is a long list, such as the files of the sources, describes only the first entry that differs."""
+    """Describes the change of a setting. If the setting is an object, such as the vocabulary, lists up to ten properties that
+    differ. If it is a long list, such as the files of the sources, describes only the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
-        return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
+        more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
+        return ", ".join([*(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names[:10]), *more])
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]

@@ -110,6 +110,13 @@ class Item:
     cuts: tuple[int, ...] = ()  # the positions at which the item may be divided; (): at any position
     pairs: PairFile | None = None  # for parallel text
 
+    @property
+    def counted_files(self) -> tuple[str, ...]:
+        """The files of an item whose length is not in bytes. A changed file may have the same length."""
+        if self.unit == "bytes" or self.kind in ("tfds", "own"):
+            return ()
+        return self.pairs.paths if self.pairs else (self.path,)
+
 
 @dataclasses.dataclass(frozen=True)
 class Span:

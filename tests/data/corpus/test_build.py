@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import fcntl
+import gzip
 import itertools
 import os
 import pathlib
@@ -16,7 +17,9 @@ import sys
 import time
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax import files
 from bert_jax.data.corpus import report as report_module
@@ -170,6 +173,28 @@ def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(t
     text_file.write_text(text_file.read_text() + "\n\nOne more document, with words.")
     with pytest.raises(UserError, match=r"files (was|differ; the first difference was) .*a\.txt"):
         build(tmp_path / "corpus", f"text:{text_file}")
+
+
+def test_a_changed_compressed_file_or_table_of_the_same_length_is_an_error(tmp_path, build):
+    texts, archive, table = english(30), tmp_path / "a.txt.gz", tmp_path / "b.parquet"
+    sources = f"text:{archive}", f"parquet:{table}"
+
+    def write(first: list[str], second: list[str]) -> None:
+        archive.write_bytes(gzip.compress("\n\n".join(first).encode()))
+        parquet.write_table(pyarrow.table({"text": second}), table)
+
+    write(texts[:15], texts[15:])
+    report = build(tmp_path / "corpus", *sources)
+    assert build(tmp_path / "corpus", *sources) == report
+    for name, changed in ((archive, (texts[:14], texts[15:])), (table, (texts[:15], texts[14:29]))):
+        write(*changed)
+        with pytest.raises(UserError, match=rf"started with other settings: sizes {name} was \d+, is \d+\. Choose"):
+            build(tmp_path / "corpus", *sources)
+    write(texts[:15], texts[15:])
+    settings = files.read_json(tmp_path / "corpus" / "settings.json")
+    del settings["sizes"]  # as an older version wrote them
+    files.write_json(tmp_path / "corpus" / "settings.json", settings)
+    assert build(tmp_path / "corpus", *sources) == report
 
 
 def test_a_changed_tokenizer_is_refused_with_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):
@@ -376,6 +401,11 @@ def test_a_kill_during_deduplication_loses_nothing(tmp_path, build, monkeypatch)
             {"a": 1, "b": 2, "c": 3},
             {"b": 5, "c": 3, "d": 4},
             "files a was 1, is None, files b was 2, is 5, files d was None, is 4",
+        ),
+        (
+            dict.fromkeys("abcdefghijkl", 1),
+            {},
+            ", ".join([*(f"files {name} was 1, is None" for name in "abcdefghij"), "and 2 more"]),
         ),
         (["a" * 96, 1], ["a" * 96, 2], "the entries of files differ; the first difference was [1], now is [2]"),
         (["a" * 96, 1, 2], ["a" * 96, 1], "files had 3 entries, now has 2; the first difference was [2], now is []"),
