@@ -98,7 +98,8 @@ def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
     if flags.average:
         lines.append(("averaged", f"with {', '.join(flags.average)}"))
     model, changes = changed(model, flags)
-    notes = [*(f"averaged with {', '.join(flags.average)}" for _ in flags.average[:1]), *changes]
+    parts = (("averaged with", flags.average), ("without", flags.drop), ("with new random weights:", flags.new))
+    notes = [*(f"{what} {', '.join(names)}" for what, names in parts if names), *changes]
     lines += [("changed", change) for change in changes]
     lines += [("new", line) for line in part_lines(model, flags.new)]
     lines += [("untrained", part) for part in sorted(model.untrained)]

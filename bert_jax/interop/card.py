@@ -25,6 +25,9 @@ UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
 
 
+BEFORE_CHANGES = "before the changes"
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
     """The training section of a model's card. Every field may be empty."""
@@ -35,6 +38,8 @@ class Training:
     """A sentence about the number of steps and their batches."""
     scores: Sequence[tuple[str, float, float | None]] = ()
     """(name, score, score of the baseline or None)."""
+    scored: str = "this model"
+    """The heading of the column of scores. If a conversion has changed the model since, `BEFORE_CHANGES`."""
     changes: Sequence[str] = ()
     """Sentences about later conversions."""
     language: str = ""
@@ -119,7 +124,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     lines += ["", "## Training", ""]
     lines += [" ".join(sentence for sentence in (training.data, training.steps) if sentence) or "Not recorded."]
     if training.scores:
-        lines += ["", "| score | this model | baseline |", "|---|---|---|"]
+        lines += ["", f"| score | {training.scored} | baseline |", "|---|---|---|"]
         lines += [f"| {score} | {value:.4g} | {'' if bar is None else f'{bar:.4g}'} |" for score, value, bar in training.scores]
     lines += [line for change in training.changes for line in ("", change)]
     lines += ["", "## Use", ""]
@@ -163,6 +168,7 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
     facts = card_facts(text)
     if facts is None:
         return Training(license=_front(text, "license"), language=_front(text, "language")), text
+    facts = {"scored": Training.scored} | facts  # older cards do not have it
     try:
         found: dict[str, Any] = {field.name: str(facts[field.name]) for field in dataclasses.fields(Training)}
         found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])

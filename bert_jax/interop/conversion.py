@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
-from bert_jax.interop.card import model_card, read_training
+from bert_jax.interop.card import BEFORE_CHANGES, model_card, read_training
 from bert_jax.interop.directory import aside, check_replaceable, exported_formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import export_family
@@ -281,7 +281,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
 
 def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
     """Returns the card of a converted model. If somebody has written or edited the source's card, this card is kept. Otherwise, a
-    new card is made with the training facts of the source's card."""
+    new card is made with the training facts of the source's card. If there are `changes`, the heading of the scores says that
+    they are from before the changes."""
     training, text = read_training(pathlib.Path(model.source))
     if text:
         return text
@@ -290,6 +291,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
     training = dataclasses.replace(
         training,
         changes=(*training.changes, f"{how}{'; '.join(changes)}."),
+        scored=BEFORE_CHANGES if changes else training.scored,
         base_model=training.base_model or (flags.source if of_hub else ""),
     )
     return model_card(model, training, "huggingface" if flags.format == "bert_jax" else flags.format)

@@ -12,7 +12,7 @@ import yaml
 
 from bert_jax import convert
 from bert_jax.interop.card import Training, model_card, read_training
-from bert_jax.interop.directory import CARD, card_facts
+from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.heads import make_head
@@ -175,8 +175,26 @@ def test_a_converted_card_has_the_training_of_its_source_and_the_changes(model, 
     convert.main([f"--from={tmp_path / 'six'}", f"--to={tmp_path / 'long'}", "--max-position=50"])
     text = (tmp_path / "long" / CARD).read_text()
     assert "Pretrained on 12 tokens." in text
+    assert "| score | before the changes | baseline |" in text
     assert "Converted from run: layers: 2 -> 1 (kept: 0).\n" in text
     assert "Converted from six: position table: 40 -> 50 rows (new rows: copied).\n" in text
+
+
+def test_scores_of_a_converted_card_are_of_the_same_model_unless_it_was_changed(model, tmp_path):
+    export_model(tmp_path / "a", model, card=model_card(model, TOLD))
+    text = re.sub(r"\n<!-- bert_jax [^\n]*\n", "", (tmp_path / "a" / CARD).read_text())
+    older = {name: value for name, value in dataclasses.asdict(TOLD).items() if name != "scored"}
+    (tmp_path / "a" / CARD).write_text(signed_card(text, older))
+    converted = "Converted from b: without nsp_head; with new random weights: mlm_head.\n"
+    for source, target, flags, heading, says in (
+        ("a", "b", [], "this model", "Converted from a.\n"),
+        ("b", "c", ["--drop=nsp_head", "--new=mlm_head"], "before the changes", converted),
+        ("c", "d", [], "before the changes", converted),
+    ):
+        convert.main([f"--from={tmp_path / source}", f"--to={tmp_path / target}", *flags])
+        card = (tmp_path / target / CARD).read_text()
+        assert f"| score | {heading} | baseline |" in card
+        assert says in card
 
 
 def test_convert_keeps_a_card_written_by_a_person(model, tmp_path):
