@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interface.named import by_content
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import (
     Model,
@@ -148,7 +149,9 @@ def config_fingerprint(name: str) -> str:
     directory = find_model_directory(name)
     config = config_from_json(read_model_config(directory), str(directory))
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    stated = sorted((name, repr(value)) for name, default in defaults.items() if (value := getattr(config, name)) != default)
+    values = {name: value for name, default in defaults.items() if (value := getattr(config, name)) != default}
+    values |= {name: by_content(x, f"config.model.{name}") for name, x in values.items() if isinstance(x, str)}
+    stated = sorted((name, repr(value)) for name, value in values.items())
     return hashlib.sha256(repr(stated).encode()).hexdigest()
 
 

@@ -118,6 +118,14 @@ def file_record(value: str, key: str = "") -> Record | None:
     return {"path": str(path), "sha256": digest, "source": content.decode("utf-8", "replace")}
 
 
+def by_content(value: str, key: str) -> str:
+    """Returns `value` with the FILE of FILE.py:NAME replaced by its hash, to compare files with other paths. A plain name is
+    not changed."""
+    if (record := file_record(value, key)) is None:
+        return value
+    return f"{value.removeprefix(source_file(value)).lstrip(':')} of a file with SHA-256 {record['sha256'][:12]}"
+
+
 def read_files_again() -> None:
     """Lets later calls read the user's files again. Every command begins with this call. In between, a file keeps the content
     with which it was first read. A file with the same content is not executed again. Call this in a notebook after an edit."""

@@ -21,7 +21,7 @@ from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WORD_START, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import is_in_file
+from bert_jax.interface.named import by_content, is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
 from bert_jax.interop.families.family import Row
@@ -300,8 +300,9 @@ def average(models: Iterable[Model]) -> Model:
 def _differences(a: Model, b: Model) -> list[str]:
     pairs: list[tuple[str, object, object]] = []
     for mine, other in ((a.config.architecture, b.config.architecture), (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
-        names = [field.name for field in dataclasses.fields(mine)]
-        pairs += [(name, getattr(mine, name), getattr(other, name)) for name in names]
+        for name in (field.name for field in dataclasses.fields(mine)):
+            x, y = (by_content(x, name) if isinstance(x := getattr(one, name), str) else x for one in (mine, other))
+            pairs.append((name, x, y))
     pairs += [("parts", ", ".join(a.parts) or "none", ", ".join(b.parts) or "none"), ("head", a.head, b.head)]
     return [f"{name} is {x} and {y}" for name, x, y in pairs if x != y]
 

@@ -24,7 +24,7 @@ from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import is_in_file
+from bert_jax.interface.named import by_content
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
@@ -36,7 +36,7 @@ from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from bert_jax.pretraining.program import teacher_config
 from bert_jax.pretraining.splits import FINGERPRINT, trained_splits
-from bert_jax.runtime.workdir import differences, from_start, run_config
+from bert_jax.runtime.workdir import differences, flatten, from_start, run_config
 from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, checked, is_remote
 from bert_jax.training.checkpoints import Checkpoints
@@ -164,7 +164,7 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
     """Raises UserError if the architecture of `wanted`, the run's `config.model`, differs from the architecture of `model`. The
     message names every field that differs."""
     asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
-    differing = [name for name in asked if asked[name] != there[name]]
+    differing = [name for name in asked if _by_content({name: asked[name]}) != _by_content({name: there[name]})]
     if differing:
         values = {name: json.dumps(there[name]) if isinstance(there[name], tuple) else there[name] for name in differing}
         flags = " ".join(shlex.quote(f"--config.model.{name}={value}") for name, value in values.items())
@@ -235,14 +235,19 @@ def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
     return as_path(checked(workdir, STATE)), step
 
 
+def _by_content(values: JsonObject) -> JsonObject:
+    """Replaces the user's files in the `values` of dotted keys by their hashes (`by_content`)."""
+    return {key: by_content(x, f"config.{key}") if isinstance(x, str) else x for key, x in values.items()}
+
+
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
     """Returns the settings that determine the arrays of a state and the meaning of these arrays."""
     model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
     return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
         "model.vocab_multiple": experiment.model.vocab_multiple,
-        "objective": "" if is_in_file(experiment.objective) else experiment.objective,
+        "objective": experiment.objective,
         "objective_options": experiment.objective_options,
-        "optimizer.name": "" if is_in_file(experiment.optimizer.name) else experiment.optimizer.name,
+        "optimizer.name": experiment.optimizer.name,
         "spikes.policy": experiment.spikes.policy if experiment.spikes.policy == "none" else "watched",
         "examples.pairs": experiment.examples.pairs if experiment.examples.pairs == "none" else "pairs",
         "teacher": bool(experiment.teacher),
@@ -250,7 +255,7 @@ def _decisive(experiment: PretrainingExperiment) -> JsonObject:
 
 
 def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExperiment) -> None:
-    there, here = _decisive(trunk), _decisive(experiment)
+    there, here = _by_content(_decisive(trunk)), _by_content(_decisive(experiment))
     if experiment.spikes.policy == "none":  # `_restored` leaves the fields of a policy out
         there["spikes.policy"] = "none"
     changed = differences(there, here)
@@ -300,12 +305,13 @@ def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExpe
                 found.append({"ends at step": end, **values})
         return found
 
-    changed = differences({"phases": past(trunk)}, {"phases": past(experiment)})
+    then, now = (_by_content(dict(flatten({"phases": past(one)}))) for one in (trunk, experiment))
+    changed = differences(then, now)
     if changed:
-        key, (then, now) = next(iter(changed.items()))
+        key, (there, here) = next(iter(changed.items()))
         raise UserError(
             f"{STATE}={experiment.init_state}: up to step {step:,} the phases must be the same as in that run, but config.{key} "
-            f"is {then} there and {now} here; repeat the phases of that run up to that step, and add others after them"
+            f"is {there} there and {here} here; repeat the phases of that run up to that step, and add others after them"
         )
 
 

@@ -25,8 +25,10 @@ from bert_jax.finetune import results
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.job import Inputs, Job, evaluation_steps
+from bert_jax.finetuning.start import config_fingerprint
 from bert_jax.finetuning.sweep import RunResult
 from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.interop.huggingface_config import own_fields
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.tasks.config import TaskConfig
@@ -150,6 +152,13 @@ def test_fingerprints_distinguish_splits_examples_and_models(directory: pathlib.
         corrected = fingerprints(dataclasses.replace(taught, init_from=str(same)), toy())
         assert [key for key in found if corrected[key] != found[key]] == [f"init_from_{name.removesuffix('_config')}"]
         file.write_text(text)
+    norms = []
+    for place in (tmp_path / "norm.py", same / "norm.py"):  # one content at two paths
+        place.write_text("def norm(x, epsilon): return x\n")
+        own = own_fields(dataclasses.replace(CONFIG, norm=f"{place}:norm"), None)
+        (same / "config.json").write_text(json.dumps(json.loads((directory / "config.json").read_text()) | {"bert_jax": own}))
+        norms.append(config_fingerprint(str(same)))
+    assert norms[0] == norms[1] != found["init_from_config"]
     earlier = finetune.with_newer_keys({"fingerprints": {"init_from": "x"}}, found)
     assert earlier["fingerprints"] == found | {"init_from": "x"}
     assert found["init_from"] != found["teacher"]

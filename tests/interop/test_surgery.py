@@ -379,6 +379,19 @@ def test_models_trained_with_different_dropout_are_averaged(model):
     assert average([model, other]).config == model.config
 
 
+def test_models_that_name_the_same_file_by_two_paths_are_averaged(model, tmp_path):
+    def with_norm(name: str, source: str) -> Model:
+        (tmp_path / name).write_text(source)
+        return dataclasses.replace(model, config=dataclasses.replace(model.config, norm=f"{tmp_path / name}:norm"))
+
+    source = "def norm(x, epsilon): return x\n"
+    one, copy, other = with_norm("a.py", source), with_norm("b.py", source), with_norm("c.py", source + "# edited\n")
+    assert average([one, copy]).config == one.config
+    hashed = "norm of a file with SHA-256 .{12}"
+    with pytest.raises(UserError, match=rf"norm is {hashed} and {hashed}; name models"):
+        average([one, other])
+
+
 def test_models_with_differences_are_not_averaged_and_the_difference_is_named(model, vocabulary, tmp_path):
     other = as_model(*make_model(vocabulary, num_layers=1, activation="relu"), vocabulary)
     with pytest.raises(UserError, match=r"activation is gelu_tanh and relu") as caught:

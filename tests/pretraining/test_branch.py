@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import shutil
@@ -16,7 +17,9 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.errors import UserError
+from bert_jax.interface.named import file_record, is_in_file
 from bert_jax.pretraining.start import load_branch_state
+from bert_jax.runtime.workdir import flatten
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.spikes import new_watched_state, without_watch
 from bert_jax.training.steps import skipped_batches
@@ -98,6 +101,35 @@ def test_a_state_of_another_model_or_optimizer_is_refused(
     changes: dict[str, Any], says: str, trunk: pathlib.Path, corpus: Corpus
 ):
     assert f"is a state of a different model or optimizer: {says}; use the same" in refusal(f"{trunk}@12", corpus, **changes)
+
+
+def test_the_files_of_a_state_are_compared_by_content_and_name(
+    trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    file, workdir = tmp_path / "mine.py", shutil.copytree(trunk, tmp_path / "run")
+    text = "from bert_jax.objectives.mlm_nsp import MlmNsp as Mine\nfrom bert_jax.training.schedules import linear as falling\n"
+
+    def of_file(path: str, name: str = "Mine") -> dict[str, Any]:
+        phase = {"schedule": f"{path}:falling"}
+        return {"objective": f"{path}:{name}", "model": MODEL | {"norm": f"{path}:norm"}, "phases": [FIRST | phase, SECOND]}
+
+    file.write_text(text + "def norm(x, epsilon): return x\n")
+    monkeypatch.chdir(tmp_path)
+    write_config(workdir, str(trunk.with_name("corpus")), **of_file("mine.py"))
+    config = json.loads((workdir / "config.json").read_text())
+    own = {key: file_record(str(value)) for key, value in flatten(config) if is_in_file(str(value))}
+    (workdir / "config.json").write_text(json.dumps(config | {"files": own}))
+    assert {*own} == {"objective", "model.norm", "phases.0.schedule"}
+    assert branch(f"{workdir}@12", corpus, **of_file("mine.py")) == 12
+    shutil.copy(file, tmp_path / "copy.py")
+    assert branch(f"{workdir}@12", corpus, **of_file("copy.py")) == 12
+    says = refusal(f"{workdir}@12", corpus, **of_file("copy.py") | {"objective": "bert"})
+    assert "config.objective is Mine of a file with SHA-256 " in says
+    assert "in that run, but bert here" in says
+    (tmp_path / "other.py").write_text(text + "def norm(x, epsilon): return 2 * x\n")
+    digest = hashlib.sha256((tmp_path / "other.py").read_bytes()).hexdigest()[:12]
+    says = refusal(f"{workdir}@12", corpus, **of_file("other.py"))
+    assert f"in that run, but Mine of a file with SHA-256 {digest} here" in says
 
 
 @pytest.mark.parametrize("policy", ["none", "skip"])
