@@ -89,7 +89,8 @@ class Embed:
         `words`."""
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
-        item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
+        read = text.strip() if options.strips and not self.words else text
+        item = encoded(engine, read, truncate=bool(truncate), longest=options.longest)
         # skip-gram does not train vectors for [CLS] and [SEP], and no vector depends on the context
         if not self.words:
             return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
@@ -160,6 +161,8 @@ class Resolved:
     question: Embed
     longest: int | None
     """The maximum number of tokens in a text, including [CLS] and [SEP]; None: the size of the position table."""
+    strips: bool
+    """Whether spaces at the ends of a text are removed for its vector, as in sentence-transformers."""
 
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
@@ -180,6 +183,7 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
             truncate=made_for is not None if question.truncate is None else question.truncate,
         ),
         made.longest,
+        made_for is not None,
     )
 
 

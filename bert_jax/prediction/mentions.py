@@ -79,9 +79,9 @@ class Resolve:
 
 def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
     """Returns the characters [start, end) of the mention `name` of a record. If the record has `{name}_start`, it is used."""
-    mention, start = values[name], values.get(f"{name}_start")
+    mention, start = values[name].rstrip(), values.get(f"{name}_start")
     if start is None:
-        return find_mention(text, mention)
+        return find_mention(text, mention.lstrip())
     if not text.startswith(mention, start):
         nothing = f"nothing after {counted(len(text), 'character')}"
         there = repr(text[start : start + len(mention)]) if start < len(text) else nothing

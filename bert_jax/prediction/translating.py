@@ -210,7 +210,7 @@ class Translate:
         """Returns (the text of a record, its tokens with the end token). Raises UserError if the text has no tokens or is too
         long."""
         tokenizer, longest = engine.model.tokenizer, engine.config.max_position
-        ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
+        ids = [*tokenizer.encode(" ".join(values["text"].split())), tokenizer.sep_id]  # as in `clean_pair` of the corpus
         if len(ids) == 1:
             raise UserError(f"{shortened(values['text'])} has no tokens; give text")
         if len(ids) > longest:

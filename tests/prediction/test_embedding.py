@@ -200,6 +200,15 @@ def test_the_pooling_is_read_from_a_sentence_transformers_directory(made_for, pr
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), atol=WITHIN)
 
 
+def test_a_text_is_stripped_as_in_sentence_transformers(made_for, predictor, monkeypatch):
+    """A byte-level tokenizer has tokens for spaces; here, each character is a token."""
+    stripping = made_for("Pooling", pooling=older(mean_tokens=True))
+    monkeypatch.setattr(type(predictor.engine.model.tokenizer), "encode", lambda self, text: [*map(ord, text)])
+    for asked, question, spaces in ((stripping, Embed(), 0), (stripping, Embed(words=True), 2), (predictor, Embed(), 2)):
+        text, item, _ = question.prepare(asked.engine, {"text": " a "})
+        assert (text, len(item.ids)) == (" a ", 3 + spaces)
+
+
 def test_the_pooling_is_read_from_an_old_sentence_transformers_directory(directory, pretrained, tmp_path, monkeypatch):
     folder = tmp_path / "old" / "0_BERT"
     shutil.copytree(directory, folder)

@@ -88,7 +88,7 @@ def test_an_offset_selects_among_equal_mentions(labelled):
     text = "the river is the capital of the river"
     record = {"text": text, "pronoun": "is", "a": "river", "b": "capital"}
     for number, start in ((1, 4), (2, 32)):
-        by_number, by_offset = predictor.ask(Resolve(), [record | {"a": f"river#{number}"}, record | {"a_start": start}])
+        by_number, by_offset = predictor.ask(Resolve(), [record | {"a": f" river#{number} "}, record | {"a_start": start}])
         assert by_offset == by_number
         assert by_offset["a_start"] == start
     for start, there in ((5, "'iver '"), (37, "nothing after 37 characters")):

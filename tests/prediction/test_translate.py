@@ -101,6 +101,13 @@ def test_a_translator_neither_scores_nor_embeds_texts_nor_fills_masks(engine: En
             question.check(engine)
 
 
+def test_a_text_is_translated_without_additional_white_space_as_in_a_corpus(engine: Engine, monkeypatch):
+    """A byte-level tokenizer has tokens for spaces; here, each character is a token."""
+    monkeypatch.setattr(type(engine.model.tokenizer), "encode", lambda self, text: [*map(ord, text)])
+    text, ids = Translate().prepare(engine, {"text": " a\u00a0 b "})
+    assert (text, len(ids)) == (" a\u00a0 b ", 4)
+
+
 def test_too_long_and_empty_texts_are_refused_and_others_translated(engine: Engine):
     found = ask_each(engine, Translate(), records(["the " * 64, *TEXTS, ""]))
     assert isinstance(found[0], UserError)
