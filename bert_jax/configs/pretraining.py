@@ -87,8 +87,8 @@ class PhaseConfig:
     """The directory of another corpus with the same vocabulary. The phase trains on the training split of this corpus. All phases
     are evaluated on the held-out split of `config.corpus`."""
     rotary_theta: Theta | None = None
-    """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). The exported
-    model has the value of the last phase."""
+    """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). Sliding layers
+    keep the base of `config.model`. The exported model has the value of the last phase."""
     sliding_rotary_theta: Theta | None = None
     """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
@@ -400,7 +400,8 @@ class PretrainingExperiment:
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
-        model, optimizer = dataclasses.replace(self.model, **bases), self.optimizer
+        model = self.model.with_sliding_theta() if "rotary_theta" in bases else self.model
+        model, optimizer = dataclasses.replace(model, **bases), self.optimizer
         if optimizer.decouple_rate:
             first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
             decay = optimizer.weight_decay / self.phases[first].learning_rate

@@ -102,7 +102,8 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
         if file := file_record(getattr(config, name), f"config.model.{name}"):
             fields[f"{name}_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
-    stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
+    positions = family.always.get("positions", "learned")
+    stored = dataclasses.replace(config.with_sliding_theta(), positions=positions, character_cnn=False)
     read = family.read(family.write(stored, {}, {}), "")
     different = (name for name in SETTINGS if getattr(stored, name) != read.get(name, getattr(ModelConfig, name)))
     if lost := {name: getattr(config, name) for name in different}:

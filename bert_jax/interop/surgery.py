@@ -75,15 +75,15 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
     """Changes the base of rotary positions to `full` in full layers, and to `sliding` in sliding layers. If `sliding` is None,
-    sliding layers keep their own base. If they have no base of their own, they also use `full`. Raises UserError if the model's
-    positions are not rotary."""
+    sliding layers keep their base. Raises UserError if the model's positions are not rotary."""
     if model.config.positions != "rotary":
         raise UserError(
             "--rope-theta is for rotary positions, but "
             f"{model.source} has positions={model.config.positions!r}; leave the flag out"
         )
-    kept = model.config.sliding_rotary_theta if sliding is None else sliding
-    config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
+    config = dataclasses.replace(model.config.with_sliding_theta(), rotary_theta=full)
+    if sliding is not None:
+        config = dataclasses.replace(config, sliding_rotary_theta=sliding)
     return dataclasses.replace(model, config=config)
 
 
@@ -299,7 +299,8 @@ def average(models: Iterable[Model]) -> Model:
 
 def _differences(a: Model, b: Model) -> list[str]:
     pairs: list[tuple[str, object, object]] = []
-    for mine, other in ((a.config.architecture, b.config.architecture), (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
+    architectures = [model.config.with_sliding_theta().architecture for model in (a, b)]
+    for mine, other in (architectures, (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
         for name in (field.name for field in dataclasses.fields(mine)):
             x, y = (by_content(x, name) if isinstance(x := getattr(one, name), str) else x for one in (mine, other))
             pairs.append((name, x, y))

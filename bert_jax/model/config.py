@@ -429,6 +429,13 @@ class ModelConfig(Execution, Architecture):
         them."""
         return super().without_kernels(rejected if self.has_attention else ())
 
+    def with_sliding_theta(self) -> Self:
+        """Returns a copy in which `sliding_rotary_theta` is not None if a layer is sliding. Two configurations with the same
+        bases are then equal, and a new `rotary_theta` does not affect sliding layers."""
+        if "sliding" not in self.layer_types or self.sliding_rotary_theta is not None:
+            return self
+        return dataclasses.replace(self, sliding_rotary_theta=self.rotary_theta)
+
     def with_architecture(self, other: Architecture) -> ModelConfig:
         """Returns a copy with the fields of another architecture."""
         return dataclasses.replace(self, **dataclasses.asdict(other))
@@ -590,7 +597,7 @@ def _modern(name: str) -> dict[str, Any]:
     sizes = {"num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads}
     fields = {**modern_block(layers), **sizes, "vocab_size": 256_000 if "mmbert" in name else 50_368, "max_position": 8_192}
     if "modernbert" not in name:  # sliding layers use the large theta too, for longer rows
-        fields |= {"sliding_rotary_theta": None}
+        fields |= {"sliding_rotary_theta": 160_000.0}
     return fields | ({"max_position": 7_999} if "ettin" in name else {})
 
 

@@ -163,7 +163,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 def check_shape(wanted: ModelConfig, model: Model) -> None:
     """Raises UserError if the architecture of `wanted`, the run's `config.model`, differs from the architecture of `model`. The
     message names every field that differs."""
-    asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
+    configs = (wanted.with_sliding_theta(), model.config.with_sliding_theta())
+    asked, there = (dataclasses.asdict(config.architecture) for config in configs)
     differing = [name for name in asked if _by_content({name: asked[name]}) != _by_content({name: there[name]})]
     if differing:
         values = {name: json.dumps(there[name]) if isinstance(there[name], tuple) else there[name] for name in differing}

@@ -313,6 +313,15 @@ def of_phases(*phases, **values):
     return PretrainingExperiment.from_dict({"phases": list(phases), **values})
 
 
+@pytest.mark.parametrize("stated", [None, 10_000.0])
+def test_the_base_of_a_phase_changes_only_full_layers(stated):
+    sliding = {"positions": "rotary", "layer_types": ("full", "sliding"), "num_layers": 2, "sliding_radius": 4}
+    phases = [{"steps": 1}, {"steps": 1, "rotary_theta": 5.0}, {"steps": 1, "rotary_theta": 5.0, "sliding_rotary_theta": 7.0}]
+    found = of_phases(*phases, model=sliding | {"sliding_rotary_theta": stated})
+    models = [found.for_phase(i).model for i in range(3)]
+    assert [(m.rotary_theta, m.sliding_rotary_theta) for m in models] == [(10_000.0, stated), (5.0, 10_000.0), (5.0, 7.0)]
+
+
 def test_a_budget_in_tokens_gives_the_steps_of_a_phase_rounded_up():
     found = of_phases(
         {"tokens": 1_000_000, "length": 100, "batch_size": 32},

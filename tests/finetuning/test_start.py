@@ -23,7 +23,7 @@ from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.pretraining.start import pretraining_start
+from bert_jax.pretraining.start import check_shape, pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
@@ -112,6 +112,16 @@ def test_settings_that_only_affect_training_may_differ(model, tmp_path):
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=config)
     words = pretraining_start(wanted, model.tokenizer.vocabulary)["embeddings"]["word_embeddings"]["embedding"]
     assert words.shape[0] == config.padded_vocab_size
+
+
+@pytest.mark.parametrize("there", [None, 160_000.0])
+def test_the_base_of_sliding_layers_may_be_stated_or_that_of_full_layers(model, there):
+    block = modern_block(model.config.num_layers)
+    config = dataclasses.replace(model.config, **block | {"sliding_rotary_theta": there})
+    for here in (None, 160_000.0):
+        check_shape(dataclasses.replace(config, sliding_rotary_theta=here), dataclasses.replace(model, config=config))
+    with pytest.raises(UserError, match=r"give --config\.model\.sliding_rotary_theta=160000\.0$"):
+        check_shape(dataclasses.replace(config, sliding_rotary_theta=9.0), dataclasses.replace(model, config=config))
 
 
 @pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"lowercase": True}, {"strip_accents": True}, {"split_cjk": False}])

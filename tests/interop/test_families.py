@@ -192,7 +192,9 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
         ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": None}}}, (5e4, None)),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": None}}, (5e4, 10_000.0)),
         ({"rope_parameters": {}, "rope_scaling": None}, (160_000.0, 10_000.0)),
-        (OLD | {"rope_scaling": {"rope_type": "default", "rope_theta": 5e4}}, (5e4, None)),
+        (OLD | {"rope_scaling": {"rope_type": "default", "rope_theta": 5e4}}, (5e4, 5e4)),
+        (OLD | {"global_rope_theta": 1e4, "local_rope_theta": 1e4}, (1e4, 1e4)),
+        (OLD | {"global_rope_theta": 1e4}, (1e4, 1e4)),
     ],
 )
 def test_rotary_bases_are_read_in_either_spelling(fields, bases):
@@ -509,6 +511,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     ("case", "fields", "flags"),
     [
         ("modernbert_masked", OLD | {"rope_scaling": {"rope_theta": 5e4}}, ["--rope-theta=9000"]),
+        ("modernbert_masked", OLD | {"global_rope_theta": 5e4, "local_rope_theta": -1}, ["--rope-theta=9000"]),
         ("modernbert_masked", {"sliding_window": 3}, ["--window=4"]),
         ("modernbert_masked", {"sliding_window": None}, ["--window=4"]),
         ("eurobert_masked", {"rope_parameters": "absent", "rope_scaling": {"rope_theta": 555.0}}, ["--rope-theta=9000"]),
@@ -521,6 +524,8 @@ def test_a_changed_setting_replaces_every_spelling_of_it(tmp_path, case, fields,
     after = import_model(tmp_path / "to").config
     base = 9_000.0 if "theta" in flags[0] else before.rotary_theta
     assert (after.rotary_theta, after.sliding_radius) == (base, before.sliding_radius if "theta" in flags[0] else 2)
+    if "sliding" in before.layer_types:
+        assert after.sliding_rotary_theta == (before.sliding_rotary_theta or before.rotary_theta)
 
 
 def test_the_smallest_window_has_a_token_on_each_side():

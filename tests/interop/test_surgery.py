@@ -363,6 +363,17 @@ def test_the_average_is_the_mean_of_every_weight_in_any_order(model):
     assert {x.dtype for x in jax.tree.leaves(average(models).params)} == {np.dtype(np.float32)}
 
 
+def test_models_with_the_same_base_in_sliding_layers_are_averaged_if_only_one_states_it(model):
+    sliding = dataclasses.replace(model.config, layer_types=("full", "sliding"), sliding_radius=3)
+    first, *others = (
+        dataclasses.replace(model, config=dataclasses.replace(sliding, sliding_rotary_theta=theta))
+        for theta in (None, sliding.rotary_theta, 9.0)
+    )
+    assert average([first, others[0]]).config == first.config
+    with pytest.raises(UserError, match=r"cannot be averaged: sliding_rotary_theta is 10000\.0 and 9\.0"):
+        average([first, others[1]])
+
+
 def test_averaging_a_model_with_itself_does_not_change_it(model):
     same = average([model] * 3)
     np.testing.assert_array_equal(words_of(same), words_of(model))

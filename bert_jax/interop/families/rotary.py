@@ -61,9 +61,10 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases. If they are equal, the base of sliding layers is None. Raises UserError if the type of rotary
-        positions is not supported, if the name of a group is unknown, or if two keys give different bases for the same
-        layers."""
+        """Returns both bases. The base of sliding layers is None if it is stated as the base of full layers, or if it is equal
+        and no layer is sliding. A stated number is kept, because a later phase may change the base of full layers. Raises
+        UserError if the type of rotary positions is not supported, if the name of a group is unknown, or if two keys give
+        different bases for the same layers."""
         scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses this key for all layers
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
@@ -84,7 +85,9 @@ class RotaryThetas:
         )
         group = groups.get("sliding_attention")
         found: dict[str, float | None] = {"rope_scaling": scaling}
+        as_full = False
         if isinstance(group, dict) and group.get("rope_theta", 0) in AS_GLOBAL:
+            as_full = True
             found[new["sliding_attention"]] = full
             group = {name: value for name, value in group.items() if name != "rope_theta"}
         stated_theta = read_theta(group, new["sliding_attention"], source)
@@ -92,9 +95,11 @@ class RotaryThetas:
             found[new["sliding_attention"]] = stated_theta
         if "local_rope_theta" in fields:
             old = fields["local_rope_theta"]
+            as_full = as_full or old in AS_GLOBAL
             found["local_rope_theta"] = full if old in AS_GLOBAL else _positive(old, "local_rope_theta", source)
         sliding = _agreed(found, self.sliding, source)
-        return {"rotary_theta": full, "sliding_rotary_theta": None if sliding == full else sliding}
+        has_own = (not as_full and "sliding" in read["layer_types"]) or sliding != full
+        return {"rotary_theta": full, "sliding_rotary_theta": sliding if has_own else None}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
         """Returns both spellings."""
