@@ -20,6 +20,8 @@ word, the column `sentence` numbers the sentences.
 In SNLI, the label "-" marks a text without a label, and -1 does in data sets of the Hugging Face hub. Such rows of train and dev
 must be removed, unless `label_names` lists the label.
 
+If no text of a multi-label test set has a label, the labels are unknown.
+
 A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
 answer, and there is no column `is_impossible`, the answers are unknown.
 
@@ -382,9 +384,23 @@ def read_own_data(
             found = _read_vectors(given, config, found, say)
         else:
             _refuse_vectors(given, known, [example for _, example in found])
+        if split == "test":
+            found = _without_hidden_sets(given, found, say)
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
+
+
+def _without_hidden_sets(
+    path: pathlib.Path, found: list[tuple[Location, Example]], say: Say
+) -> list[tuple[Location, Example]]:
+    """Returns the texts of a multi-label test set. If no label applies to any text, the labels are unknown, not empty."""
+    if any(_names(example) for _, example in found) or not any(e.label == () for _, e in found if isinstance(e, TextExample)):
+        return found
+    say(
+        f"{path}: no row has a label, so the labels are unknown, as in test sets of the Hugging Face hub, and there is no score"
+    )
+    return [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
 
 
 def _without_hidden_answers(

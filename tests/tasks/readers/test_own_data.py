@@ -1075,6 +1075,25 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
 
 
+@pytest.mark.parametrize("rows", [[{"labels": []}] * 2, [{"labels": []}, {"labels": None}], [{"x": 0, "y": 0}] * 2])
+def test_the_labels_of_a_test_set_in_which_no_row_has_one_are_unknown(tmp_path: pathlib.Path, rows: list[dict[str, Any]]):
+    train = put(tmp_path / "a.jsonl", {"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []})
+    said: list[str] = []
+
+    def labels(split: str, *more: dict[str, Any]) -> list[object]:
+        path = put(tmp_path / "t.jsonl", *({"text": "a"} | row for row in (*rows, *more)))
+        config = OwnDataConfig(train=train, label="labels", problem="multi_label", label_names=("x", "y"))
+        found = read_own_data(dataclasses.replace(config, **{split: path}), "sequence", split, labels=("x", "y"), say=said.append)
+        return [example.label for example in found if isinstance(example, TextExample)]
+
+    assert labels("test") == [None, None]
+    assert "no row has a label, so the labels are unknown, as in test sets of the Hugging Face hub" in said[0]
+    one = {"x": 0, "y": 1} if "x" in rows[0] else {"labels": ["y"]}
+    assert labels("test", one)[::2] == [(), ("y",)]
+    if None not in rows[1].values():
+        assert labels("dev") == [(), ()]
+
+
 @pytest.mark.parametrize("choices", [["x", "y"], {"text": ["x", "y"], "label": ["A", "B"]}])
 def test_a_choice_of_a_test_set_is_unknown_where_its_label_is_minus_one(tmp_path: pathlib.Path, choices: object):
     """As in the test sets of PIQA and COPA on the hub."""
