@@ -20,7 +20,8 @@ word, the column `sentence` numbers the sentences.
 In SNLI, the label "-" marks a text without a label, and -1 does in data sets of the Hugging Face hub. Such rows of train and dev
 must be removed, unless `label_names` lists the label.
 
-If no text of a multi-label test set has a label, the labels are unknown.
+If no text of a multi-label test set has a label, the labels are unknown. In a test set, a list or a row of columns in which all
+labels are -1 or null is unknown as well.
 
 A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
 answer, and there is no column `is_impossible`, the answers are unknown.
@@ -374,9 +375,8 @@ def read_own_data(
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of the {len(found):,} sentences has only one word, so no word has a context")
-    if split == "test" and "-1" not in known and {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
-        say(f"{given}: every {config.label} is -1, so the labels are unknown, as in test sets of the Hugging Face hub")
-        found = [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
+    if split == "test" and "-1" not in known:
+        found = _without_hidden_labels(given, config, found, say)
     if split == "test" and kind == "span" and not states_impossible:
         found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
@@ -389,6 +389,31 @@ def read_own_data(
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
+
+
+def _without_hidden_labels(
+    path: pathlib.Path, config: OwnDataConfig, found: list[tuple[Location, Example]], say: Say
+) -> list[tuple[Location, Example]]:
+    """Returns the examples of a test set, with unknown labels instead of -1. A list of labels is unknown if all its items are
+    -1, but the single labels of a file only if all of them are."""
+    if {e.label for _, e in found if isinstance(e, TextExample)} in ({"-1"}, {-1.0}):
+        say(f"{path}: every {config.label} is -1, so the labels are unknown, as in test sets of the Hugging Face hub")
+        return [(location, replace(e, label=None) if isinstance(e, TextExample) else e) for location, e in found]
+    read: list[tuple[Location, Example]] = []
+    hidden = 0
+    for location, example in found:
+        if isinstance(example, WordsExample) and {*(example.labels or ())} == {"-1"}:
+            example = replace(example, labels=None)
+            hidden += 1
+        elif isinstance(example, TextExample) and isinstance(example.label, tuple) and {*example.label} == {"-1"}:
+            example = replace(example, label=None)
+            hidden += 1
+        read.append((location, example))
+    if hidden:
+        say(
+            f"{path}: all labels of {counted(hidden, 'row')} are -1, so they are unknown, as in test sets of the Hugging Face hub"
+        )
+    return read
 
 
 def _without_hidden_sets(
@@ -649,11 +674,13 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
     name, names = config.label, tuple(map(label_text, config.label_names))
     if name not in row.values:
         return _flagged_columns(config, row, optional)
-    # An empty cell means that no label applies. The labels are unknown only if the column is missing or the value is null.
-    if optional and row.values[name] is None:
-        return None
+    # An empty cell means that no label applies. The labels are unknown only if the column is missing or has nulls.
     _require_separator(config, row, name)
-    labels = row.labels(name, known=names) or ()
+    labels = row.labels(name, optional=optional and row.values[name] != "", known=names)
+    if labels is None:
+        return None
+    if optional and {*labels} == {"-1"} and "-1" not in names:
+        return ("-1",)  # `_without_hidden_labels` decides
     if labels and not set(names) & set(_FLAGS) and all(label in _FLAGS for label in labels):
         if len(labels) == len(names):
             return labels  # `_read_vectors` decides for all rows
@@ -679,6 +706,11 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
         remedy = f"{known}set label_names=[{listed or 'a,b'}] to read columns of 0 and 1"
         location = Location(row.location.path, 1) if row.has_cells else row.location
         raise location.error(f"there is no column {config.label!r} with lists of labels; {remedy}")
+    stated = {row.name(name, optional=name in row.values) for name in config.label_names}
+    if optional and stated == {None}:
+        return None
+    if optional and stated == {"-1"} and "-1" not in config.label_names:
+        return ("-1",)  # as in the test set of Jigsaw's toxic comments; `_without_hidden_labels` decides
     labels = []
     for name in config.label_names:
         flag = row.name(name, optional=name in row.values) or ""
@@ -717,6 +749,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
     labels = row.labels(config.labels, optional=optional, known=config.label_names)
     if not words:
         raise row.location.error(f"{config.words} is empty; remove the row")
+    if optional and not labels:
+        labels = None
     if labels is not None and _IGNORED in labels and _IGNORED not in config.label_names:
         raise row.location.error(
             f"{config.labels} has the number {_IGNORED}, which marks subwords without a label; give the words and labels as "

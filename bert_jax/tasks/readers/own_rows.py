@@ -384,7 +384,10 @@ class Row:
             ) from error
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
-        """Returns the label names that the value lists, or None if the value is optional and missing."""
+        """Returns the label names that the value lists, or None if the value is optional and missing, or a list of nulls."""
+        listed = self.values.get(name)
+        if optional and isinstance(listed, list) and listed and all(item is None for item in listed):
+            return None
         items = self._items(name, optional=optional, remedy="fill in a label, or remove the item", strict=True)
         return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 

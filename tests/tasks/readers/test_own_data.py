@@ -1075,6 +1075,35 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
 
 
+@pytest.mark.parametrize("hidden", [[-1, -1], [None, None], [], ["-1", "-1"]])
+def test_a_sentence_of_a_test_set_may_have_hidden_labels(tmp_path: pathlib.Path, hidden: list[object]):
+    words = {"words": ["Ada", "ran"]}
+    train = put(tmp_path / "a.jsonl", words | {"labels": ["P", "O"]})
+    test = put(tmp_path / "t.jsonl", words | {"labels": hidden}, words | {"labels": ["P", "O"]})
+    said: list[str] = []
+    found = load_own_data(OwnDataConfig(train=train, test=test), "token", say=said.append).test
+    assert [example.labels for example in found if isinstance(example, WordsExample)] == [None, ("P", "O")]
+    unknown = "all labels of 1 row are -1, so they are unknown, as in test sets of the Hugging Face hub"
+    assert said == ([f"{test}: {unknown}"] if "-1" in map(str, hidden) else [])
+    with pytest.raises(UserError, match=r"t\.jsonl, line 1: (there are 2|item 1 of labels is null|the label '-1' is not known)"):
+        load_own_data(OwnDataConfig(train=train, dev=test), "token")
+    put(tmp_path / "a.jsonl", words | {"labels": [-1, 0]})
+    found = load_own_data(OwnDataConfig(test=put(tmp_path / "u.jsonl", words | {"labels": [-1, -1]}), train=train), "token").test
+    assert [example.labels for example in found if isinstance(example, WordsExample)] == [("-1", "-1")]
+
+
+@pytest.mark.parametrize("hidden", [{"label": [-1]}, {"label": [-1, -1]}, {"label": [None]}, {"x": -1, "y": -1}])
+def test_a_text_of_a_test_set_may_have_hidden_sets_of_labels(tmp_path: pathlib.Path, hidden: dict[str, object]):
+    """As in the test set of Jigsaw's toxic comments, in which only some rows are scored."""
+    rows = [{"text": "a"} | hidden, {"text": "b"} | ({"x": 0, "y": 1} if "x" in hidden else {"label": ["y"]})]
+    path = put(tmp_path / "t.jsonl", *rows)
+    config = OwnDataConfig(dev=path, test=path, problem="multi_label", label_names=("x", "y"))
+    found = read_own_data(config, "sequence", "test", labels=("x", "y"), say=lambda said: None)
+    assert [example.label for example in found if isinstance(example, TextExample)] == [None, ("y",)]
+    with pytest.raises(UserError, match=r"t\.jsonl, line 1: "):
+        read_own_data(config, "sequence", "dev", labels=("x", "y"))
+
+
 @pytest.mark.parametrize("rows", [[{"labels": []}] * 2, [{"labels": []}, {"labels": None}], [{"x": 0, "y": 0}] * 2])
 def test_the_labels_of_a_test_set_in_which_no_row_has_one_are_unknown(tmp_path: pathlib.Path, rows: list[dict[str, Any]]):
     train = put(tmp_path / "a.jsonl", {"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []})
